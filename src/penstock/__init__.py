@@ -1,0 +1,64 @@
+"""Penstock: a drop-in PyTorch `DataLoader`.
+
+Names are imported when they are first asked for (PEP 562). The agent process imports parts of this package and must
+start without importing torch, so nothing here may import a module that does.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .errors import (
+        AgentDied,
+        ArenaFull,
+        ConfigError,
+        MissingExtra,
+        PenstockError,
+        SampleError,
+        StateError,
+        WorkerDied,
+        WorkerHung,
+    )
+    from .loader import DataLoader
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentDied",
+    "ArenaFull",
+    "ConfigError",
+    "DataLoader",
+    "MissingExtra",
+    "PenstockError",
+    "SampleError",
+    "StateError",
+    "WorkerDied",
+    "WorkerHung",
+    "__version__",
+]
+
+_HOME = {
+    "AgentDied": ".errors",
+    "ArenaFull": ".errors",
+    "ConfigError": ".errors",
+    "DataLoader": ".loader",
+    "MissingExtra": ".errors",
+    "PenstockError": ".errors",
+    "SampleError": ".errors",
+    "StateError": ".errors",
+    "WorkerDied": ".errors",
+    "WorkerHung": ".errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(home, __name__), name)
+    globals()[name] = value  # asked once, then an ordinary attribute
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
