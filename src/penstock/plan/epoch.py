@@ -1,0 +1,134 @@
+"""One rank's share of one epoch.
+
+Rule 1: an epoch has one global order, a pure function of (seed, epoch, length). A *position* is a place in it.
+Rule 2: rank r of a world of w takes positions origin + r, origin + r + w, origin + r + 2w, ... So whatever the world, the first
+        k batches of all ranks together are one contiguous stretch of the order, and the rest of an epoch can be dealt out
+        again, from another origin, to another world.
+Rule 3: all ranks deliver the same number of batches of the same sizes. Where the rest does not divide evenly, `drop_last`
+        drops its tail, first what does not fill every rank, then the incomplete batch; otherwise ranks go on past the end of the
+        order and meet its beginning again, as with torch's DistributedSampler. A position past the end stays what it is, so a
+        sample met twice is augmented twice.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from operator import index
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigError
+from penstock.plan.permutation import Permutation
+from penstock.plan.seeds import order_key
+
+MAX_LENGTH = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochPlan:
+    """One rank's share of one epoch's global order."""
+
+    length: int
+    """Samples in the epoch's global order."""
+    batch_size: int
+    """Samples per batch of one rank."""
+    drop_last: bool
+    """Whether the tail that does not fill a batch on every rank is dropped."""
+    shuffle: bool
+    """Whether the order is the permutation named by (seed, epoch), or 0, 1, 2, ..."""
+    seed: int
+    """Any integer; it counts modulo 2**64."""
+    epoch: int
+    """Any integer; each has its own order."""
+    rank: int = 0
+    """Which share this is, of `world`."""
+    world: int = 1
+    """How many ranks share the order."""
+    origin: int = 0
+    """First global position of this stretch; `length` when the epoch is over."""
+
+    def __post_init__(self) -> None:
+        for name in ("length", "batch_size", "seed", "epoch", "rank", "world", "origin"):
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, index(value))  # numpy integers would not survive JSON
+            except TypeError:
+                raise ConfigError(f"{name} must be an integer, got {value!r}") from None
+        if not 0 <= self.length <= MAX_LENGTH:
+            raise ConfigError(f"length must be between 0 and 2**62, got {self.length}")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.world < 1:
+            raise ConfigError(f"world must be at least 1, got {self.world}")
+        if not 0 <= self.rank < self.world:
+            raise ConfigError(f"rank must be between 0 and {self.world - 1} in a world of {self.world}, got {self.rank}")
+        if not 0 <= self.origin <= self.length:
+            raise ConfigError(f"origin must be between 0 and the length {self.length}, got {self.origin}")
+
+    @property
+    def batches(self) -> int:
+        """Batches that this rank, like every other, delivers from `origin` on."""
+        share = self._share()
+        return share // self.batch_size if self.drop_last else -(-share // self.batch_size)
+
+    @property
+    def samples(self) -> int:
+        """Samples that this rank, like every other, delivers from `origin` on."""
+        share = self._share()
+        return share - share % self.batch_size if self.drop_last else share
+
+    def size_of(self, batch: int) -> int:
+        """Samples in a batch: `batch_size`, or less in the last."""
+        if not 0 <= batch < self.batches:
+            raise IndexError(f"batch {batch} of a plan of {self.batches} batches")
+        return min(self.batch_size, self.samples - batch * self.batch_size)
+
+    def positions(self, batch: int, start: int = 0, count: int | None = None) -> NDArray[np.int64]:
+        """Global positions of `count` samples of a batch, from its `start`-th on; by default all from there."""
+        size = self.size_of(batch)
+        stop = size if count is None else start + count
+        if not 0 <= start <= stop <= size:
+            raise IndexError(f"samples {start} to {stop} of batch {batch}, which has {size}")
+        first = self.origin + self.rank + (batch * self.batch_size + start) * self.world
+        return np.arange(first, first + (stop - start) * self.world, self.world, dtype=np.int64)
+
+    def keys(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Dataset indices at these global positions."""
+        places = np.remainder(positions, self.length) if positions.size else positions
+        return _order(self.seed, self.epoch, self.length)(places) if self.shuffle else places
+
+    def after(self, batches: int) -> int:
+        """Where the rest of the epoch begins once every rank has delivered this many batches; `length` once it is over.
+
+        `dataclasses.replace(plan, origin=plan.after(k), rank=r, world=w)` is rank r's plan of the rest in a world of w.
+        """
+        if not 0 <= batches <= self.batches:
+            raise IndexError(f"after {batches} batches of a plan of {self.batches}")
+        if batches and batches == self.batches:
+            return self.length  # a tail dropped by this world is not to be delivered by another
+        return self.origin + batches * self.batch_size * self.world
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a plain dict, for checkpoints."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Self:
+        """The plan that `to_json` described."""
+        names = {field.name for field in fields(cls)}
+        if set(state) != names:
+            odd = ", ".join(sorted(names.symmetric_difference(state)))
+            raise ConfigError(f"not the state of an epoch plan: missing or unknown {odd}")
+        return cls(**state)
+
+    def _share(self) -> int:
+        """Samples of each rank from `origin` on, before the incomplete batch is dropped."""
+        rest = self.length - self.origin
+        return rest // self.world if self.drop_last else -(-rest // self.world)
+
+
+@lru_cache(maxsize=32)
+def _order(seed: int, epoch: int, length: int) -> Permutation:
+    return Permutation(order_key(seed, epoch), length)
