@@ -12,7 +12,6 @@ Rule 3: all ranks deliver the same number of batches of the same sizes. Where th
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from operator import index
 from typing import Any, Self
 
@@ -20,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
-from penstock.plan.permutation import Permutation
+from penstock.plan.permutation import MAX_N, Permutation, permutation
 from penstock.plan.seeds import order_key
-
-MAX_LENGTH = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +53,16 @@ class EpochPlan:
                 object.__setattr__(self, name, index(value))  # numpy integers would not survive JSON
             except TypeError:
                 raise ConfigError(f"{name} must be an integer, got {value!r}") from None
-        if not 0 <= self.length <= MAX_LENGTH:
+        if not 0 <= self.length <= MAX_N:
             raise ConfigError(f"length must be between 0 and 2**62, got {self.length}")
         if self.batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.world < 1:
             raise ConfigError(f"world must be at least 1, got {self.world}")
         if not 0 <= self.rank < self.world:
-            raise ConfigError(f"rank must be between 0 and {self.world - 1} in a world of {self.world}, got {self.rank}")
+            raise ConfigError(
+                f"rank must be between 0 and {self.world - 1} in a world of {self.world}, got {self.rank}"
+            )
         if not 0 <= self.origin <= self.length:
             raise ConfigError(f"origin must be between 0 and the length {self.length}, got {self.origin}")
 
@@ -97,7 +96,11 @@ class EpochPlan:
     def keys(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Dataset indices at these global positions."""
         places = np.remainder(positions, self.length) if positions.size else positions
-        return _order(self.seed, self.epoch, self.length)(places) if self.shuffle else places
+        return self._order()(places) if self.shuffle else places
+
+    def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Global positions of these dataset indices, padding aside."""
+        return self._order().inverse(keys) if self.shuffle else keys
 
     def after(self, batches: int) -> int:
         """Where the rest of the epoch begins once every rank has delivered this many batches; `length` once it is over.
@@ -128,7 +131,5 @@ class EpochPlan:
         rest = self.length - self.origin
         return rest // self.world if self.drop_last else -(-rest // self.world)
 
-
-@lru_cache(maxsize=32)
-def _order(seed: int, epoch: int, length: int) -> Permutation:
-    return Permutation(order_key(seed, epoch), length)
+    def _order(self) -> Permutation:
+        return permutation(order_key(self.seed, self.epoch), self.length)

@@ -1,20 +1,158 @@
-"""A shuffle that can be read at any place: a keyed permutation of range(n) in constant memory."""
+"""A shuffle that can be read at any place: keyed permutations of range(n) in little memory.
+
+Rule 1: `Permutation(key, n)` is a pure function of its two numbers, the same on every platform, n up to 2**62.
+Rule 2: reading k places costs O(k) wherever they lie, and nothing of size n is made: a seek costs what a step does.
+Rule 3: no test of the orders tells it from a uniformly random permutation, nor keys 0, 1, 2, ... from random keys.
+
+How: a number below n is a cell of a grid, row * width + column, with about sqrt(n) rows and a power of two as
+width. A step moves all cells of a column by an amount drawn for that column (rows add, modulo their number), or
+all cells of a row by an amount drawn for that row (columns xor). Each step can be undone, so together they are a
+bijection: a Feistel network. The grid is slightly larger than n; a number that lands at n or beyond goes through
+again until it does not, which keeps the bijection ("cycle walking").
+
+What is drawn for a column or row is a keyed hash of its number. There are so few of them that the draws are
+tabulated, up to `TABULATED_MAX`: a step is then a gather and an addition. A small grid would need many more steps
+to be shuffled well; up to `SORTED_MAX` the numbers are sorted by their hash instead, which makes all orders
+equally likely.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.plan.seeds import GOLDEN64, MASK64, MIX64_A, MIX64_B
+from penstock.plan.seeds import GOLDEN64, MASK64, MIX64_A, MIX64_B, mix64
+
+MAX_N: Final = 1 << 62
+SORTED_MAX: Final = 1 << 10
+TABULATED_MAX: Final = 1 << 32  # at most 5 MiB of tables, made in a few ms
+ROUNDS: Final = 4  # of two steps each; tests of the orders begin to notice below three
+CHUNK: Final = 1 << 14  # numbers moved at a time, so that they and the tables stay in the second-level cache
+
+Ints = NDArray[np.int64]
+Draw = Callable[[Ints], Ints]
 
 
 class Permutation:
-    """The permutation of range(n) that `key` names."""
+    """The permutation of range(n) that `key` names. Immutable; pickles as its two numbers."""
+
+    __slots__ = ("_back", "_forth", "key", "n")
 
     def __init__(self, key: int, n: int) -> None:
+        if not 0 <= n <= MAX_N:
+            raise ValueError(f"n must be between 0 and 2**62, got {n}")
         self.key, self.n = key, n
-        state = (np.arange(n, dtype=np.uint64) + np.uint64(key & MASK64)) * np.uint64(GOLDEN64)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(MIX64_A)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(MIX64_B)
-        self._table = np.argsort(state ^ (state >> np.uint64(31)), kind="stable")
+        self._forth: Draw
+        self._back: Draw
+        if n <= SORTED_MAX:
+            order = np.argsort(_hashes(np.arange(n), mix64(key & MASK64))).astype(np.int64)
+            self._forth, self._back = order.take, np.argsort(order).astype(np.int64).take
+        else:
+            grid = _Grid(key, n)
+            self._forth, self._back = partial(grid.walk, grid.forth), partial(grid.walk, grid.back)
 
-    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._table[positions]
+    def __call__(self, positions: Ints) -> Ints:
+        """The numbers that stand at these places of the order."""
+        return self._forth(self._checked(positions))
+
+    def inverse(self, numbers: Ints) -> Ints:
+        """The places of the order at which these numbers stand."""
+        return self._back(self._checked(numbers))
+
+    def __reduce__(self) -> tuple[type["Permutation"], tuple[int, int]]:
+        return Permutation, (self.key, self.n)
+
+    def _checked(self, numbers: Ints) -> Ints:
+        numbers = np.ascontiguousarray(numbers, dtype=np.int64)
+        if numbers.size and numbers.view(np.uint64).max() >= self.n:  # unsigned, a negative number is large
+            raise IndexError(f"a position or number outside of range({self.n})")
+        return numbers
+
+
+@lru_cache(maxsize=8)
+def permutation(key: int, n: int) -> Permutation:
+    """`Permutation(key, n)`, made once for the few orders in use at a time."""
+    return Permutation(key, n)
+
+
+def permute(key: int, n: int, positions: Ints) -> Ints:
+    """The numbers at these places of the order of range(n) that `key` names."""
+    return permutation(key, n)(positions)
+
+
+class _Grid:
+    """The Feistel network over rows * 2**shift cells; see the head of this file."""
+
+    __slots__ = ("mask", "n", "rounds", "rows", "shift")
+
+    def __init__(self, key: int, n: int) -> None:
+        self.n = n
+        self.shift = n.bit_length() // 2
+        self.mask = (1 << self.shift) - 1
+        rows = -(-n >> self.shift)
+        self.rows = rows + rows % 2  # with an odd number of rows, every permutation would be an even one
+        start = mix64(key & MASK64)
+        keys = [mix64((start + number * GOLDEN64) & MASK64) for number in range(2 * ROUNDS)]
+        width = 1 << self.shift
+        columns = [self._draw(key, domain=width, bound=self.rows) for key in keys[::2]]
+        rows_ = [self._draw(key, domain=self.rows, bound=width) for key in keys[1::2]]
+        self.rounds = list(zip(columns, rows_, strict=True))
+
+    def _draw(self, key: int, *, domain: int, bound: int) -> Draw:
+        draw = partial(_amounts, key=key, bound=bound)
+        return draw(np.arange(domain)).take if self.n <= TABULATED_MAX else draw
+
+    def walk(self, step: Draw, numbers: Ints) -> Ints:
+        """Move each number by `step` until it is below n again."""
+        moved = np.empty_like(numbers)
+        for first in range(0, numbers.size, CHUNK):
+            part = moved[first : first + CHUNK]
+            part[:] = step(numbers[first : first + CHUNK])
+            while part.max() >= self.n:
+                (beyond,) = np.nonzero(part >= self.n)
+                part[beyond] = step(part[beyond])
+        return moved
+
+    def forth(self, numbers: Ints) -> Ints:
+        columns, rows = numbers & self.mask, numbers >> self.shift
+        unsigned = rows.view(np.uint64)
+        for column_draw, row_draw in self.rounds:
+            rows += column_draw(columns)
+            np.minimum(unsigned, (rows - self.rows).view(np.uint64), out=unsigned)  # below 0 is large here
+            columns ^= row_draw(rows)
+        rows <<= self.shift
+        rows |= columns
+        return rows
+
+    def back(self, numbers: Ints) -> Ints:
+        columns, rows = numbers & self.mask, numbers >> self.shift
+        unsigned = rows.view(np.uint64)
+        for column_draw, row_draw in reversed(self.rounds):
+            columns ^= row_draw(rows)
+            rows -= column_draw(columns)
+            np.minimum(unsigned, (rows + self.rows).view(np.uint64), out=unsigned)
+        rows <<= self.shift
+        rows |= columns
+        return rows
+
+
+def _amounts(numbers: Ints, *, key: int, bound: int) -> Ints:
+    """A draw below `bound` for each number."""
+    hashes = _hashes(numbers, key)
+    hashes %= np.uint64(bound)  # 2**64 is so much larger than any bound (2**32) that no draw is favoured
+    return hashes.view(np.int64)
+
+
+def _hashes(numbers: Ints, key: int) -> NDArray[np.uint64]:
+    """`mix64(number ^ key)` of each number."""
+    state = numbers.astype(np.uint64)
+    state ^= np.uint64(key)
+    state += np.uint64(GOLDEN64)
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(MIX64_A)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(MIX64_B)
+    state ^= state >> np.uint64(31)
+    return state

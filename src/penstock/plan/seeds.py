@@ -20,6 +20,17 @@ MIX64_B: Final = 0x94D0_49BB_1331_11EB
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
+def _digest(text: str) -> int:
+    """64 bits of a text, alike in every process."""
+    data = text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(data, digest_size=8, person=b"penstock").digest(), "little")
+
+
+_SAMPLE: Final = _digest("sample")
+_BATCH: Final = _digest("batch")
+_ORDER: Final = _digest("order")
+
+
 def mix64(value: int) -> int:
     """One step of splitmix64 from the state `value`: a bijection of 64-bit numbers in which every bit moves every other."""
     value = (value + GOLDEN64) & MASK64
@@ -42,7 +53,7 @@ def key_number(key: object) -> int:
 
 def order_key(seed: int, epoch: int) -> int:
     """The key of one epoch's shuffle."""
-    return _start("order", seed, epoch)
+    return _start(_ORDER, seed, epoch)
 
 
 class SeedStream:
@@ -51,8 +62,8 @@ class SeedStream:
     __slots__ = ("_batch", "_sample")
 
     def __init__(self, seed: int, epoch: int) -> None:
-        self._sample = _start("sample", seed, epoch)
-        self._batch = _start("batch", seed, epoch)
+        self._sample = _start(_SAMPLE, seed, epoch)
+        self._batch = _start(_BATCH, seed, epoch)
 
     def sample(self, position: int, key: object) -> int:
         """The seed of the sample `key` at `position` of the epoch's global order."""
@@ -79,19 +90,14 @@ def op_seed(sample_seed: int, op: str, call: int) -> int:
     return mix64(mix64(sample_seed ^ _op_number(op)) ^ (call & MASK64))
 
 
-def _start(purpose: str, seed: int, epoch: int) -> int:
+def _start(purpose: int, seed: int, epoch: int) -> int:
     """The state from which the seeds of one purpose in one epoch start; seeds count modulo 2**64, as torch's do."""
-    return mix64(mix64(_digest(purpose) ^ (int(seed) & MASK64)) ^ (int(epoch) & MASK64))
+    return mix64(mix64(purpose ^ (int(seed) & MASK64)) ^ (int(epoch) & MASK64))
 
 
 @lru_cache(maxsize=1024)
 def _op_number(op: str) -> int:
     return _digest(f"op {op}")
-
-
-def _digest(text: str) -> int:
-    data = text.encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(data, digest_size=8, person=b"penstock").digest(), "little")
 
 
 def _text(key: object) -> str:
