@@ -1,0 +1,79 @@
+"""The statistics behind the benchmark tables: a wrong median would be published as readily as a right one."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def harness(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("_harness")
+
+
+def _measured(harness: Any, ours: list[float | None], peer: list[float | None]) -> Any:
+    results = harness.Results()
+    for subject, values in ((harness.OURS, ours), (harness.PEER, peer)):
+        for value in values:
+            figures = None if value is None else {"speed": value}
+            results.add("case", subject, harness.Outcome(figures, "it broke", 0.0))
+    return results
+
+
+def _row(harness: Any, goal: Any) -> Any:
+    return harness.Row(line="a", title="speed", case="case", figure="speed", unit="samples/s", goal=goal)
+
+
+def test_a_spread_is_the_median_with_its_extremes_and_quartiles(harness: Any) -> None:
+    assert harness.Spread.of([9.0, 1.0, 3.0, 2.0, 4.0]) == harness.Spread(3.0, 1.0, 9.0, 2.0, 4.0, 5)
+
+
+def test_a_spread_of_one_value_has_no_width_and_of_none_is_an_error(harness: Any) -> None:
+    assert harness.Spread.of([7.0]) == harness.Spread(7.0, 7.0, 7.0, 7.0, 7.0, 1)
+    with pytest.raises(ValueError, match="at least one value"):
+        harness.Spread.of([])
+
+
+def test_ratios_are_taken_inside_a_round_and_skip_rounds_that_failed(harness: Any) -> None:
+    results = _measured(harness, [10.0, None, 60.0], [5.0, 4.0, 20.0])
+    assert results.ratios("case", "speed") == [2.0, 3.0]
+    assert results.failures == ["case, ours: it broke"]
+
+
+def test_subjects_swap_places_every_round(harness: Any) -> None:
+    case = harness.Case(name="case", measure="m", params={}, limit_measure="l")
+    alone = harness.Case(name="alone", measure="m", params={}, with_peer=False)
+    order = [(case.name, subject) for case, subject in harness.schedule([case, alone], 2)]
+    first = [("case", "ours"), ("case", "torch"), ("case", "limit"), ("alone", "ours")]
+    assert order == [*first, ("case", "limit"), ("case", "torch"), ("case", "ours"), ("alone", "ours")]
+
+
+@pytest.mark.parametrize(
+    ("goal", "met"),
+    [
+        (("ratio", ">=", 3), True),
+        (("ratio", ">=", 3.1), False),
+        (("value", "<=", 12), True),
+        (("value", "<=", 11), False),
+    ],
+)
+def test_a_goal_is_judged_by_the_median_of_what_it_speaks_of(
+    harness: Any, goal: tuple[Any, ...], met: bool
+) -> None:
+    results = _measured(harness, [10.0, 12.0, 90.0], [5.0, 4.0, 30.0])
+    assert harness.verdict(_row(harness, harness.Goal(*goal)), results) is met
+
+
+def test_the_table_shows_spread_ratio_goal_and_how_many_rounds_met_it(harness: Any) -> None:
+    results = _measured(harness, [10.0, 12.0, 60.0], [5.0, 4.0, 30.0])
+    line = harness.table([_row(harness, harness.Goal("ratio", ">=", 2.5))], results).splitlines()[-1]
+    assert "12.0 [10.0-60.0]" in line
+    assert "2.00 [2.00-3.00]" in line
+    assert "≥ 2.5x" in line
+    assert "NO (1 of 3)" in line
