@@ -1,0 +1,72 @@
+"""Rules for all tests: what they may leave behind, how long they may take, where they may run.
+
+Tests under `integration/` and `fault/` start processes. Each of them is checked for leaks afterwards and has `LIMIT_S`
+seconds, unless it states another limit with `@pytest.mark.timeout`. Of a test that failed only the processes are ended: its
+traceback keeps its objects alive, so a list of what they hold would say nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.leaks import Snapshot, brand_this_process
+
+HERE = Path(__file__).parent
+STARTS_PROCESSES = (HERE / "integration", HERE / "fault")
+FULL = os.environ.get("PENSTOCK_FULL") == "1"
+LIMIT_S = 8 * 3600 if FULL else 120
+
+_failed = pytest.StashKey[bool]()
+
+
+def _starts_processes(item: pytest.Item) -> bool:
+    return any(item.path.is_relative_to(folder) for folder in STARTS_PROCESSES)
+
+
+def pytest_configure() -> None:
+    brand_this_process()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    has_timeouts = config.pluginmanager.hasplugin("timeout")
+    for item in items:
+        if item.path.is_relative_to(HERE / "gpu"):
+            item.add_marker(pytest.mark.gpu)
+        if has_timeouts and _starts_processes(item) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[_failed] = True
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not _starts_processes(request.node):
+        yield
+        return
+    before = Snapshot.take()
+    yield
+    if request.node.stash.get(_failed, False):
+        before.kill_new_processes()
+        return
+    leaks = before.leaks()
+    before.kill_new_processes()
+    if leaks:
+        pytest.fail("the test left behind:\n  " + "\n  ".join(leaks), pytrace=False)

@@ -1,0 +1,352 @@
+"""Holds the shape of the package by reading its source: nothing is imported here.
+
+Rule 1: imports point one way, from later layers to earlier ones, wherever in a file they stand; parts of one layer may use
+        each other, but not in a circle.
+Rule 2: decisions are pure: they import only values and arithmetic. What a pure module uses of ours must be pure as well.
+Rule 3: one module may unpickle or evaluate. What it reads comes over private pipes from our own processes.
+Rule 4: `print` belongs to the command line.
+Rule 5: files stay short enough to be read at one sitting.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src"
+MAX_LINES = 450
+
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "config"}),
+    frozenset({"plan", "policy", "measure"}),
+    frozenset({"pipeline", "transforms", "store", "lanes", "kernels"}),
+    frozenset({"engine"}),
+    frozenset({"loader", "sim"}),
+    frozenset({"integrations", "report", "cli", "testing", "__main__"}),
+)
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+
+PURE = ("penstock.plan", "penstock.policy", "penstock.engine.core", "penstock.engine.ledger")
+PURE_MAY_USE = frozenset(
+    [
+        "__future__",
+        "abc",
+        "bisect",
+        "collections",
+        "copy",
+        "dataclasses",
+        "enum",
+        "fractions",
+        "functools",
+        "hashlib",
+        "heapq",
+        "itertools",
+        "math",
+        "numbers",
+        "operator",
+        "statistics",
+        "struct",
+        "types",
+        "typing",
+    ]
+)
+NUMPY_MAY_BE_USED_IN = ("penstock.plan",)
+IMPURE_CALLS = frozenset({"open", "input", "print", "__import__"})
+
+PICKLE_MODULES = frozenset({"penstock.engine.payload"})
+PICKLES = frozenset(
+    [
+        "pickle",
+        "_pickle",
+        "cPickle",
+        "dill",
+        "cloudpickle",
+        "joblib",
+        "marshal",
+        "shelve",
+        "multiprocessing.reduction",
+        "torch.multiprocessing.reductions",
+    ]
+)
+PICKLING_CALLS = frozenset({"eval", "exec", "torch.load", "torch.jit.load"})
+
+
+def within(module: str, parents: tuple[str, ...]) -> bool:
+    return any(module == parent or module.startswith(f"{parent}.") for parent in parents)
+
+
+def part_of(module: str) -> str:
+    """`penstock.engine.core` belongs to `engine`; the package itself to ''."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def imports(module: str, tree: ast.AST, *, is_package: bool) -> Iterator[tuple[int, str, str]]:
+    """(line, module, name or '') of every import, relative ones resolved."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                drop = node.level - (1 if is_package else 0)
+                parents = module.split(".")
+                base = ".".join([*parents[: len(parents) - drop], *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, base, alias.name
+
+
+def called(node: ast.Call) -> str:
+    """`torch.load` for `torch.load(...)`; '' for what is not a plain dotted name."""
+    names: list[str] = []
+    target: ast.expr = node.func
+    while isinstance(target, ast.Attribute):
+        names.append(target.attr)
+        target = target.value
+    return ".".join(reversed([*names, target.id])) if isinstance(target, ast.Name) else ""
+
+
+def direction(module: str, target: str, name: str) -> str | None:
+    if target == "penstock" and name == "__version__":
+        return None
+    to = part_of(target) or name
+    if to not in LEVEL:
+        return f"'{target}' gives {name or 'everything'} to users; import it from the module that defines it"
+    here = part_of(module)
+    if here and LEVEL[to] > LEVEL[here]:
+        return f"'{here}' may not import '{to}', which is built on it"
+    return None
+
+
+def purity(module: str, target: str) -> str | None:
+    top = target.partition(".")[0]
+    if top in PURE_MAY_USE or top == "penstock" or (top == "numpy" and within(module, NUMPY_MAY_BE_USED_IN)):
+        return None
+    return f"pure code may not import '{target}'"
+
+
+def pickling(target: str, name: str) -> str | None:
+    whole = f"{target}.{name}"
+    if (
+        within(target, tuple(PICKLES))
+        or whole in PICKLES
+        or whole in PICKLING_CALLS
+        or name == "ForkingPickler"
+    ):
+        return f"only {', '.join(sorted(PICKLE_MODULES))} may use '{whole.rstrip('.')}'"
+    return None
+
+
+def violations(module: str, source: str, *, is_package: bool = False, pure: bool = False) -> list[str]:
+    """What is wrong with one module of the package, a line each. `pure`: also when its name does not say so."""
+    tree = ast.parse(source)
+    found: list[tuple[int, str]] = []
+
+    def note(line: int, complaint: str | None) -> None:
+        if complaint:
+            found.append((line, complaint))
+
+    here = part_of(module)
+    if here and here not in LEVEL:
+        note(1, f"'{here}' has no place in LAYERS")
+        here = ""
+    pure = pure or within(module, PURE)
+    for line, target, name in imports(module, tree, is_package=is_package):
+        if target.partition(".")[0] == "penstock" and (here or module == "penstock"):
+            note(line, direction(module, target, name))
+        if pure:
+            note(line, purity(module, target))
+        if module not in PICKLE_MODULES:
+            note(line, pickling(target, name))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = called(node)
+            if function == "print" and here != "cli":
+                note(node.lineno, "'print' outside cli; use a logger")
+            elif pure and function in IMPURE_CALLS:
+                note(node.lineno, f"pure code may not call '{function}'")
+            if function in PICKLING_CALLS and module not in PICKLE_MODULES:
+                note(node.lineno, f"only {', '.join(sorted(PICKLE_MODULES))} may call '{function}'")
+    return [f"{module}:{line}: {complaint}" for line, complaint in sorted(found)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    source: str
+    is_package: bool = False
+
+    def uses(self, name: str, known: Collection[str]) -> set[str]:
+        """Modules of `known` that this one, called `name`, imports."""
+        found: set[str] = set()
+        for _, target, what in imports(name, ast.parse(self.source), is_package=self.is_package):
+            found.add(f"{target}.{what}" if f"{target}.{what}" in known else target)
+        return found.intersection(known)
+
+
+def package() -> dict[str, Module]:
+    found: dict[str, Module] = {}
+    for path in sorted((SRC / "penstock").rglob("*.py")):
+        parts = path.relative_to(SRC).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        found[name] = Module(source=path.read_text("utf-8"), is_package=is_package)
+    return found
+
+
+def pure_modules(known: Mapping[str, Module]) -> set[str]:
+    """The modules that must be pure: those of `PURE`, and what they use, and so on."""
+    found: set[str] = set()
+    waiting = [name for name in known if within(name, PURE)]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(known[name].uses(name, known))
+    return found - {"penstock"}
+
+
+def circles(edges: dict[str, set[str]]) -> list[str]:
+    """Parts that can reach themselves."""
+
+    def reach(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = list(edges.get(start, ()))
+        while waiting:
+            part = waiting.pop()
+            if part not in seen:
+                seen.add(part)
+                waiting.extend(edges.get(part, ()))
+        return seen
+
+    return sorted(part for part in edges if part in reach(part))
+
+
+def test_every_module_keeps_the_rules() -> None:
+    known = package()
+    pure = pure_modules(known)
+    found = [
+        line
+        for name, module in known.items()
+        for line in violations(name, module.source, is_package=module.is_package, pure=name in pure)
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_parts_do_not_import_each_other_in_a_circle() -> None:
+    known = package()
+    edges: dict[str, set[str]] = {}
+    for name, module in known.items():
+        edges.setdefault(part_of(name), set()).update(part_of(used) for used in module.uses(name, known))
+    edges.pop("")  # the package itself only names what it exports
+    assert circles({part: used - {part} for part, used in edges.items()}) == []
+
+
+def test_at_most_one_module_unpickles() -> None:
+    assert len(PICKLE_MODULES) == 1
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "examples", "scripts"])
+def test_files_are_short(folder: str) -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert {name: lines for name, lines in lengths.items() if lines >= MAX_LINES} == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "complaint"),
+    [
+        ("penstock.plan.order", "from penstock.engine import core", "'plan' may not import 'engine'"),
+        ("penstock.plan.order", "from ..engine.core import State", "'plan' may not import 'engine'"),
+        ("penstock.engine.core", "from .. import loader", "'engine' may not import 'loader'"),
+        ("penstock.store.arena", "def f():\n    import penstock.loader", "'store' may not import 'loader'"),
+        (
+            "penstock.lanes.cpu",
+            "if TYPE_CHECKING:\n    from ..engine import driver",
+            "'lanes' may not import",
+        ),
+        ("penstock.loader", "from penstock import DataLoader", "import it from the module that defines it"),
+        ("penstock.elsewhere", "", "'elsewhere' has no place in LAYERS"),
+        ("penstock.plan.order", "import torch", "pure code may not import 'torch'"),
+        ("penstock.plan.order", "import os.path", "pure code may not import 'os.path'"),
+        ("penstock.policy.scaling", "from time import monotonic", "pure code may not import 'time'"),
+        ("penstock.policy.scaling", "import numpy as np", "pure code may not import 'numpy'"),
+        ("penstock.engine.core", "import threading", "pure code may not import 'threading'"),
+        ("penstock.engine.ledger", "open('x')", "pure code may not call 'open'"),
+        ("penstock.loader", "import pickle", "may use 'pickle'"),
+        ("penstock.loader", "from pickle import loads", "may use 'pickle.loads'"),
+        ("penstock.store.log", "from multiprocessing.reduction import ForkingPickler", "may use"),
+        (
+            "penstock.store.log",
+            "from multiprocessing import reduction",
+            "may use 'multiprocessing.reduction'",
+        ),
+        ("penstock.store.log", "torch.load(file)", "may call 'torch.load'"),
+        ("penstock.store.log", "from torch import load", "may use 'torch.load'"),
+        ("penstock.measure.trace", "eval('1')", "may call 'eval'"),
+        ("penstock.engine.agent", "print('here')", "'print' outside cli"),
+    ],
+)
+def test_a_violation_is_caught(module: str, source: str, complaint: str) -> None:
+    found = violations(module, source)
+    assert len(found) == 1, found
+    assert complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("penstock.plan.order", "import numpy as np\nfrom ..errors import ConfigError\nfrom . import seeds"),
+        ("penstock.engine.core", "from ..policy import placement\nfrom .ledger import Ledger\nimport heapq"),
+        (
+            "penstock.engine.driver",
+            "import os, time, threading\nfrom . import core\nfrom ..store import arena",
+        ),
+        ("penstock.cli.main", "from ..loader import DataLoader\nprint('hello')"),
+        ("penstock.loader", "from . import __version__\nfrom penstock import errors"),
+        *((module, "import pickle") for module in PICKLE_MODULES),
+    ],
+)
+def test_what_the_rules_allow_passes(module: str, source: str) -> None:
+    assert violations(module, source) == []
+
+
+def test_a_relative_import_in_a_package_starts_at_the_package_itself() -> None:
+    assert violations("penstock.plan", "from .order import Order", is_package=True) == []
+    found = violations("penstock.plan", "from ..engine import core", is_package=True)
+    assert "'plan' may not import 'engine'" in found[0]
+
+
+def test_what_a_pure_module_uses_must_be_pure_too() -> None:
+    known = {
+        "penstock.engine": Module(source="", is_package=True),
+        "penstock.engine.core": Module(source="from . import events\nfrom ..measure.clock import now"),
+        "penstock.engine.events": Module(source="from .moves import Move"),
+        "penstock.engine.moves": Module(source=""),
+        "penstock.engine.driver": Module(source="from . import core\nimport os"),
+        "penstock.measure.clock": Module(source="import time"),
+    }
+    assert pure_modules(known) == {
+        "penstock.engine.core",
+        "penstock.engine.events",
+        "penstock.engine.moves",
+        "penstock.measure.clock",
+    }
+    assert violations("penstock.measure.clock", "import time", pure=True)
+    assert not violations("penstock.measure.clock", "import time")
+
+
+def test_a_circle_of_parts_is_caught() -> None:
+    assert circles(
+        {"store": {"lanes"}, "lanes": {"pipeline"}, "pipeline": {"store"}, "loader": {"store"}}
+    ) == [
+        "lanes",
+        "pipeline",
+        "store",
+    ]
