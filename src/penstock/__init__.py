@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         PenstockError,
         SampleError,
         StateError,
+        TooManySkipped,
         WorkerDied,
         WorkerHung,
     )
@@ -32,6 +33,7 @@ __all__ = [
     "PenstockError",
     "SampleError",
     "StateError",
+    "TooManySkipped",
     "WorkerDied",
     "WorkerHung",
     "__version__",
@@ -46,6 +48,7 @@ _HOME = {
     "PenstockError": ".errors",
     "SampleError": ".errors",
     "StateError": ".errors",
+    "TooManySkipped": ".errors",
     "WorkerDied": ".errors",
     "WorkerHung": ".errors",
 }
