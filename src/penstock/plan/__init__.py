@@ -1,1 +1,1 @@
-"""The plan: which sample stands where in an epoch, and the seeds of its randomness. Pure functions of values."""
+"""The plan of an epoch: which sample stands where, and its seeds. Pure functions of values."""

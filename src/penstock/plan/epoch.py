@@ -1,13 +1,15 @@
 """One rank's share of one epoch.
 
-Rule 1: an epoch has one global order, a pure function of (seed, epoch, length). A *position* is a place in it.
-Rule 2: rank r of a world of w takes positions origin + r, origin + r + w, origin + r + 2w, ... So whatever the world, the first
-        k batches of all ranks together are one contiguous stretch of the order, and the rest of an epoch can be dealt out
-        again, from another origin, to another world.
-Rule 3: all ranks deliver the same number of batches of the same sizes. Where the rest does not divide evenly, `drop_last`
-        drops its tail, first what does not fill every rank, then the incomplete batch; otherwise ranks go on past the end of the
-        order and meet its beginning again, as with torch's DistributedSampler. A position past the end stays what it is, so a
-        sample met twice is augmented twice.
+Rule 1: an epoch has one global order, a pure function of (seed, epoch, length). A *position* is a place in
+        it.
+Rule 2: in a world of w, rank r takes the positions origin + r, origin + r + w, origin + r + 2w, ... So the
+        first k batches of all ranks together are one contiguous stretch of the order, whatever the world,
+        and the rest can be dealt out again, from another origin, to another world.
+Rule 3: all ranks deliver the same number of batches of the same sizes. Where the rest does not divide
+        evenly, `drop_last` drops its tail: first what does not fill every rank, then the incomplete batch.
+        Otherwise ranks go on past the end of the order and meet its beginning again, as with torch's
+        DistributedSampler. A position past the end stays what it is, so that a sample met twice is
+        augmented in two ways.
 """
 
 from collections.abc import Mapping
@@ -53,6 +55,8 @@ class EpochPlan:
                 object.__setattr__(self, name, index(value))  # numpy integers would not survive JSON
             except TypeError:
                 raise ConfigError(f"{name} must be an integer, got {value!r}") from None
+        for name in ("drop_last", "shuffle"):
+            object.__setattr__(self, name, bool(getattr(self, name)))
         if not 0 <= self.length <= MAX_N:
             raise ConfigError(f"length must be between 0 and 2**62, got {self.length}")
         if self.batch_size < 1:
@@ -85,7 +89,7 @@ class EpochPlan:
         return min(self.batch_size, self.samples - batch * self.batch_size)
 
     def positions(self, batch: int, start: int = 0, count: int | None = None) -> NDArray[np.int64]:
-        """Global positions of `count` samples of a batch, from its `start`-th on; by default all from there."""
+        """Global positions of `count` samples of a batch, from its `start`-th on (all, by default)."""
         size = self.size_of(batch)
         stop = size if count is None else start + count
         if not 0 <= start <= stop <= size:
@@ -103,14 +107,14 @@ class EpochPlan:
         return self._order().inverse(keys) if self.shuffle else keys
 
     def after(self, batches: int) -> int:
-        """Where the rest of the epoch begins once every rank has delivered this many batches; `length` once it is over.
+        """Where the rest of the epoch begins once every rank has delivered this many batches.
 
-        `dataclasses.replace(plan, origin=plan.after(k), rank=r, world=w)` is rank r's plan of the rest in a world of w.
+        `dataclasses.replace(plan, origin=plan.after(k), rank=r, world=w)` is rank r's plan of the rest.
         """
         if not 0 <= batches <= self.batches:
             raise IndexError(f"after {batches} batches of a plan of {self.batches}")
         if batches and batches == self.batches:
-            return self.length  # a tail dropped by this world is not to be delivered by another
+            return self.length  # the epoch is over: what this world dropped, no other delivers
         return self.origin + batches * self.batch_size * self.world
 
     def to_json(self) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""Seeds: every random draw is a function of what is drawn for, never of who draws it.
+"""Seeds: every random draw is a function of what it is drawn for, never of who draws it.
 
-Rule 1: a seed is a pure function of (purpose, seed, epoch, position, key), or of (sample seed, op, call). It is the same in every
-        process, on every platform and under every PYTHONHASHSEED, so retries, resumes and other worker counts change nothing.
-Rule 2: the inputs are absorbed one after the other into a 64-bit state by the finaliser of splitmix64. Each step is a bijection
-        of the value absorbed, so neighbouring inputs cannot collide, and two unrelated inputs do with probability 2**-64.
-Rule 3: sample, batch, order and op seeds start from different states, so equal numbers never meet.
+Rule 1: a seed is a pure function of (purpose, seed, epoch, position, key), or of (sample seed, op, call).
+        It is the same in every process, on every platform and under every PYTHONHASHSEED, so that retries,
+        resumes and other worker counts change nothing.
+Rule 2: the inputs are absorbed one after the other into a 64-bit state, each by one step of splitmix64. A
+        step is a bijection of what it absorbs, so that inputs differing in one value only never collide;
+        any two others do with probability 2**-64.
+Rule 3: samples, batches, orders and ops start from different states, so that their seeds do not meet.
 """
 
 import operator
@@ -32,7 +34,7 @@ _ORDER: Final = _digest("order")
 
 
 def mix64(value: int) -> int:
-    """One step of splitmix64 from the state `value`: a bijection of 64-bit numbers in which every bit moves every other."""
+    """One step of splitmix64 from the state `value`: a bijection of 64-bit numbers that parts neighbours."""
     value = (value + GOLDEN64) & MASK64
     value = ((value ^ (value >> 30)) * MIX64_A) & MASK64
     value = ((value ^ (value >> 27)) * MIX64_B) & MASK64
@@ -40,10 +42,10 @@ def mix64(value: int) -> int:
 
 
 def key_number(key: object) -> int:
-    """The 64-bit number of a sample key: itself for an integer of any kind that fits, else a digest of what the key says."""
+    """The 64-bit number of a sample key: itself for an integer of any kind, else a digest of what it says."""
     if type(key) is not int:
         try:
-            key = operator.index(key)  # type: ignore[arg-type]  # bool, numpy integers, one-element integer tensors
+            key = operator.index(key)  # type: ignore[arg-type]  # numpy's integers, tensors of one integer
         except TypeError:
             return _digest(_text(key))
     if -(1 << 63) <= key < 1 << 63:
@@ -57,7 +59,7 @@ def order_key(seed: int, epoch: int) -> int:
 
 
 class SeedStream:
-    """The seeds of one epoch, with (seed, epoch) mixed once; a sample's seed then costs about a microsecond."""
+    """The seeds of one epoch. (seed, epoch) is mixed once; a sample's seed then costs about a microsecond."""
 
     __slots__ = ("_batch", "_sample")
 
@@ -67,8 +69,7 @@ class SeedStream:
 
     def sample(self, position: int, key: object) -> int:
         """The seed of the sample `key` at `position` of the epoch's global order."""
-        number = key & MASK64 if type(key) is int and -(1 << 63) <= key < 1 << 63 else key_number(key)
-        return mix64(mix64(self._sample ^ (int(position) & MASK64)) ^ number)
+        return mix64(mix64(self._sample ^ (int(position) & MASK64)) ^ key_number(key))
 
     def batch(self, position: int) -> int:
         """The seed of code that sees a whole batch, which begins at `position`."""
@@ -91,7 +92,7 @@ def op_seed(sample_seed: int, op: str, call: int) -> int:
 
 
 def _start(purpose: int, seed: int, epoch: int) -> int:
-    """The state from which the seeds of one purpose in one epoch start; seeds count modulo 2**64, as torch's do."""
+    """The state from which the seeds of one purpose in one epoch start; `seed` counts modulo 2**64."""
     return mix64(mix64(purpose ^ (int(seed) & MASK64)) ^ (int(epoch) & MASK64))
 
 
@@ -101,7 +102,7 @@ def _op_number(op: str) -> int:
 
 
 def _text(key: object) -> str:
-    """What a key says, alike in every process: no addresses, no order of a set, no numpy spelling of a plain number."""
+    """What a key says, alike in every process: no addresses, sets sorted, numpy's numbers as plain ones."""
     match key:
         case str():
             return repr(str(key))
