@@ -46,11 +46,15 @@ PURE_MAY_USE = frozenset(
         "hashlib",
         "heapq",
         "itertools",
+        "json",
         "math",
         "numbers",
         "operator",
+        "re",
         "statistics",
+        "string",
         "struct",
+        "textwrap",
         "types",
         "typing",
     ]
@@ -58,7 +62,7 @@ PURE_MAY_USE = frozenset(
 NUMPY_MAY_BE_USED_IN = ("penstock.plan",)
 IMPURE_CALLS = frozenset({"open", "input", "print", "__import__"})
 
-PICKLE_MODULES = frozenset({"penstock.engine.payload"})
+PICKLE_MODULES = frozenset({"penstock.lanes.pickles"})
 PICKLES = frozenset(
     [
         "pickle",
