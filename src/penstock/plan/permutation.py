@@ -50,7 +50,7 @@ class Permutation:
             order = np.argsort(_hashes(np.arange(n), mix64(key & MASK64))).astype(np.int64)
             self._forth, self._back = order.take, np.argsort(order).astype(np.int64).take
         else:
-            grid = _Grid(key, n)
+            grid = Grid(key, n, tabulated=n <= TABULATED_MAX)
             self._forth, self._back = partial(grid.walk, grid.forth), partial(grid.walk, grid.back)
 
     def __call__(self, positions: Ints) -> Ints:
@@ -82,27 +82,25 @@ def permute(key: int, n: int, positions: Ints) -> Ints:
     return permutation(key, n)(positions)
 
 
-class _Grid:
+class Grid:
     """The Feistel network over rows * 2**shift cells; see the head of this file."""
 
     __slots__ = ("mask", "n", "rounds", "rows", "shift")
 
-    def __init__(self, key: int, n: int) -> None:
+    def __init__(self, key: int, n: int, *, rounds: int = ROUNDS, tabulated: bool = True) -> None:
         self.n = n
         self.shift = n.bit_length() // 2
         self.mask = (1 << self.shift) - 1
         rows = -(-n >> self.shift)
         self.rows = rows + rows % 2  # with an odd number of rows, every permutation would be an even one
-        start, width = mix64(key & MASK64), 1 << self.shift
-        keys = [mix64((start + number * GOLDEN64) & MASK64) for number in range(2 * ROUNDS)]
+        width = 1 << self.shift
+        start = mix64(key & MASK64)
+        keys = [mix64((start + number * GOLDEN64) & MASK64) for number in range(2 * rounds)]
+        draw = partial(_draw, tabulated=tabulated)
         self.rounds = [
-            (self._draw(one, domain=width, bound=self.rows), self._draw(other, domain=self.rows, bound=width))
+            (draw(one, domain=width, bound=self.rows), draw(other, domain=self.rows, bound=width))
             for one, other in zip(keys[::2], keys[1::2], strict=True)
         ]
-
-    def _draw(self, key: int, *, domain: int, bound: int) -> Draw:
-        draw = partial(_amounts, key=key, bound=bound)
-        return draw(np.arange(domain)).take if self.n <= TABULATED_MAX else draw
 
     def walk(self, step: Draw, numbers: Ints) -> Ints:
         """Move each number by `step` until it is below n again."""
@@ -138,10 +136,15 @@ class _Grid:
         return rows
 
 
+def _draw(key: int, *, domain: int, bound: int, tabulated: bool) -> Draw:
+    """What draws amounts below `bound` for numbers below `domain`."""
+    draw = partial(_amounts, key=key, bound=bound)
+    return draw(np.arange(domain)).take if tabulated else draw
+
+
 def _amounts(numbers: Ints, *, key: int, bound: int) -> Ints:
-    """A draw below `bound` for each number."""
     hashes = _hashes(numbers, key)
-    hashes %= np.uint64(bound)  # 2**64 is so much larger than any bound (2**32) that no draw is favoured
+    hashes %= np.uint64(bound)  # no bound exceeds 2**32, so that no amount is favoured
     return hashes.view(np.int64)
 
 
