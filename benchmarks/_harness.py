@@ -28,6 +28,8 @@ OURS = "ours"
 PEER = "torch"
 LIMIT = "limit"
 FAILED_LINES = 12
+SETTLE_STEP_S = 0.5
+IDLE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,11 @@ class FreshProcess:
     script: Path
     modules: Mapping[str, str]
     timeout_s: float
+    settle_s: float = 0.0
+    """How long to wait, before a measurement, for other programs to leave the machine alone."""
 
     def __call__(self, case: Case, subject: str) -> Outcome:
+        _settle(self.settle_s)
         measure = case.limit_measure if subject == LIMIT else case.measure
         spec = {"measure": measure, "module": self.modules.get(subject), "params": dict(case.params)}
         busy_s, used_s, started_s = _machine.busy_cpu_s(), _children_cpu_s(), time.monotonic()
@@ -195,6 +200,16 @@ class FreshProcess:
             return None, f"exit status {child.returncode}\n" + "\n".join(err.splitlines()[-FAILED_LINES:])
         figures: dict[str, float] = json.loads(out.splitlines()[-1])
         return figures, ""
+
+
+def _settle(patience_s: float) -> None:
+    """Wait until the machine is idle but for this process, or patience ends."""
+    end_s = time.monotonic() + patience_s
+    while time.monotonic() < end_s:
+        busy_s = _machine.busy_cpu_s()
+        time.sleep(SETTLE_STEP_S)
+        if _machine.busy_cpu_s() - busy_s <= IDLE_SHARE * SETTLE_STEP_S * _machine.cores():
+            return
 
 
 def progress(line: str) -> None:

@@ -152,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     chosen = [row for row in rows() if not options.only or row.line in options.only.split(",")]
     needed = {row.case for row in chosen}
     modules = {OURS: options.subject, PEER: "torch.utils.data"}
-    run = FreshProcess(HERE / "_measures.py", modules, MEASUREMENT_TIMEOUT_S)
+    run = FreshProcess(HERE / "_measures.py", modules, MEASUREMENT_TIMEOUT_S, options.settle)
     machine = _machine.describe(HERE.parent)
     started_s = time.monotonic()
     results = run_all([case for case in cases(size) if case.name in needed], repeats, run, progress)
@@ -179,6 +179,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help="rounds; 5, or 3 with --quick")
     parser.add_argument("--only", metavar="a,b", help="only these lines")
     parser.add_argument("--json", metavar="PATH", help="write everything measured there")
+    parser.add_argument(
+        "--settle", type=float, default=0.0, metavar="S", help="wait up to S s for a quiet machine each time"
+    )
     parser.add_argument("--subject", metavar="MODULE", default="penstock", help="whose DataLoader is 'ours'")
     return parser.parse_args(argv)
 
