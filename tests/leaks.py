@@ -97,18 +97,31 @@ def _shm_names() -> set[str]:
 
 
 def _held_by_others(name: str) -> bool:
-    """True when a process that is not ours has this file of /dev/shm open or mapped: then it is theirs to remove."""
-    path = str(SHM / name)
+    """True when a process that is not ours has this file of /dev/shm open or mapped: then it is theirs to remove.
+
+    Asked by inode, since a named semaphore is mapped under the temporary name it was made with.
+    """
     ours = {os.getpid(), *descendants()}
-    for process in psutil.process_iter():
-        if process.pid not in ours:
-            with contextlib.suppress(*GONE):
-                root = Path(f"/proc/{process.pid}")
-                if path in (root / "maps").read_text(errors="replace"):
-                    return True
-                if any(os.readlink(link) == path for link in (root / "fd").iterdir()):
-                    return True
-    return False
+    with contextlib.suppress(OSError):
+        inode = (SHM / name).stat().st_ino
+        return any(inode in shm_inodes(pid) for pid in psutil.pids() if pid not in ours)
+    return True  # it went away while we looked
+
+
+def shm_inodes(pid: int) -> set[int]:
+    """Files of /dev/shm that a process has mapped or open, deleted names included."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+            fields = line.split(maxsplit=5)  # range, permissions, offset, device, inode, path
+            if fields[-1].startswith(f"{SHM}/"):
+                found.add(int(fields[4]))
+    with contextlib.suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(link).startswith(f"{SHM}/"):
+                    found.add(link.stat().st_ino)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,10 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.leaks import SHM, Snapshot, descendants
+from tests.leaks import SHM, Snapshot, descendants, shm_inodes
 
 NO_PATIENCE_S = 0.0
 LIVES_ON = "import time; time.sleep(60)"
+
+
+def with_tests() -> dict[str, str]:
+    """An environment in which a child can import this suite's modules."""
+    path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 @pytest.fixture
@@ -103,6 +110,16 @@ def test_a_name_that_our_own_child_holds_is_a_leak(before: Snapshot) -> None:
     assert f"shared memory {file.name}" in leaks
 
 
+@pytest.mark.skipif(not SHM.is_dir(), reason="no /dev/shm here")
+def test_a_semaphore_is_found_with_the_process_that_holds_it(before: Snapshot) -> None:
+    names = set(os.listdir(SHM))
+    lock = multiprocessing.get_context("spawn").Lock()
+    inodes = shm_inodes(os.getpid())
+    mine = [entry.name for entry in os.scandir(SHM) if entry.name not in names and entry.inode() in inodes]
+    del lock
+    assert len(mine) == 1
+
+
 def test_what_goes_away_in_time_is_no_leak(before: Snapshot) -> None:
     child = subprocess.Popen(["sleep", "0.2"])
     threading.Thread(target=child.wait).start()
@@ -123,7 +140,4 @@ resource_tracker.ensure_running()
 multiprocessing.forkserver.ensure_running()
 assert before.leaks(patience_s=0.0) == [], before.leaks(patience_s=0.0)
 """
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
-    subprocess.run(
-        [sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": path}, timeout=60
-    )
+    subprocess.run([sys.executable, "-c", script], check=True, env=with_tests(), timeout=60)
