@@ -77,6 +77,9 @@ PICKLES = frozenset(
         "torch.multiprocessing.reductions",
     ]
 )
+PASSES_DESCRIPTORS = frozenset(
+    f"multiprocessing.reduction.{name}" for name in ("DupFd", "send_handle", "recv_handle")
+)
 PICKLING_CALLS = frozenset({"eval", "exec", "torch.load", "torch.jit.load"})
 
 
@@ -312,6 +315,7 @@ def test_a_violation_is_caught(module: str, source: str, complaint: str) -> None
             "penstock.engine.driver",
             "import os, time, threading\nfrom . import core\nfrom ..store import arena",
         ),
+        ("penstock.engine.driver", "from multiprocessing.reduction import DupFd"),
         ("penstock.cli.main", "from ..loader import DataLoader\nprint('hello')"),
         ("penstock.loader", "from . import __version__\nfrom penstock import errors"),
         *((module, "import pickle") for module in PICKLE_MODULES),
