@@ -139,12 +139,9 @@ def purity(module: str, target: str) -> str | None:
 
 def pickling(target: str, name: str) -> str | None:
     whole = f"{target}.{name}"
-    if (
-        within(target, tuple(PICKLES))
-        or whole in PICKLES
-        or whole in PICKLING_CALLS
-        or name == "ForkingPickler"
-    ):
+    if whole in PASSES_DESCRIPTORS:
+        return None
+    if within(target, tuple(PICKLES)) or whole in PICKLES | PICKLING_CALLS or name == "ForkingPickler":
         return f"only {', '.join(sorted(PICKLE_MODULES))} may use '{whole.rstrip('.')}'"
     return None
 
