@@ -1,0 +1,389 @@
+"""The agent: a small event loop in its own process that owns the workers and performs what the core decides.
+
+It never runs user code and never touches sample data, so it always answers at once. It ends when its training process
+does: by the end of its socket or of the process itself, whichever shows first. Its workers end with it (`lanes/entry`).
+Nothing here imports torch: where processes are spawned, the agent starts as a bare interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import unpack_from
+
+from penstock.engine import events as ev
+from penstock.engine.core import CoreConfig, new_state, on_event
+from penstock.engine.events import Action, Event, Kind, Trouble
+from penstock.engine.procs import DUMP_WAIT_S, Hand, open_pidfd
+from penstock.engine.record import Recorder
+from penstock.engine.troubles import exit_text, oom_text, word
+from penstock.lanes import wire
+from penstock.lanes.wire import Channel, Fed, Msg, slice_keys
+from penstock.measure import host
+from penstock.store.arena import Arena, Board
+
+TICK_S = 0.05
+SLOW_TICK_S = 0.5
+MEMORY_CHECK_S = 1.0
+STOP_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """What the training process tells its agent."""
+
+    core: CoreConfig
+    parent: int
+    """Process whose end is the agent's end."""
+    worker_memory: int = 0
+    """Private bytes above which a worker is replaced; 0 never."""
+    spans: bool = False
+    """Report every task for the trace."""
+    record: str = ""
+    """File to record all events and actions in."""
+
+
+class Agent:
+    """Performs what the core decides. `start_worker(n)` starts worker n and returns it, or None: it will be sent."""
+
+    def __init__(
+        self, config: AgentConfig, trainer: Channel, arena: Arena, start_worker: Callable[[int], Hand | None]
+    ) -> None:
+        self.config, self.trainer, self.arena, self.start_worker = config, trainer, arena, start_worker
+        self.state = new_state(config.core)
+        self.recorder = Recorder(config.record, config.core)
+        self.selector: selectors.BaseSelector = selectors.DefaultSelector()
+        self.hands: dict[int, Hand] = {}
+        self.fed: dict[int, Fed] = {}
+        self.layouts: dict[bytes, int] = {}
+        self.blobs: list[bytes] = []
+        self.ooms = host.oom_kills()
+        self.next_tick_s = self.next_memory_s = 0.0
+        self.stopping = False
+
+    def run(self, adoptions: socket.socket | None = None) -> None:
+        """Work until the training process ends or says goodbye."""
+        self.trainer.sock.setblocking(False)
+        self.selector.register(self.trainer.sock, selectors.EVENT_READ, self._on_trainer)
+        parent = open_pidfd(self.config.parent)
+        if parent >= 0:
+            self.selector.register(parent, selectors.EVENT_READ, self._on_parent_end)
+        if adoptions is not None:
+            self.selector.register(adoptions, selectors.EVENT_READ, lambda _: self._adopt_sent(adoptions))
+        else:
+            for worker in range(self.config.core.workers):
+                self._start(worker)
+        while not self.stopping:
+            busy = any(lane.tasks for lane in self.state.lanes)
+            for key, mask in self.selector.select(TICK_S if busy else SLOW_TICK_S):
+                key.data(mask)
+            self._tick(time.monotonic())
+        self._stop_workers()
+
+    # ---- the core
+
+    def happen(self, event: Event) -> None:
+        actions = on_event(self.state, event)
+        self.recorder.add(event, actions)
+        for action in actions:
+            self.perform(action)
+
+    def perform(self, action: Action) -> None:
+        match action:
+            case ev.Assign(worker, task):
+                self._assign(self.hands[worker], task)
+            case ev.Place(worker, task_id, offset, layout):
+                self._teach(self.hands[worker], layout)
+                self._post(self.hands[worker], Msg.PLACE, wire.PLACE.pack(task_id, offset, layout))
+            case ev.Cancel(worker, task_id):
+                if worker in self.hands:
+                    self._post(self.hands[worker], Msg.CANCEL, wire.TASK.pack(task_id))
+            case ev.Deliver(seq, offset, layout, dropped):
+                del self.fed[seq]
+                tail = b"".join(ordinal.to_bytes(4, "little") for ordinal in dropped)
+                self._tell(Msg.BATCH, wire.BATCH.pack(seq, offset, layout, len(dropped)), tail)
+            case ev.DeliverError(seq, error):
+                self._tell(Msg.ERROR, wire.SEQ.pack(seq), self._error_bytes(self.fed.pop(seq), error))
+            case ev.DeliverEnd():
+                self.fed.clear()
+                self._tell(Msg.END)
+            case ev.Start(worker):
+                self._start(worker)
+            case ev.Stop(worker):
+                self._post(self.hands[worker], Msg.STOP)
+            case ev.Kill(worker, _):
+                self.hands[worker].kill_at = time.monotonic() + DUMP_WAIT_S
+            case ev.Dump(worker, silent_s):
+                self._dump(self.hands[worker], silent_s)
+            case ev.Grow(end):
+                self._grow(end)
+            case ev.Starved(seq, need):
+                self._tell(Msg.STARVED, wire.NEED.pack(seq, need))
+
+    def _assign(self, hand: Hand, task: ev.Task) -> None:
+        self._teach(hand, task.layout)
+        fed = self.fed[task.seq]
+        if task.kind is Kind.COLLATE:
+            tail = b"".join(offset.to_bytes(8, "little") for offset in task.parts)
+        else:
+            tail = slice_keys(fed.key_kind, fed.keys, task.start, task.count)
+        head = wire.ASSIGN.pack(
+            task.id, task.seq, fed.epoch, fed.first, fed.stride, task.offset, fed.index, task.start, task.count,
+            fed.size, task.layout, task.kind, fed.key_kind, task.poisoned,
+        )  # fmt: skip
+        self._post(hand, Msg.ASSIGN, head, tail)
+
+    def _teach(self, hand: Hand, layout: int) -> None:
+        if layout >= 0 and layout not in hand.layouts:
+            hand.layouts.add(layout)
+            self._post(hand, Msg.LAYOUT, wire.LAYOUT.pack(layout), self.blobs[layout])
+
+    def _grow(self, end: int) -> None:
+        try:
+            self.arena.back(self.state.memory.end, end)
+        except OSError as exc:
+            if not self.state.memory.used:
+                need = end - self.state.memory.end
+                trouble = Trouble("memory", cause=str(exc), need_bytes=need, limit_bytes=self.state.memory.end)
+                self.happen(ev.InitFailed(-1, trouble))
+            self.happen(ev.GrowDenied(str(exc)))
+        else:
+            self.happen(ev.Grown(end))
+
+    def _error_bytes(self, fed: Fed, error: ev.Error) -> bytes:
+        if isinstance(error, bytes):
+            return error
+        ordinal = max(0, error.ordinal)
+        key = "?"
+        if fed.keys and fed.key_kind == wire.INTS:
+            key = str(unpack_from("<q", fed.keys, 8 * ordinal)[0])
+        return word(error, key=key, epoch=fed.epoch, position=fed.first + ordinal * fed.stride, batch=fed.index)
+
+    # ---- the training process
+
+    def _on_trainer(self, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE and self.trainer.flush():
+            self.selector.modify(self.trainer.sock, selectors.EVENT_READ, self._on_trainer)
+        if not mask & selectors.EVENT_READ:
+            return
+        frames = self.trainer.receive(wait=False)
+        if frames is None:
+            self.stopping = True
+            return
+        for kind, payload in frames:
+            self._on_trainer_frame(kind, payload)
+
+    def _on_trainer_frame(self, kind: int, payload: bytes) -> None:
+        if kind == Msg.FEED:
+            fed = Fed(*wire.FEED.unpack_from(payload), payload[wire.FEED.size :])
+            self.fed[fed.seq] = fed
+            self.happen(ev.Feed(fed.seq, fed.size))
+            if fed.seq not in self.state.batches and fed.seq in self.fed and self.state.kind is Kind.STREAM:
+                del self.fed[fed.seq]
+        elif kind == Msg.RELEASE:
+            self.happen(ev.Released(*wire.SEQ.unpack(payload)))
+        elif kind == Msg.ABORT:
+            self.happen(ev.Abort())
+            self.fed.clear()
+            for hand in self.hands.values():
+                self._post(hand, Msg.RESTART)
+        elif kind == Msg.STUCK:
+            self.happen(ev.Stuck(*wire.NEED.unpack(payload)))
+        elif kind == Msg.EXITED:
+            worker, code = wire.WORKER.unpack(payload)
+            self._lost(self.hands[worker], code)
+        elif kind == Msg.STOP:
+            self.stopping = True
+
+    def _on_parent_end(self, _: int) -> None:
+        self.stopping = True
+
+    def _tell(self, kind: Msg, *chunks: bytes) -> None:
+        self.trainer.post(kind, *chunks)
+        if self.trainer.clogged:
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self.selector.modify(self.trainer.sock, both, self._on_trainer)
+
+    # ---- workers
+
+    def _start(self, worker: int) -> None:
+        hand = self.start_worker(worker)
+        if hand is not None:
+            self._adopt(hand)
+
+    def _adopt_sent(self, adoptions: socket.socket) -> None:
+        """A worker that the training process has started: its pid, socket, lifeline and crash file."""
+        data, fds, _, _ = socket.recv_fds(adoptions, 64, 3)
+        if data:
+            worker, pid = wire.WORKER.unpack(data)
+            self._adopt(Hand(worker, pid, Channel(socket.socket(fileno=fds[0])), lifeline=fds[1], crash=fds[2]))
+        else:
+            self.selector.unregister(adoptions)
+
+    def _adopt(self, hand: Hand) -> None:
+        self.hands[hand.id] = hand
+        row = self.arena.board.row(hand.id)
+        row[Board.TASK] = row[Board.ORDINAL] = -1
+        row[Board.PID] = hand.pid
+        hand.channel.sock.setblocking(False)
+        self.selector.register(hand.channel.sock, selectors.EVENT_READ, lambda mask: self._on_worker(hand, mask))
+        if hand.pidfd >= 0:
+            self.selector.register(hand.pidfd, selectors.EVENT_READ, lambda _: self._on_worker_end(hand))
+
+    def _post(self, hand: Hand, kind: Msg, *chunks: bytes) -> None:
+        hand.channel.post(kind, *chunks)
+        if hand.channel.clogged:
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self.selector.modify(hand.channel.sock, both, lambda mask: self._on_worker(hand, mask))
+
+    def _on_worker(self, hand: Hand, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE and hand.channel.flush():
+            self.selector.modify(hand.channel.sock, selectors.EVENT_READ, lambda mask: self._on_worker(hand, mask))
+        if not mask & selectors.EVENT_READ:
+            return
+        frames = hand.channel.receive(wait=False)
+        if frames is None:
+            self._on_worker_end(hand)
+            return
+        for kind, payload in frames:
+            self._on_worker_frame(hand, kind, payload)
+
+    def _on_worker_frame(self, hand: Hand, kind: int, payload: bytes) -> None:
+        worker, now = hand.id, time.monotonic()
+        if kind == Msg.DONE:
+            task, took_ns, holds, count = wire.DONE.unpack_from(payload)
+            dropped = unpack_from(f"<{count}i", payload, wire.DONE.size)
+            if self.config.spans:
+                self._report_span(hand, task, took_ns)
+            self.happen(ev.Done(worker, task, took_ns / 1e9, now, bool(holds), dropped))
+        elif kind == Msg.PREPARED:
+            task, nbytes, described = wire.PREPARED.unpack_from(payload)
+            layout = self._layout(hand, payload[wire.PREPARED.size :]) if described else -1
+            self.happen(ev.Prepared(worker, task, nbytes, layout))
+        elif kind == Msg.MISMATCH:
+            (task,) = wire.TASK.unpack_from(payload)
+            self.happen(ev.Mismatch(worker, task, self._layout(hand, payload[wire.TASK.size :])))
+        elif kind == Msg.FAILED:
+            task, ordinal = wire.FAILED.unpack_from(payload)
+            self.happen(ev.Failed(worker, task, ordinal, payload[wire.FAILED.size :]))
+        elif kind == Msg.UP:
+            self.happen(ev.WorkerUp(worker, now))
+        elif kind == Msg.INIT_FAILED:
+            self.happen(ev.InitFailed(worker, payload))
+        elif kind == Msg.SKIPPED:
+            self._tell(Msg.REPORT, payload)
+        else:
+            event = {Msg.REFUSED: ev.Refused, Msg.EXHAUSTED: ev.Exhausted, Msg.DROPPED: ev.Dropped}[Msg(kind)]
+            self.happen(event(worker, *wire.TASK.unpack(payload)))
+
+    def _layout(self, hand: Hand, data: bytes) -> int:
+        """The number of a layout that a worker describes; new ones are announced to all who need them."""
+        items, blob = wire.split_sizes(data)
+        number = self.layouts.get(blob)
+        if number is None:
+            number = self.layouts[blob] = len(self.blobs)
+            self.blobs.append(blob)
+            self._tell(Msg.LAYOUT, wire.LAYOUT.pack(number), blob)
+            self.happen(ev.LayoutKnown(number, items))
+        return number
+
+    def _report_span(self, hand: Hand, task: int, took_ns: int) -> None:
+        issued = self.state.lanes[hand.id].tasks.get(task)
+        if issued is not None:
+            fed = self.fed.get(issued.task.seq)
+            epoch, index = (fed.epoch, fed.index) if fed is not None else (-1, -1)
+            span = (hand.id, issued.task.kind, index, epoch, time.monotonic_ns(), took_ns, issued.task.count)
+            self._tell(Msg.SPAN, wire.SPAN.pack(*span))
+
+    # ---- ends
+
+    def _on_worker_end(self, hand: Hand) -> None:
+        """Take what the worker still had to say, then find out how it ended."""
+        if hand.ended:
+            return
+        hand.ended = True
+        while frames := hand.channel.receive(wait=False):
+            for kind, payload in frames:
+                self._on_worker_frame(hand, kind, payload)
+        hand.unregister(self.selector)
+        if hand.process is None:
+            hand.kill()
+            self._tell(Msg.LOST, wire.WORKER.pack(hand.id, hand.pid))
+        else:
+            self._lost(hand, hand.reap())
+
+    def _lost(self, hand: Hand, code: int | None) -> None:
+        row = self.arena.board.row(hand.id)
+        task, ordinal = row[Board.TASK], row[Board.ORDINAL]
+        row[Board.TASK] = -1
+        cause = exit_text(code)
+        ooms = host.oom_kills()
+        if code == -signal.SIGKILL and ooms > self.ooms and not hand.hung:
+            cause += oom_text(host.memory_limit(), host.memory_used())
+        self.ooms = ooms
+        if trace := hand.crash_text():
+            cause += f"; it was here:\n{trace}\n"
+        hand.close()
+        if code != 0 or not self.state.lanes[hand.id].retiring:
+            self._tell(Msg.WARN, f"worker {hand.id} (pid {hand.pid}) {cause}; it is replaced".encode())
+        self.happen(ev.WorkerLost(hand.id, task, ordinal, cause, hand.hung))
+
+    def _dump(self, hand: Hand, silent_s: float) -> None:
+        hand.hung = bool(self.config.core.hang_s)
+        hand.ask_stack()
+        if not hand.hung:
+            hand.warn_at = time.monotonic() + DUMP_WAIT_S
+            hand.silent_s = silent_s
+
+    def _tick(self, now: float) -> None:
+        if now < self.next_tick_s:
+            return
+        self.next_tick_s = now + TICK_S
+        if os.getppid() != self.config.parent:
+            self.stopping = True
+        self._post_board()
+        self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT))))
+        for hand in list(self.hands.values()):
+            if hand.kill_at is not None and now >= hand.kill_at:
+                hand.kill_at = None
+                hand.kill()
+            if hand.warn_at is not None and now >= hand.warn_at:
+                hand.warn_at = None
+                text = f"worker {hand.id} (pid {hand.pid}) has been silent for {hand.silent_s:.0f} s {hand.where()}"
+                self._tell(Msg.WARN, text.encode())
+        if self.config.worker_memory and now >= self.next_memory_s:
+            self.next_memory_s = now + MEMORY_CHECK_S
+            self._check_memory()
+
+    def _post_board(self) -> None:
+        row = self.arena.board.row(self.arena.workers)
+        row[Board.BACKED] = self.state.memory.end - self.config.core.base
+        row[Board.REISSUED] = self.state.reissued
+        row[Board.TASK_SIZE] = self.state.task_size
+
+    def _check_memory(self) -> None:
+        for hand in self.hands.values():
+            used = 0 if hand.ended else host.private_bytes(hand.pid)
+            if used > self.config.worker_memory and not self.state.lanes[hand.id].retiring:
+                text = (
+                    f"worker {hand.id} holds {used:,} bytes, over worker_memory={self.config.worker_memory:,}: it is "
+                    f"replaced when its tasks are done. Does the dataset or a transform keep what it has made?"
+                )
+                self._tell(Msg.WARN, text.encode())
+                self.happen(ev.Retire(hand.id))
+
+    def _stop_workers(self) -> None:
+        """Ask politely, wait a moment, then kill. User code in the middle of a sample is not waited for longer."""
+        self._post_board()
+        self.recorder.close()
+        alive = [hand for hand in self.hands.values() if not hand.ended]
+        for hand in alive:
+            hand.channel.post(Msg.STOP)
+        deadline = time.monotonic() + STOP_GRACE_S
+        for hand in alive:
+            hand.end_by(deadline)

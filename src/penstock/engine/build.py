@@ -1,0 +1,73 @@
+"""From a loader's attributes to what an engine is built from."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from typing import Any
+
+import torch.multiprocessing
+from torch.utils.data import IterableDataset
+
+from penstock.config import Options
+from penstock.engine.agent import AgentConfig
+from penstock.engine.session import Blueprint
+from penstock.engine.state import CoreConfig
+from penstock.lanes.kinds import Kind
+from penstock.lanes.prepare import Recipe
+from penstock.lanes.worker import WorkerSpec
+from penstock.measure import host
+from penstock.policy.workers import arena_limit
+from penstock.store.arena import board_bytes
+
+ONE_TASK = 1 << 30
+"""Task size that makes every batch one task: for datasets that want a whole batch's keys at once."""
+
+
+def kind_of(recipe: Recipe, *, streams: bool) -> Kind:
+    """How batches are made, before anything is known of the samples."""
+    if streams:
+        return Kind.STREAM
+    if recipe.stacks:
+        return Kind.SLOTS
+    return Kind.PARTS if recipe.auto_collation and not recipe.batched else Kind.WHOLE
+
+
+def blueprint_of(loader: Any, options: Options, recipe: Recipe, base_seed: int, local_world: int) -> Blueprint:
+    if multiprocessing.current_process().daemon:
+        raise AssertionError("daemonic processes are not allowed to have children")
+    streams = isinstance(loader.dataset, IterableDataset)
+    if streams and options.on_error != "raise":
+        from penstock.errors import ConfigError
+
+        raise ConfigError("on_error needs a map-style dataset: an iterable one cannot go on behind a failure")
+    limit = options.slab_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=local_world)
+    core = CoreConfig(
+        workers=loader.num_workers,
+        kind=kind_of(recipe, streams=streams),
+        task_size=ONE_TASK if recipe.batched else options.task_size,
+        in_order=loader.in_order,
+        limit_bytes=limit,
+        base=board_bytes(loader.num_workers),
+        hang_s=options.hang_s or float(loader.timeout),
+        poison_raises=options.on_error == "raise",
+    )
+    agent = AgentConfig(
+        core=core,
+        parent=os.getpid(),
+        worker_memory=options.worker_memory,
+        spans=loader.trace is not None,
+        record=os.environ.get("PENSTOCK_RECORD", ""),
+    )
+    spec = WorkerSpec(
+        recipe=recipe,
+        workers=loader.num_workers,
+        base_seed=base_seed,
+        init_fn=loader.worker_init_fn,
+        streams=streams,
+        drop_last=loader.drop_last,
+    )
+    context = loader.multiprocessing_context
+    if context is None:
+        context = torch.multiprocessing.get_context()
+    return Blueprint(agent=agent, spec=spec, context=context, limit_bytes=limit)

@@ -1,0 +1,288 @@
+"""The core: events in, actions out. Everything the agent decides is decided here.
+
+Rule 1: batches leave in the order they were fed (unless `in_order` is off), whatever order their parts finish in.
+Rule 2: all workers work on the batch that is due next before any runs ahead.
+Rule 3: memory goes to the batch that is due first; a later batch gives its memory back rather than block an earlier one.
+Rule 4: a lost worker costs time, never a sample: its tasks are issued again under new ids. A sample that takes three
+workers down, or hangs two, fails its batch (or is left out, where the user asked for that).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+
+from penstock.engine import events as ev
+from penstock.engine.events import Action, Event, Kind, Trouble
+from penstock.engine.ledger import Batch
+from penstock.engine.moves import (
+    all_waiting,
+    bind,
+    blame,
+    break_down,
+    cancel,
+    cancel_all,
+    deliver,
+    disown,
+    fits,
+    finish,
+    give_back,
+    relay,
+    schedule,
+    serve_memory,
+    start_over,
+    steal,
+    unhold,
+    unpin,
+)
+from penstock.engine.state import CoreConfig, State, new_state
+
+__all__ = ["CoreConfig", "State", "new_state", "on_event"]
+
+FRUITLESS_DEATHS = 3
+WARN_SILENT_S = 60.0
+"""Without a hang timeout, a silent worker is reported this often."""
+
+
+def on_event(state: State, event: Event) -> list[Action]:
+    """Advance `state` and say what the driver must do next."""
+    out: list[Action] = []
+    HANDLERS[type(event)](state, event, out)
+    serve_memory(state, out)
+    schedule(state, out)
+    deliver(state, out)
+    return out
+
+
+# ---- events
+
+
+def on_feed(state: State, event: ev.Feed, out: list[Action]) -> None:
+    batch = Batch(event.seq, event.size, state.kind, todo=[(0, event.size)])
+    if state.fatal is not None:
+        batch.fail(0, state.fatal)
+    elif state.kind is Kind.STREAM and not bind(state, batch):
+        return
+    state.batches[event.seq] = batch
+    state.due.append(event.seq)
+
+
+def on_abort(state: State, _: ev.Abort, out: list[Action]) -> None:
+    for seq in state.due:
+        batch = state.batches.pop(seq)
+        cancel_all(state, batch, out)
+        disown(state, batch)
+    state.due.clear()
+    state.ended = False
+    for lane in state.lanes:
+        lane.exhausted = False
+    state.next_lane = 0
+
+
+def on_released(state: State, event: ev.Released, _: list[Action]) -> None:
+    batch = state.batches.pop(event.seq, None)
+    if batch is not None:
+        disown(state, batch)
+
+
+def on_worker_up(state: State, event: ev.WorkerUp, _: list[Action]) -> None:
+    lane = state.lanes[event.worker]
+    lane.up, lane.beat_s, state.now_s = True, event.at_s, event.at_s
+
+
+def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> None:
+    lane = state.lanes[event.worker]
+    blamed = lane.tasks.get(event.task)
+    for issued in lane.tasks.values():
+        unpin(state, issued)
+        unhold(state, issued)
+        if not issued.cancelled:
+            give_back(state, issued.task)
+            state.reissued += 1
+    for issued in lane.holding.values():
+        unhold(state, issued)
+    lane.tasks.clear()
+    lane.holding.clear()
+    state.waiting = [w for w in state.waiting if w[3] != event.worker]
+    lane.up = False
+    lane.fruitless += not lane.retiring
+    lane.retiring = False
+    if state.kind is Kind.STREAM:
+        # What its iterator would have yielded is lost: say so once, in the place of the next batch it owed.
+        owed = [seq for seq in state.due if state.batches[seq].lane == event.worker and state.batches[seq].todo]
+        if owed:
+            state.batches[owed[0]].fail(0, Trouble("stream", cause=event.cause))
+        exhaust(state, event.worker, out)
+        return
+    if blamed is not None and not blamed.cancelled:
+        blame(state, blamed.task, event)
+    if lane.fruitless > FRUITLESS_DEATHS:
+        break_down(state, Trouble("start", tries=lane.fruitless, cause=event.cause), out)
+        return
+    out.append(ev.Start(event.worker))
+
+
+def on_done(state: State, event: ev.Done, out: list[Action]) -> None:
+    lane = state.lanes[event.worker]
+    issued = lane.tasks.pop(event.task, None)
+    if issued is None:
+        return
+    lane.fruitless = 0
+    lane.head_s = state.now_s = event.at_s
+    task = issued.task
+    unpin(state, issued)
+    if event.holds:
+        lane.holding[task.id] = issued
+    else:
+        unhold(state, issued)
+    steal(state, out)
+    if issued.cancelled:
+        return
+    batch = state.batches[task.seq]
+    batch.live.discard(task.id)
+    batch.dropped.update(event.dropped)
+    if len(batch.dropped) == batch.size:
+        batch.fail(0, Trouble("empty"))
+    if task.kind is Kind.COLLATE:
+        batch.collated = True
+    elif task.count:
+        cost = event.took_s / task.count
+        state.sample_s = cost if state.sample_s is None else 0.8 * state.sample_s + 0.2 * cost
+
+
+def on_layout_known(state: State, event: ev.LayoutKnown, _: list[Action]) -> None:
+    state.layouts[event.layout] = event.items
+
+
+def on_prepared(state: State, event: ev.Prepared, out: list[Action]) -> None:
+    issued = state.lanes[event.worker].tasks.get(event.task)
+    if issued is None or issued.cancelled:
+        return
+    task = issued.task
+    batch = state.batches[task.seq]
+    if event.layout >= 0:
+        if batch.layout < 0:
+            batch.layout = state.layout = event.layout
+        elif batch.layout != event.layout:
+            relay(state, batch, event.layout, out)
+            return
+    insort(state.waiting, (task.seq, task.start, task.id, event.worker, event.nbytes))
+
+
+def on_mismatch(state: State, event: ev.Mismatch, out: list[Action]) -> None:
+    issued = finish(state, event.worker, event.task)
+    if issued is not None:
+        relay(state, state.batches[issued.task.seq], event.layout, out)
+
+
+def on_refused(state: State, event: ev.Refused, out: list[Action]) -> None:
+    issued = finish(state, event.worker, event.task)
+    if issued is not None:
+        state.kind = Kind.WHOLE
+        start_over(state, state.batches[issued.task.seq], Kind.WHOLE, out)
+        for seq in state.due:
+            batch = state.batches[seq]
+            if batch.kind is not Kind.WHOLE and batch.todo == [(0, batch.size)]:
+                start_over(state, batch, Kind.WHOLE, out)
+
+
+def on_failed(state: State, event: ev.Failed, out: list[Action]) -> None:
+    issued = finish(state, event.worker, event.task)
+    if issued is None:
+        return
+    state.lanes[event.worker].fruitless = 0
+    batch = state.batches[issued.task.seq]
+    batch.fail(event.ordinal, event.error)
+    for lane in state.lanes:
+        for other in lane.tasks.values():
+            if other.task.id in batch.live and other.task.start > event.ordinal:
+                cancel(state, lane, other, out)
+
+
+def on_exhausted(state: State, event: ev.Exhausted, out: list[Action]) -> None:
+    issued = finish(state, event.worker, event.task)
+    if issued is not None:
+        give_back(state, issued.task)
+        exhaust(state, event.worker, out)
+
+
+def exhaust(state: State, worker: int, out: list[Action]) -> None:
+    """Worker `worker` yields no more: what it still owed is asked of the others, behind what they owe already."""
+    state.lanes[worker].exhausted = True
+    for seq in [seq for seq in state.due if state.batches[seq].lane == worker]:
+        batch = state.batches[seq]
+        if batch.error is not None or not (batch.todo or batch.live):
+            continue
+        cancel_all(state, batch, out)
+        state.due.remove(seq)
+        batch.restart(Kind.STREAM)
+        if bind(state, batch):
+            state.due.append(seq)
+        else:
+            del state.batches[seq]
+
+
+def on_dropped(state: State, event: ev.Dropped, _: list[Action]) -> None:
+    lane = state.lanes[event.worker]
+    issued = lane.tasks.pop(event.task, None)
+    if issued is not None:
+        unpin(state, issued)
+    else:
+        issued = lane.holding.pop(event.task, None)
+    if issued is not None:
+        unhold(state, issued)
+
+
+def on_init_failed(state: State, event: ev.InitFailed, out: list[Action]) -> None:
+    break_down(state, event.error, out)
+
+
+def on_retire(state: State, event: ev.Retire, _: list[Action]) -> None:
+    state.lanes[event.worker].retiring = True
+
+
+def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
+    """The consumer has given back all it can. If the due batch still does not fit, it never will."""
+    if state.starved == event.seq and state.due[:1] == [event.seq]:
+        state.starved = -1
+        batch = state.batches[event.seq]
+        if not fits(state, event.need):
+            cancel_all(state, batch, out)
+            limit = state.config.limit_bytes
+            batch.fail(0, Trouble("memory", need_bytes=event.need, limit_bytes=limit))
+
+
+def on_grown(state: State, event: ev.Grown, _: list[Action]) -> None:
+    state.growing = False
+    state.memory.grow(event.end - state.memory.end)
+
+
+def on_grow_denied(state: State, event: ev.GrowDenied, _: list[Action]) -> None:
+    state.growing = False
+    state.limit = state.memory.end
+
+
+def on_tick(state: State, event: ev.Tick, out: list[Action]) -> None:
+    state.now_s = event.at_s
+    for lane, beat in zip(state.lanes, event.beats, strict=True):
+        if beat != lane.beat or not lane.tasks or not lane.up or all_waiting(state, lane):
+            lane.beat, lane.beat_s, lane.dumped_s = beat, event.at_s, event.at_s
+            continue
+        silent = event.at_s - lane.beat_s
+        if state.config.hang_s and silent >= state.config.hang_s:
+            lane.up = False
+            out.append(ev.Dump(lane.worker, silent))
+            out.append(ev.Kill(lane.worker, "hang"))
+        elif event.at_s - lane.dumped_s >= WARN_SILENT_S:
+            lane.dumped_s = event.at_s
+            out.append(ev.Dump(lane.worker, silent))
+    steal(state, out)
+
+
+HANDLERS: dict[type, Callable[..., None]] = {
+    ev.Feed: on_feed, ev.Abort: on_abort, ev.Released: on_released, ev.WorkerUp: on_worker_up,
+    ev.WorkerLost: on_worker_lost, ev.Done: on_done, ev.LayoutKnown: on_layout_known, ev.Prepared: on_prepared,
+    ev.Mismatch: on_mismatch, ev.Refused: on_refused, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
+    ev.Dropped: on_dropped, ev.InitFailed: on_init_failed, ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
+    ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire,
+}  # fmt: skip

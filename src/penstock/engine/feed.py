@@ -1,0 +1,71 @@
+"""What the training process asks for next: one batch at a time, never further ahead than the prefetch window.
+
+A user's sampler is iterated here, in the training process, exactly as torch iterates it. Our own order needs no
+sampler: it is a function of (seed, epoch), so it can be entered anywhere and goes on into the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.plan.epoch import EpochPlan
+
+CHUNK = 4096
+"""Positions whose keys are computed at once."""
+
+
+class Ask(NamedTuple):
+    """One batch: where it stands and which samples it holds."""
+
+    epoch: int
+    index: int
+    first: int
+    stride: int
+    keys: list[Any]
+    size: int
+    state: Any = None
+    """State of a stateful sampler after it gave this batch."""
+
+
+def planned(plan: EpochPlan, *, base: int = 0, skip: frozenset[int] = frozenset()) -> Iterator[Ask]:
+    """The batches of our own order but for those in `skip`; numbered from `base` on."""
+    per_chunk = max(1, CHUNK // plan.batch_size)
+    for start in range(0, plan.batches, per_chunk):
+        group = range(start, min(start + per_chunk, plan.batches))
+        positions = np.concatenate([plan.positions(batch) for batch in group])
+        keys = plan.keys(positions).tolist()
+        at = 0
+        for batch in group:
+            size = plan.size_of(batch)
+            if batch not in skip:
+                yield Ask(plan.epoch, base + batch, int(positions[at]), plan.world, keys[at : at + size], size)
+            at += size
+
+
+def sampled(
+    batches: Iterator[Any],
+    *,
+    epoch: int,
+    auto_collation: bool,
+    skip: int = 0,
+    beyond: frozenset[int] = frozenset(),
+    snapshot: Callable[[], Any] | None = None,
+) -> Iterator[Ask]:
+    """The batches of a sampler; the first `skip`, and those in `beyond`, are drawn and passed over."""
+    position = 0
+    for index, batch in enumerate(batches):
+        keys = list(batch) if auto_collation else [batch]
+        if index >= skip and index - skip not in beyond:
+            state = None if snapshot is None else snapshot()
+            yield Ask(epoch, index, position, 1, keys, len(keys), state)
+        position += len(keys)
+
+
+def streamed(size: int, *, epoch: int) -> Iterator[Ask]:
+    """Endless batches of an iterable dataset: its workers say when it ends."""
+    for index in count():
+        yield Ask(epoch, index, index * size, 1, [], size)

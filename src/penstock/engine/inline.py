@@ -1,0 +1,76 @@
+"""`num_workers=0`: samples are prepared in the training process, when they are asked for, as torch does.
+
+The order and the randomness are the engine's, so the batches are those of any number of workers. The process's own
+generators are put back after each batch, so preparing data does not disturb the program's random numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from penstock.engine.feed import Ask
+from penstock.engine.iterator import Outcome
+from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
+from penstock.lanes.seeding import generators_kept
+from penstock.measure.counters import Counters
+
+
+class InlineIterator:
+    """`next()` has one batch prepared here, by `prepare`, and counts it."""
+
+    def __init__(self, prepare: Callable[[Ask], Any], asks: Iterator[Ask], counters: Counters) -> None:
+        self._prepare, self._asks, self._counters = prepare, asks, counters
+        self.on_delivered: Callable[[Ask], None] = lambda ask: None
+        self.on_end: Callable[[], None] = lambda: None
+
+    def pull(self) -> tuple[Ask, Outcome] | None:
+        began = time.monotonic()
+        try:
+            ask = next(self._asks)
+            batch = self._prepare(ask)
+        except StopIteration:
+            return None
+        except Exception:
+            # As with workers, a batch that failed has been dealt with: `next()` goes on behind it.
+            self.on_delivered(ask)
+            raise
+        self._counters.delivered(began, time.monotonic(), ask.size, 0)
+        return ask, Outcome(batch, b"")
+
+    def __iter__(self) -> InlineIterator:
+        return self
+
+    def __next__(self) -> Any:
+        pulled = self.pull()
+        if pulled is None:
+            self.on_end()
+            raise StopIteration
+        ask, outcome = pulled
+        self.on_delivered(ask)
+        return outcome.batch
+
+
+def prepare_keyed(recipe: Recipe, on_skip: Callable[[dict[str, Any]], None]) -> Callable[[Ask], Any]:
+    """Prepares batches of a map-style dataset."""
+    preparer = Preparer(recipe)
+
+    def prepare(ask: Ask) -> Any:
+        where = Where(ask.epoch, ask.index, ask.first, ask.stride, 0)
+        try:
+            with generators_kept():
+                return preparer.whole(where, ask.keys)
+        except Stopped as stopped:
+            raise stopped.original from None
+        finally:
+            for skip in preparer.skips:
+                on_skip(skip._asdict())
+            preparer.skips.clear()
+
+    return prepare
+
+
+def prepare_next(streamer: Streamer) -> Callable[[Ask], Any]:
+    """Takes batches off an iterable dataset, with the process's own generators."""
+    return lambda ask: streamer.next_batch(ask.size)

@@ -1,0 +1,278 @@
+"""The iterator of a loader with workers: ask, wait, hand out. Scheduling happens in the agent, not here.
+
+Rule 1: what was delivered is counted when `next()` returns it; everything asked for and not delivered can be asked again.
+So the end of an agent, or an interrupt in the middle of a message, is answered by a new agent and the same asks.
+Rule 2: after an error of one batch, `next()` goes on with the next, as torch's loader does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from penstock.engine.feed import Ask
+from penstock.engine.leases import without
+from penstock.engine.session import AgentGone, Blueprint, Session
+from penstock.engine.troubles import unword
+from penstock.errors import AgentDied
+from penstock.lanes import wire
+from penstock.lanes.layout import Layout, read_batch
+from penstock.lanes.pickles import Ref, loads, pack_keys, rebuild, unpack
+from penstock.lanes.wire import Msg
+from penstock.measure.counters import Counters
+
+log = logging.getLogger("penstock")
+
+AGENT_RESTARTS = 5
+"""Agents lost in a row, with no batch delivered between, before it is an error."""
+
+
+class Outcome(NamedTuple):
+    """What one ask came to."""
+
+    batch: Any
+    error: bytes
+
+    def result(self) -> Any:
+        if self.error:
+            raise_error(self.error)
+        return self.batch
+
+
+class EngineIterator:
+    """Batches from workers. `on_delivered` is told each batch that goes out, `on_end` that the epoch is over."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        *,
+        window: int,
+        timeout_s: float,
+        counters: Counters,
+        on_skip: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._blueprint, self._window, self._timeout_s = blueprint, window, timeout_s
+        self._counters, self._on_skip = counters, on_skip
+        self.on_delivered: Callable[[Ask], None] = lambda ask: None
+        self.on_end: Callable[[], None] = lambda: None
+        self._asks: Iterator[Ask] = iter(())
+        self._open: dict[int, Ask] = {}
+        self._ready: deque[tuple[int, int, bytes]] = deque()
+        self._layouts: dict[int, Layout] = {}
+        self._next_seq = 0
+        self._epoch = -1
+        self._ended = False
+        self._broken = False
+        self._restarts = 0
+        self._session: Session | None = None
+        self._closer: weakref.finalize[..., Any] | None = None
+        self._start()
+
+    # ---- epochs
+
+    def begin(self, asks: Iterator[Ask], epoch: int) -> None:
+        """Start an epoch: whatever an earlier one left open is void."""
+        if self._open or self._ready or self._ended:
+            self._abort()
+        self._asks, self._epoch, self._ended = asks, epoch, False
+        for _ in range(self._window):
+            if not self._ask():
+                break
+
+    def proceed(self, epoch: int) -> bool:
+        """Go on into an epoch that has been asked for already; False when it has not."""
+        if self._session is None or self._broken or any(ask.epoch != epoch for ask in self._open.values()):
+            return False
+        self._epoch = epoch
+        return bool(self._open)
+
+    def _ask(self) -> bool:
+        ask = next(self._asks, None)
+        if ask is None:
+            return False
+        seq, self._next_seq = self._next_seq, self._next_seq + 1
+        self._open[seq] = ask
+        self._feed(seq, ask)
+        return True
+
+    def _feed(self, seq: int, ask: Ask) -> None:
+        assert self._session is not None
+        kind, keys = pack_keys(ask.keys)
+        head = wire.FEED.pack(seq, ask.epoch, ask.first, ask.stride, ask.index, ask.size, kind)
+        self._session.send(Msg.FEED, head, keys)
+
+    def _abort(self) -> None:
+        self._open.clear()
+        while self._ready:
+            self._drop(self._ready.popleft())
+        if self._session is not None:
+            self._session.send(Msg.ABORT)
+
+    def _drop(self, frame: tuple[int, int, bytes]) -> None:
+        _, kind, payload = frame
+        if kind == Msg.BATCH and self._session is not None:
+            self._session.leases.freed.append(wire.BATCH.unpack_from(payload)[0])
+
+    # ---- iteration
+
+    def pull(self) -> tuple[Ask, Outcome] | None:
+        """The next batch of the epoch, or the error it came to; None at the end."""
+        began = time.monotonic()
+        try:
+            frame = self._due(began)
+        except Exception:
+            raise
+        except BaseException:
+            # An interrupt may have cut a message in two: the next call starts a new agent and asks again.
+            self._broken = True
+            raise
+        if frame is None:
+            return None
+        seq, kind, payload = frame
+        ask = self._open.pop(seq)
+        self._restarts = 0
+        self._ask()
+        failed = kind == Msg.ERROR
+        outcome = Outcome(None, payload[wire.SEQ.size :]) if failed else Outcome(self._batch(payload, ask), b"")
+        self._counters.delivered(began, time.monotonic(), 0 if failed else ask.size, len(self._ready))
+        return ask, outcome
+
+    def __iter__(self) -> EngineIterator:
+        return self
+
+    def __next__(self) -> Any:
+        pulled = self.pull()
+        if pulled is None:
+            self.on_end()
+            raise StopIteration
+        ask, outcome = pulled
+        self.on_delivered(ask)
+        return outcome.result()
+
+    def _due(self, began: float) -> tuple[int, int, bytes] | None:
+        """The next frame that answers an ask of this epoch; None at its end."""
+        deadline = began + self._timeout_s if self._timeout_s > 0 else None
+        while True:
+            if self._ready and self._open[self._ready[0][0]].epoch == self._epoch:
+                return self._ready.popleft()
+            if self._ended or not any(ask.epoch == self._epoch for ask in self._open.values()):
+                return None
+            if self._session is None:
+                return None
+            if self._broken:
+                self._restart("was interrupted")
+            try:
+                frames = self._session.receive(deadline)
+            except AgentGone:
+                self._restart(self._session.end_of_agent())
+                continue
+            if not frames and deadline is not None and time.monotonic() >= deadline:
+                raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
+            for kind, payload in frames:
+                self._on_frame(kind, payload)
+
+    def _on_frame(self, kind: int, payload: bytes) -> None:
+        assert self._session is not None
+        if kind in (Msg.BATCH, Msg.ERROR):
+            (seq,) = wire.SEQ.unpack_from(payload)
+            if seq in self._open:
+                self._ready.append((seq, kind, payload))
+            elif kind == Msg.BATCH:
+                self._session.leases.freed.append(seq)
+        elif kind == Msg.LAYOUT:
+            (number,) = wire.LAYOUT.unpack_from(payload)
+            self._layouts[number] = loads(payload[wire.LAYOUT.size :])
+        elif kind == Msg.END:
+            self._ended = True
+            self._open = {seq: self._open[seq] for seq, _, _ in self._ready}
+        elif kind == Msg.WARN:
+            self._counters.warned(payload.decode())
+            log.warning("%s", payload.decode())
+        elif kind == Msg.STARVED:
+            self._session.give_back()
+            self._session.send(Msg.STUCK, payload)
+        elif kind == Msg.REPORT:
+            self._on_skip(json.loads(payload))
+        elif kind == Msg.SPAN:
+            self._counters.span(*wire.SPAN.unpack(payload))
+
+    def _batch(self, payload: bytes, ask: Ask) -> Any:
+        assert self._session is not None
+        seq, offset, layout, count = wire.BATCH.unpack_from(payload)
+        arena, leases = self._session.arena, self._session.leases
+        tenancy = leases.open(seq)
+
+        def lease(at: int, nbytes: int) -> memoryview:
+            return leases.lease(tenancy, at, nbytes)
+
+        def load(ref: Ref) -> Any:
+            return rebuild(ref, lease(ref.offset, ref.nbytes))
+
+        try:
+            if layout < 0:
+                return unpack(arena.view, offset, load)
+            batch = read_batch(self._layouts[layout], ask.size, offset, lease)
+            if count:
+                tail = payload[wire.BATCH.size :]
+                gone = {int.from_bytes(tail[4 * i : 4 * i + 4], "little") for i in range(count)}
+                batch = without(batch, [i for i in range(ask.size) if i not in gone])
+            return batch
+        finally:
+            leases.seal(tenancy)
+
+    # ---- life
+
+    def _start(self) -> None:
+        session = self._session = Session(self._blueprint)
+        self._counters.attach(session.live)
+        self._closer = weakref.finalize(self, session.close)
+        self._broken = False
+
+    def _restart(self, how: str) -> None:
+        """A new agent, asked for everything that has not been delivered."""
+        assert self._session is not None
+        self._restarts += 1
+        pid = self._session.pid
+        self.close()
+        if self._restarts > AGENT_RESTARTS:
+            raise AgentDied(
+                f"the agent (pid {pid}) {how}; it was started {self._restarts} times without delivering a batch. Look "
+                f"at the messages above and at memory limits, or run with num_workers=0."
+            )
+        if how != "was interrupted":
+            log.warning("the agent (pid %s) %s; a new one goes on from the last delivered batch", pid, how)
+        self._counters.agent_restarts += 1
+        self._ready.clear()
+        self._layouts.clear()
+        self._start()
+        for seq, ask in self._open.items():
+            self._feed(seq, ask)
+
+    @property
+    def closed(self) -> bool:
+        return self._session is None
+
+    def close(self) -> None:
+        """End the agent and the workers; idempotent."""
+        if self._closer is not None:
+            self._counters.detach()
+            self._closer()
+            self._closer = None
+        self._session = None
+
+
+def raise_error(data: bytes) -> None:
+    """Raise what a worker packed (by torch's rules for types) or what the engine found."""
+    if data[:1] == b"J":
+        raise unword(data)
+    wrapped, note = loads(data[1:])
+    try:
+        wrapped.reraise()
+    except BaseException as exc:
+        exc.add_note(note)
+        raise

@@ -1,0 +1,344 @@
+"""The moves that the core's handlers are made of: issue, cancel, place, free, deliver. Pure, like the core.
+
+Memory is first come, first served in due order. When the due batch finds none: the arena grows up to its limit; then
+the latest batches give way and are prepared again later; then the consumer is asked to let go; then it is an error.
+"""
+
+from __future__ import annotations
+
+from penstock.engine import events as ev
+from penstock.engine.events import Action, Kind, Task, Trouble
+from penstock.engine.ledger import Batch, Issued, Lane, Slab
+from penstock.engine.state import State
+from penstock.policy.tasks import queue_depth, task_size
+from penstock.store.extents import aligned, lane_offsets
+
+DEATHS_PER_SAMPLE = 3
+HANGS_PER_SAMPLE = 2
+STEAL_FACTOR = 3.0
+STEAL_MIN_S = 0.010
+"""A task queued behind one that runs this much longer than expected goes to another worker."""
+
+
+# ---- memory
+
+
+def free_if_unused(state: State, slab: Slab) -> None:
+    if not (slab.owned or slab.pins or slab.holds):
+        state.memory.release(slab.offset, slab.nbytes)
+        state.zombies -= 1
+
+
+def disown(state: State, batch: Batch) -> None:
+    """The batch lets go of its memory; tasks that can still touch it keep it from being reused."""
+    for slab in batch.slabs():
+        slab.owned = False
+        state.zombies += 1
+        free_if_unused(state, slab)
+    batch.slab = None
+    batch.parts.clear()
+
+
+def unpin(state: State, issued: Issued) -> None:
+    for slab in issued.slabs:
+        slab.pins -= 1
+        free_if_unused(state, slab)
+    issued.slabs.clear()
+
+
+def unhold(state: State, issued: Issued) -> None:
+    for slab in issued.held:
+        slab.holds -= 1
+        free_if_unused(state, slab)
+    issued.held.clear()
+
+
+def fits(state: State, nbytes: int) -> bool:
+    offset = state.memory.alloc(nbytes)
+    if offset is None:
+        return state.memory.end + aligned(nbytes) <= state.limit
+    state.memory.release(offset, nbytes)
+    return True
+
+
+def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | None:
+    """Memory for batch `seq`, or None: it will be asked for again when something changes."""
+    offset = state.memory.alloc(nbytes)
+    if offset is None and not state.growing and state.memory.end + aligned(nbytes) <= state.limit:
+        state.growing = True
+        out.append(ev.Grow(state.memory.end + aligned(nbytes)))
+    if offset is None and not state.growing and state.due[0] == seq:
+        offset = make_room(state, nbytes, seq, out)
+    return None if offset is None else Slab(offset, nbytes)
+
+
+def make_room(state: State, nbytes: int, seq: int, out: list[Action]) -> int | None:
+    for later in reversed(state.due):
+        if later == seq:
+            break
+        if state.batches[later].slabs():
+            start_over(state, state.batches[later], state.batches[later].kind, out)
+            offset = state.memory.alloc(nbytes)
+            if offset is not None:
+                return offset
+    if not state.zombies and state.starved != seq:
+        state.starved = seq
+        out.append(ev.Starved(seq, nbytes))
+    return None
+
+
+def slab_bytes(state: State, batch: Batch) -> int:
+    return lane_offsets(state.layouts[batch.layout], batch.size)[1]
+
+
+def serve_memory(state: State, out: list[Action]) -> None:
+    """Place results that wait in workers, most urgent first."""
+    while state.waiting:
+        seq, start, task_id, worker, nbytes = state.waiting[0]
+        issued = state.lanes[worker].tasks.get(task_id)
+        if issued is None or issued.cancelled:
+            state.waiting.pop(0)
+            continue
+        batch = state.batches[seq]
+        in_slots = issued.task.kind is Kind.SLOTS
+        slab = batch.slab if in_slots else None
+        if slab is None:
+            slab = obtain(state, slab_bytes(state, batch) if in_slots else nbytes, seq, out)
+            if slab is None:
+                return
+            if issued.task.kind is Kind.PARTS:
+                batch.parts[start] = slab
+            else:
+                batch.slab = slab
+        slab.pins += 1
+        issued.slabs.append(slab)
+        out.append(ev.Place(worker, task_id, slab.offset, batch.layout if in_slots else -1))
+        state.waiting.remove((seq, start, task_id, worker, nbytes))
+
+
+def all_waiting(state: State, lane: Lane) -> bool:
+    """The worker is silent because it waits for memory, not because it hangs."""
+    waiting = {task for _, _, task, worker, _ in state.waiting if worker == lane.worker}
+    return lane.tasks.keys() <= waiting
+
+
+# ---- tasks
+
+
+def cancel(state: State, lane: Lane, issued: Issued, out: list[Action]) -> None:
+    issued.cancelled = True
+    batch = state.batches.get(issued.task.seq)
+    if batch is not None:
+        batch.live.discard(issued.task.id)
+    out.append(ev.Cancel(lane.worker, issued.task.id))
+
+
+def cancel_all(state: State, batch: Batch, out: list[Action]) -> None:
+    for lane in state.lanes:
+        for issued in lane.tasks.values():
+            if issued.task.seq == batch.seq and not issued.cancelled:
+                cancel(state, lane, issued, out)
+
+
+def finish(state: State, worker: int, task_id: int) -> Issued | None:
+    """Take a task off its worker; None when it was cancelled or is not known."""
+    lane = state.lanes[worker]
+    issued = lane.tasks.pop(task_id, None)
+    if issued is None:
+        return None
+    lane.head_s = state.now_s
+    unpin(state, issued)
+    unhold(state, issued)
+    if issued.cancelled:
+        return None
+    state.batches[issued.task.seq].live.discard(task_id)
+    return issued
+
+
+def give_back(state: State, task: Task) -> None:
+    """The task is void: its samples are to do again, and memory that only it filled is let go."""
+    batch = state.batches[task.seq]
+    batch.live.discard(task.id)
+    void = batch.parts.pop(task.start, None) if task.kind is Kind.PARTS else None
+    if task.kind not in (Kind.PARTS, Kind.SLOTS):
+        void, batch.slab = batch.slab, None
+    if void is not None:
+        void.owned = False
+        state.zombies += 1
+        free_if_unused(state, void)
+    if task.kind is not Kind.COLLATE:
+        batch.give_back(task.start, task.count)
+
+
+def start_over(state: State, batch: Batch, kind: Kind, out: list[Action]) -> None:
+    cancel_all(state, batch, out)
+    disown(state, batch)
+    batch.restart(kind)
+
+
+def relay(state: State, batch: Batch, layout: int, out: list[Action]) -> None:
+    """Samples of a batch differ from its layout: try theirs once; then one worker and torch's own collate decide."""
+    if batch.relaid:
+        start_over(state, batch, Kind.WHOLE, out)
+        return
+    start_over(state, batch, Kind.SLOTS, out)
+    batch.relaid = True
+    batch.layout = state.layout = layout
+
+
+def blame(state: State, task: Task, event: ev.WorkerLost) -> None:
+    """Count a lost worker against the sample it was working on."""
+    ordinal = event.ordinal if event.ordinal >= 0 else task.start
+    tries = state.deaths[task.seq, ordinal] = state.deaths.get((task.seq, ordinal), 0) + 1
+    if tries < (HANGS_PER_SAMPLE if event.hung else DEATHS_PER_SAMPLE):
+        return
+    batch = state.batches[task.seq]
+    if state.config.poison_raises or task.kind not in (Kind.SLOTS, Kind.PARTS):
+        batch.fail(ordinal, Trouble("hung" if event.hung else "died", ordinal, tries, event.cause))
+    else:
+        batch.poisoned.add(ordinal)
+
+
+def break_down(state: State, error: ev.Error, out: list[Action]) -> None:
+    """No worker can do anything: every batch fails with the same error."""
+    state.fatal = error
+    for seq in state.due:
+        cancel_all(state, state.batches[seq], out)
+        state.batches[seq].fail(0, error)
+
+
+def bind(state: State, batch: Batch) -> bool:
+    """Ask the next worker whose iterator has not ended, in turn; False when all have."""
+    count = len(state.lanes)
+    for step in range(count):
+        lane = state.lanes[(state.next_lane + step) % count]
+        if not lane.exhausted:
+            batch.lane = lane.worker
+            state.next_lane = (lane.worker + 1) % count
+            return True
+    return False
+
+
+# ---- scheduling
+
+
+def schedule(state: State, out: list[Action]) -> None:
+    """Give every worker with room its next task: first one each, then one more to queue."""
+    if state.fatal is not None:
+        return
+    size = chosen_size(state, state.batches[state.due[0]].size) if state.due else 1
+    depth = queue_depth(task_s=None if state.sample_s is None else state.sample_s * size)
+    for level in range(1, depth + 1):
+        for lane in state.lanes:
+            if lane.retiring and lane.up and not lane.tasks:
+                lane.up = False
+                out.append(ev.Stop(lane.worker))
+            if not lane.up or lane.retiring or len(lane.tasks) >= level:
+                continue
+            task = next_task(state, lane, out)
+            if task is not None:
+                issue(state, lane, task, out)
+            elif state.kind is not Kind.STREAM:
+                return
+
+
+def chosen_size(state: State, batch: int) -> int:
+    if state.config.task_size:
+        return state.config.task_size
+    return task_size(sample_s=state.sample_s, batch=batch, workers=state.config.workers)
+
+
+def next_task(state: State, lane: Lane, out: list[Action]) -> Task | None:
+    """The most urgent work this worker can do."""
+    for seq in state.due:
+        batch = state.batches[seq]
+        if batch.awaits_collate:
+            parts = tuple(batch.parts[start].offset for start in sorted(batch.parts))
+            return Task(new_id(state), seq, Kind.COLLATE, 0, batch.size, parts=parts)
+        if not batch.todo or (batch.kind is Kind.STREAM and batch.lane != lane.worker):
+            continue
+        if batch.kind in (Kind.WHOLE, Kind.STREAM):
+            batch.todo.clear()
+            return Task(new_id(state), seq, batch.kind, 0, batch.size)
+        if batch.kind is Kind.SLOTS:
+            if batch.layout < 0:
+                batch.layout = state.layout
+            if batch.layout >= 0 and batch.slab is None:
+                batch.slab = obtain(state, slab_bytes(state, batch), seq, out)
+                if batch.slab is None:
+                    return None
+        start, count = batch.take(chosen_size(state, batch.size))
+        state.task_size = count
+        offset = batch.slab.offset if batch.slab is not None else -1
+        return Task(
+            new_id(state), seq, batch.kind, start, count, offset, batch.layout, poisoned=start in batch.poisoned
+        )
+    return None
+
+
+def new_id(state: State) -> int:
+    state.next_task += 1
+    return state.next_task
+
+
+def issue(state: State, lane: Lane, task: Task, out: list[Action]) -> None:
+    batch = state.batches[task.seq]
+    issued = Issued(task, state.now_s)
+    if task.kind is Kind.SLOTS and batch.slab is not None:
+        batch.slab.pins += 1
+        issued.slabs.append(batch.slab)
+    if task.kind is Kind.COLLATE:
+        issued.held.extend(batch.parts.values())
+        for slab in issued.held:
+            slab.holds += 1
+    if not lane.tasks:
+        lane.head_s = state.now_s
+    lane.tasks[task.id] = issued
+    batch.live.add(task.id)
+    out.append(ev.Assign(lane.worker, task))
+
+
+def steal(state: State, out: list[Action]) -> None:
+    """Work queued behind a slow sample goes back, so that it does not wait for it."""
+    for lane in state.lanes:
+        if len(lane.tasks) < 2 or state.kind is Kind.STREAM or any(w[3] == lane.worker for w in state.waiting):
+            continue
+        running, *queued = lane.tasks.values()
+        expected = (state.sample_s or 0.0) * running.task.count
+        if state.now_s - lane.head_s > max(STEAL_MIN_S, STEAL_FACTOR * expected):
+            for issued in queued:
+                if not issued.cancelled:
+                    cancel(state, lane, issued, out)
+                    give_back(state, issued.task)
+                    state.reissued += 1
+
+
+# ---- delivery
+
+
+def deliver(state: State, out: list[Action]) -> None:
+    """Hand out what is settled: in order, or whatever is there."""
+    while state.due and state.batches[state.due[0]].settled:
+        hand_out(state, state.due[0], out)
+    if not state.config.in_order:
+        for seq in [seq for seq in state.due if state.batches[seq].settled]:
+            hand_out(state, seq, out)
+    if state.kind is Kind.STREAM and not state.due and not state.ended and all(x.exhausted for x in state.lanes):
+        state.ended = True
+        out.append(ev.DeliverEnd())
+
+
+def hand_out(state: State, seq: int, out: list[Action]) -> None:
+    state.due.remove(seq)
+    batch = state.batches[seq]
+    if state.deaths:
+        state.deaths = {key: tries for key, tries in state.deaths.items() if key[0] != seq}
+    if batch.error is not None:
+        disown(state, batch)
+        del state.batches[seq]
+        out.append(ev.DeliverError(seq, batch.error[1]))
+        return
+    assert batch.slab is not None, "a settled batch without an error has its memory"
+    batch.delivered = True
+    layout = batch.layout if batch.kind is Kind.SLOTS else -1
+    out.append(ev.Deliver(seq, batch.slab.offset, layout, tuple(sorted(batch.dropped))))

@@ -1,0 +1,103 @@
+"""How far an epoch has come, in terms that a checkpoint can hold: small, JSON-able, versioned.
+
+Rule 1: only batches that `next()` has returned count. What was prefetched is prepared again after a resume.
+Rule 2: our own order is entered at a global position, so a resume costs nothing and may use another batch size, worker
+count or world. A sampler's order is replayed: its generator is set back and the delivered batches are drawn again,
+without loading anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.engine.feed import Ask
+from penstock.errors import StateError
+from penstock.plan.epoch import EpochPlan
+
+VERSION = 1
+
+
+@dataclass(slots=True)
+class Run:
+    """One epoch of one iterator."""
+
+    order: str
+    """`planned`, `sampled` or `streamed`."""
+    seed: int
+    epoch: int
+    plan: EpochPlan | None = None
+    base: int = 0
+    """Batches of this epoch that were delivered before the resume that this run began with."""
+    total: int | None = None
+    """Batches this run will deliver, where that is known."""
+    delivered: int = 0
+    """Batches delivered in order, without a gap."""
+    beyond: set[int] = field(default_factory=set)
+    """Batches delivered ahead of a gap (`in_order=False`)."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """State of the user's sampler, its generator or the dataset."""
+    finished: bool = False
+
+    def deliver(self, ask: Ask) -> None:
+        self.beyond.add(ask.index - self.base)
+        while self.delivered in self.beyond:
+            self.beyond.discard(self.delivered)
+            self.delivered += 1
+        if ask.state is not None:
+            self.extra["sampler"] = ask.state
+
+    @property
+    def exhausted(self) -> bool:
+        return self.finished or (self.total is not None and self.delivered >= self.total)
+
+    def state(self) -> dict[str, Any]:
+        if self.exhausted:
+            return fresh_state(self.order, self.seed, self.epoch + 1, self.extra_between())
+        state = {
+            "version": VERSION,
+            "order": self.order,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "batches": self.base + self.delivered,
+            "beyond": sorted(self.beyond),
+            **self.extra,
+        }
+        if self.plan is not None:
+            state["position"] = self.plan.after(self.delivered)
+            state["cut"] = [self.plan.batch_size, self.plan.world]
+        return state
+
+    def extra_between(self) -> dict[str, Any]:
+        """What outlives the epoch: not the generator's state at its start."""
+        return {key: value for key, value in self.extra.items() if key != "generator"}
+
+
+def fresh_state(order: str, seed: int | None, epoch: int, extra: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A state between epochs."""
+    return {
+        "version": VERSION, "order": order, "seed": seed, "epoch": epoch, "batches": 0, "beyond": [], "position": 0,
+        **(extra or {}),
+    }  # fmt: skip
+
+
+def check_state(state: dict[str, Any], order: str) -> None:
+    if not isinstance(state, dict) or "version" not in state:
+        raise StateError("this is not a state of penstock's DataLoader: it has no version")
+    if state["version"] > VERSION:
+        raise StateError(f"the state has version {state['version']}; this penstock reads up to {VERSION}: upgrade it")
+    if state["order"] != order:
+        raise StateError(
+            f"the state was saved from a loader whose order was {state['order']}, this one's is {order}: give it the "
+            f"same shuffle, sampler and kind of dataset"
+        )
+
+
+def resume_plan(plan: EpochPlan, state: dict[str, Any]) -> EpochPlan:
+    """The rest of the epoch, cut anew for this world and batch size."""
+    if state["beyond"] and state.get("cut") != [plan.batch_size, plan.world]:
+        raise StateError(
+            f"the state was saved with in_order=False and batches out of order were delivered (batch size and world "
+            f"{state.get('cut')}); it can only be resumed with the same, not {[plan.batch_size, plan.world]}"
+        )
+    return replace(plan, origin=state["position"])

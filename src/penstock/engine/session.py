@@ -1,0 +1,182 @@
+"""The training process's side of one agent: start it, talk to it, notice its end, leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.engine.agent import AgentConfig
+from penstock.engine.forked import fork_agent
+from penstock.engine.leases import Leases
+from penstock.engine.procs import open_pidfd
+from penstock.engine.spawned import SpawnedWorkers, exec_agent
+from penstock.lanes import wire
+from penstock.lanes.wire import Channel, Msg
+from penstock.lanes.worker import WorkerSpec
+from penstock.measure.counters import Live
+from penstock.store.arena import Arena, Board
+
+CLOSE_S = 2.0
+"""The agent gives its workers one second; one more and it is killed, and they with it."""
+CHECK_S = 0.1
+
+
+class AgentGone(Exception):
+    """The agent has ended; what it had delivered before has been read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """How to start an agent and its workers, as often as needed."""
+
+    agent: AgentConfig
+    spec: WorkerSpec
+    context: Any
+    limit_bytes: int
+
+
+class Session:
+    """One agent's life. A new agent gets a new session, with an arena of its own."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._owner = os.getpid()
+        self._closed = False
+        self._limit = blueprint.limit_bytes
+        workers = blueprint.agent.core.workers
+        self.arena = Arena.create(blueprint.limit_bytes, workers)
+        self.leases = Leases(self.arena, blueprint.limit_bytes)
+        self.spawned: SpawnedWorkers | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        if blueprint.context.get_start_method() == "fork":
+            self.pid, sock = fork_agent(blueprint.agent, blueprint.spec, self.arena, blueprint.context)
+        else:
+            self._process, sock, adoptions = exec_agent(blueprint.agent, self.arena)
+            self.pid = self._process.pid
+            self.spawned = SpawnedWorkers(blueprint.spec, self.arena, blueprint.context, adoptions)
+        self.channel = Channel(sock)
+        self._pidfd = open_pidfd(self.pid)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        if self._pidfd >= 0:
+            self._poll.register(self._pidfd, select.POLLIN)
+        if self.spawned is not None:
+            try:
+                for worker in range(workers):
+                    self.spawned.start(worker)
+            except BaseException:
+                self.close()
+                raise
+
+    def send(self, kind: Msg, *chunks: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.send(kind, *chunks)
+
+    def give_back(self) -> None:
+        """Tell the agent which batches' memory is free again."""
+        while self.leases.freed:
+            self.send(Msg.RELEASE, wire.SEQ.pack(self.leases.freed.popleft()))
+
+    def receive(self, deadline_s: float | None) -> list[tuple[int, bytes]]:
+        """Frames from the agent; an empty list when the deadline has passed; AgentGone when it has ended."""
+        while True:
+            self.give_back()
+            left = CHECK_S if deadline_s is None else min(CHECK_S, max(0.0, deadline_s - time.monotonic()))
+            ready = {fd for fd, _ in self._poll.poll(left * 1000)}
+            if self.channel.fileno() in ready:
+                frames = self.channel.receive()
+                if frames is None:
+                    raise AgentGone
+                return self._without_worker_business(frames)
+            if ready:
+                raise AgentGone
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                return []
+
+    def _without_worker_business(self, frames: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Where we are the workers' parent, see to their starts and ends; the rest is for the iterator."""
+        rest = []
+        for kind, payload in frames:
+            if kind == Msg.NEED_WORKER and self.spawned is not None:
+                self.spawned.start(wire.WORKER.unpack(payload)[0])
+            elif kind == Msg.LOST and self.spawned is not None:
+                worker, _ = wire.WORKER.unpack(payload)
+                code = self.spawned.exit_code(worker)
+                self.send(Msg.EXITED, wire.WORKER.pack(worker, -signal.SIGKILL if code is None else code))
+            else:
+                rest.append((kind, payload))
+        return rest
+
+    def live(self) -> Live:
+        """Numbers of the running engine, off the board."""
+        board = self.arena.board
+        agent = board.row(self.arena.workers)
+        return Live(
+            agent_pid=self.pid,
+            worker_pids=tuple(pid for pid in board.column(Board.PID) if pid),
+            prepare_ns=tuple(board.column(Board.PREPARE_NS)),
+            write_ns=tuple(board.column(Board.WRITE_NS)),
+            collate_ns=tuple(board.column(Board.COLLATE_NS)),
+            tasks=sum(board.column(Board.TASKS)),
+            task_size=agent[Board.TASK_SIZE],
+            reissued=agent[Board.REISSUED],
+            arena_bytes=agent[Board.BACKED],
+            arena_limit_bytes=self._limit,
+            held_bytes=self.leases.held_bytes,
+            private_copies=self.leases.private_copies,
+        )
+
+    def end_of_agent(self) -> str:
+        """How the agent ended, in words."""
+        from penstock.engine.troubles import exit_text
+
+        return exit_text(self._reap(time.monotonic() + 1.0))
+
+    def _reap(self, deadline_s: float) -> int | None:
+        """Wait for the agent's end until the deadline; its exit code if it was ours to ask."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(max(0.0, deadline_s - time.monotonic()))
+            return None
+        while True:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            left = deadline_s - time.monotonic()
+            if left <= 0:
+                return None
+            if self._pidfd >= 0:
+                select.select([self._pidfd], [], [], left)
+            else:
+                time.sleep(0.005)
+
+    def close(self) -> None:
+        """End the agent and with it the workers. Batches that the user holds stay valid."""
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._owner:
+            # A forked child of the training process: the agent is not ours to end.
+            self.channel.close()
+            return
+        self.send(Msg.STOP)
+        if self._reap(time.monotonic() + CLOSE_S) is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._reap(time.monotonic() + CLOSE_S)
+        if self.spawned is not None:
+            self.spawned.close()
+        self.channel.close()
+        self.arena.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1

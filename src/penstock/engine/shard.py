@@ -1,0 +1,66 @@
+"""One rank's share of our order, in the form that trainers know: a `DistributedSampler` with `set_epoch`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+
+from penstock.errors import ConfigError
+from penstock.plan.epoch import EpochPlan
+
+
+def resolve_shard(shard: Any) -> tuple[int, int]:
+    """(rank, world) of `shard="auto"` (torch.distributed, else torchrun's environment) or of the pair given."""
+    if shard == "auto":
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        try:
+            return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        except KeyError:
+            raise ConfigError(
+                "shard='auto' needs torch.distributed to be initialised, or RANK and WORLD_SIZE as torchrun sets them; "
+                "or give shard=(rank, world)"
+            ) from None
+    try:
+        rank, world = (int(number) for number in shard)
+    except (TypeError, ValueError):
+        raise ConfigError(f"shard must be None, 'auto' or (rank, world), got {shard!r}") from None
+    if not 0 <= rank < world:
+        raise ConfigError(f"shard=(rank, world) needs 0 <= rank < world, got {shard!r}")
+    return rank, world
+
+
+def shared_seed(seed: int) -> int:
+    """Rank 0's seed on every rank."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ConfigError("shard without a torch.distributed process group needs seed=: all ranks must share one order")
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    box = torch.tensor([seed], dtype=torch.int64, device=device)
+    dist.broadcast(box, src=0)
+    return int(box.item())
+
+
+class ShardSampler(DistributedSampler[Any]):
+    """Yields the keys of this rank's stripe; `plan_of(epoch)` comes from the loader."""
+
+    def __init__(self, dataset: Any, rank: int, world: int, *, shuffle: bool, drop_last: bool) -> None:
+        super().__init__(dataset, num_replicas=world, rank=rank, shuffle=shuffle, drop_last=drop_last)
+        self.plan_of: Callable[[int], EpochPlan] | None = None
+        self.on_set_epoch: Callable[[int], None] = lambda epoch: None
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.on_set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        if self.plan_of is None:
+            yield from super().__iter__()
+            return
+        plan = self.plan_of(self.epoch)
+        for batch in range(plan.batches):
+            yield from plan.keys(plan.positions(batch)).tolist()

@@ -1,0 +1,69 @@
+"""What the core knows. Values only: no clock, file, thread or torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.engine.events import Error, Kind
+from penstock.engine.ledger import Batch, Lane
+from penstock.store.extents import Extents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreConfig:
+    """What stays fixed for the life of an agent."""
+
+    workers: int
+    kind: Kind
+    """How batches are made at first; unfit samples turn PARTS and SLOTS into WHOLE."""
+    task_size: int = 0
+    """Samples per task; 0 chooses by measured cost."""
+    in_order: bool = True
+    limit_bytes: int = 1 << 30
+    """Arena bytes that batches may occupy."""
+    base: int = 0
+    """First arena offset that batches may use."""
+    hang_s: float = 0.0
+    """Seconds of silence after which a worker is replaced; 0 only warns."""
+    poison_raises: bool = True
+    """A sample that takes workers down fails its batch; else it is left to `on_error` in a worker."""
+
+
+@dataclass(slots=True)
+class State:
+    config: CoreConfig
+    kind: Kind
+    memory: Extents
+    lanes: list[Lane]
+    limit: int
+    batches: dict[int, Batch] = field(default_factory=dict)
+    due: list[int] = field(default_factory=list)
+    """Undelivered batches, in order."""
+    layouts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    layout: int = -1
+    """Layout of the newest batch: the guess for the next."""
+    waiting: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    """Prepared results without memory: (seq, start, task, worker, bytes), most urgent first."""
+    deaths: dict[tuple[int, int], int] = field(default_factory=dict)
+    fatal: Error | None = None
+    growing: bool = False
+    next_task: int = 0
+    next_lane: int = 0
+    sample_s: float | None = None
+    ended: bool = False
+    reissued: int = 0
+    task_size: int = 0
+    """Samples in the newest task."""
+    zombies: int = 0
+    """Extents that no batch owns any more but some task can still touch."""
+    starved: int = -1
+    """Batch that is due and does not fit beside what the consumer holds, once that has been said."""
+    now_s: float = 0.0
+    """Time of the newest event that carried one."""
+
+
+def new_state(config: CoreConfig) -> State:
+    lanes = [Lane(worker) for worker in range(config.workers)]
+    return State(config, config.kind, Extents(config.base), lanes, config.base + config.limit_bytes)
+
+

@@ -1,0 +1,55 @@
+"""The exception tree.
+
+Every error names what failed (sample, stage, place), why (signal, errno, exit code), what was tried and what to do next.
+Errors cross process boundaries, so each survives pickling; a cause does not, so its traceback travels as text. A user's
+own exception keeps its type (torch's rule) and gets our facts as `__notes__`.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(RuntimeError):
+    """Base of all errors that Penstock raises itself."""
+
+
+class ConfigError(PenstockError, ValueError):
+    """An argument or option has a value that cannot work."""
+
+
+class StateError(PenstockError, ValueError):
+    """A checkpoint cannot be loaded here."""
+
+
+class SampleError(PenstockError):
+    """One sample could not be prepared."""
+
+    def __init__(self, index: object, stage: str, lane: str, detail: str) -> None:
+        super().__init__(f"sample {index!r} failed in '{stage}' on {lane}: {detail}")
+        self.index, self.stage, self.lane, self.detail = index, stage, lane, detail
+
+    def __reduce__(self) -> tuple[type, tuple[object, str, str, str]]:
+        return type(self), (self.index, self.stage, self.lane, self.detail)
+
+
+class TooManySkipped(PenstockError):
+    """`on_error` skipped or replaced more samples than `max_skipped` allows."""
+
+
+class WorkerDied(PenstockError):
+    """A worker process ended again and again on the same work."""
+
+
+class WorkerHung(PenstockError):
+    """A worker stayed silent on the same sample after it had been replaced once."""
+
+
+class AgentDied(PenstockError):
+    """The agent process ended more often than it is restarted."""
+
+
+class ArenaFull(PenstockError):
+    """A batch does not fit into the shared memory that the loader may use."""
+
+
+class MissingExtra(PenstockError, ImportError):
+    """An optional dependency is not installed; the message names the extra."""

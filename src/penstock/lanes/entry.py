@@ -1,0 +1,51 @@
+"""How a worker process begins: bound to its agent's life, readable in `ps`, able to say why it crashed."""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import gc
+import os
+import signal
+import socket
+
+from penstock.lanes.wire import Channel
+from penstock.lanes.worker import Worker, WorkerSpec
+from penstock.measure.host import DUMP_SIGNAL, name_process
+from penstock.store.arena import Arena
+
+F_SETSIG = 10
+
+
+def bind_to(lifeline: int) -> None:
+    """Have the kernel kill this process when the other end of the pipe `lifeline` closes, whatever it is doing then.
+
+    Unlike PR_SET_PDEATHSIG this follows the agent, not the thread that happened to start us, and needs no thread of
+    ours that a stuck interpreter could hold up.
+    """
+    try:
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+        if os.read(lifeline, 1) == b"":
+            os._exit(1)
+    except BlockingIOError:
+        pass
+
+
+def work(spec: WorkerSpec, worker: int, sock: socket.socket, arena: Arena, lifeline: int, crash: int) -> None:
+    """The body of a worker process."""
+    os.set_blocking(lifeline, False)
+    bind_to(lifeline)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable(crash)
+    faulthandler.register(DUMP_SIGNAL, crash, all_threads=True, chain=False)
+    name_process(f"penstock w{worker}")
+    gc.freeze()
+    channel = Channel(sock)
+    runner = Worker(spec, worker, channel, arena)
+    try:
+        runner.start()
+        runner.run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass

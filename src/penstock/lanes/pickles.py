@@ -1,0 +1,181 @@
+"""The one place that pickles: values between processes of one loader, over private inherited sockets and memory.
+
+Tensors and arrays are never pickled here. `Packer` puts their bytes into the arena and pickles only a reference, so a
+batch of any structure travels as a small skeleton and raw memory. What is not plain memory (CUDA, sparse, quantised
+tensors) goes through torch's own reductions, as in torch's loader.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.lanes.wire import INTS, OBJECTS, join_keys, split_keys
+from penstock.store.extents import LANE_ALIGN, aligned
+
+
+class Ref(NamedTuple):
+    """Where the bytes of a tensor or array are."""
+
+    array: bool
+    offset: int
+    """From the start of the result; of the arena where `absolute`."""
+    absolute: bool
+    nbytes: int
+    dtype: Any
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class Packer(ForkingPickler):
+    """Pickles a structure; tensors and arrays become `Ref`s and are remembered in `chunks`."""
+
+    def __init__(self, file: io.BytesIO, arena_start: int, arena_size: int) -> None:
+        super().__init__(file, 5)
+        self._arena = (arena_start, arena_start + arena_size)
+        self.chunks: list[tuple[int, memoryview]] = []
+        self.nbytes = 0
+
+    def persistent_id(self, obj: Any) -> Ref | None:
+        if type(obj) is torch.Tensor and is_plain(obj):
+            return self._tensor(obj)
+        if type(obj) is np.ndarray and obj.dtype.kind in "biufc":
+            array = np.ascontiguousarray(obj)
+            return self._put(True, array.nbytes, raw(array), array.dtype.str, obj.shape, ())
+        return None
+
+    def _tensor(self, tensor: torch.Tensor) -> Ref:
+        if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+            tensor = tensor.contiguous()
+        nbytes = tensor.numel() * tensor.element_size()
+        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        start = tensor.data_ptr()
+        if nbytes and self._arena[0] <= start and start + nbytes <= self._arena[1]:
+            return Ref(False, start - self._arena[0], True, nbytes, tensor.dtype, shape, stride)
+        flat = torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8) if nbytes else None
+        return self._put(False, nbytes, memoryview(flat.numpy()) if flat is not None else None, tensor.dtype, shape, stride)
+
+    def _put(
+        self, array: bool, nbytes: int, data: memoryview | None, dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...]
+    ) -> Ref:
+        ref = Ref(array, self.nbytes, False, nbytes, dtype, shape, stride)
+        if data is not None:
+            self.chunks.append((self.nbytes, data))
+            self.nbytes += aligned(nbytes, LANE_ALIGN)
+        return ref
+
+
+class Unpacker(pickle.Unpickler):
+    """Rebuilds a structure; `load` turns a reference into memory."""
+
+    def __init__(self, file: io.BytesIO, load: Callable[[Ref], Any]) -> None:
+        super().__init__(file)
+        self.persistent_load = load  # type: ignore[method-assign]
+
+
+class Packed:
+    """A structure ready to be written into an extent: head, skeleton, then the raw bytes."""
+
+    HEAD = 16
+
+    def __init__(self, obj: object, arena_start: int, arena_size: int) -> None:
+        file = io.BytesIO()
+        packer = Packer(file, arena_start, arena_size)
+        packer.dump(obj)
+        self._skeleton = file.getbuffer()
+        self._chunks = packer.chunks
+        self._body = aligned(self.HEAD + len(self._skeleton), LANE_ALIGN)
+        self.nbytes = self._body + packer.nbytes
+
+    def write(self, view: memoryview) -> None:
+        view[: self.HEAD] = len(self._skeleton).to_bytes(8, "little") + self._body.to_bytes(8, "little")
+        view[self.HEAD : self.HEAD + len(self._skeleton)] = self._skeleton
+        for at, data in self._chunks:
+            view[self._body + at : self._body + at + len(data)] = data
+
+
+def unpack(view: memoryview, offset: int, load: Callable[[Ref], Any]) -> Any:
+    """The structure at `offset` of the arena; `load` gets references with absolute offsets."""
+    skeleton = int.from_bytes(view[offset : offset + 8], "little")
+    body = offset + int.from_bytes(view[offset + 8 : offset + 16], "little")
+    data = io.BytesIO(view[offset + Packed.HEAD : offset + Packed.HEAD + skeleton])
+
+    def load_absolute(ref: Ref) -> Any:
+        return load(ref if ref.absolute else ref._replace(offset=body + ref.offset, absolute=True))
+
+    return Unpacker(data, load_absolute).load()
+
+
+def rebuild(ref: Ref, view: memoryview) -> torch.Tensor | np.ndarray[Any, Any]:
+    """The tensor or array of `ref` over `view`, which holds just its bytes and lives as long as the result does."""
+    if ref.array:
+        return np.frombuffer(view, dtype=ref.dtype).reshape(ref.shape)
+    if not ref.nbytes:
+        return torch.empty_strided(ref.shape, ref.stride, dtype=ref.dtype)
+    return torch.frombuffer(view, dtype=ref.dtype).as_strided(ref.shape, ref.stride)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Ordinary CPU memory: what can be copied byte by byte."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+SCALARS = (int, float, bool, str, bytes, complex, type(None))
+
+
+def is_portable(obj: Any) -> bool:
+    """Made of exact plain types only, so that another process gets an equal copy without running anyone's code."""
+    kind = type(obj)
+    if kind is torch.Tensor:
+        return is_plain(obj)
+    if kind in SCALARS or isinstance(obj, (np.number, np.bool_)):
+        return True
+    if kind is np.ndarray:
+        return obj.dtype.kind in "biufc"
+    if kind is dict:
+        return all(is_portable(key) and is_portable(value) for key, value in obj.items())
+    if kind in (list, tuple):
+        return all(map(is_portable, obj))
+    return False
+
+
+def raw(array: np.ndarray[Any, Any]) -> memoryview | None:
+    return memoryview(array.reshape(-1).view(np.uint8)) if array.nbytes else None
+
+
+def dumps(obj: object) -> bytes:
+    return bytes(ForkingPickler.dumps(obj, 5))
+
+
+def loads(data: bytes) -> Any:
+    return pickle.loads(data)
+
+
+def pack_keys(keys: list[Any]) -> tuple[int, bytes]:
+    """Sampler keys as bytes: plain ints as an array, anything else pickled one by one (tasks get slices)."""
+    if all(type(key) is int for key in keys):
+        try:
+            return INTS, np.array(keys, dtype=np.int64).tobytes()
+        except OverflowError:
+            pass
+    return OBJECTS, join_keys([dumps(key) for key in keys])
+
+
+def unpack_keys(kind: int, data: bytes) -> list[Any]:
+    if kind == INTS:
+        keys: list[Any] = np.frombuffer(data, dtype=np.int64).tolist()
+        return keys
+    return [loads(blob) for blob in split_keys(data)]

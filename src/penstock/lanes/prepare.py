@@ -1,0 +1,200 @@
+"""From keys to samples to a batch: the code that runs the user's dataset and collate function, in a worker or inline.
+
+Randomness is seeded before each sample from (seed, epoch, position, key) and before batch-level code (`__getitems__`,
+a custom collate) from the batch's position, so it does not matter who runs this, or how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any, NamedTuple
+
+from torch.utils.data import Subset, default_collate
+
+from penstock.errors import SampleError
+from penstock.lanes.seeding import seed_all
+from penstock.plan.seeds import SeedStream, op_seed
+
+REPLACEMENTS = 8
+"""Other samples tried in the place of one that fails, before its error is raised after all."""
+
+
+class Where(NamedTuple):
+    """Samples `start`, `start + 1`, … of one batch, and where they stand in the epoch."""
+
+    epoch: int
+    index: int
+    first: int
+    stride: int
+    start: int
+
+    def position(self, ordinal: int) -> int:
+        return self.first + ordinal * self.stride
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What the user gave us to run."""
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    auto_collation: bool
+    seed: int
+    on_error: str = "raise"
+
+    @property
+    def batched(self) -> bool:
+        """Whether the dataset wants a whole batch's keys at once."""
+        return self.auto_collation and wants_batches(self.dataset)
+
+    @property
+    def stacks(self) -> bool:
+        """Whether batches are torch's default collate of samples, which slabs replace."""
+        return self.auto_collation and self.collate_fn is default_collate
+
+
+def wants_batches(dataset: Any) -> bool:
+    if type(dataset) is Subset:
+        # Subset's own __getitems__ is a loop over samples unless the inner dataset has a real one.
+        return wants_batches(dataset.dataset)
+    return bool(getattr(dataset, "__getitems__", None))
+
+
+class Stopped(Exception):
+    """A StopIteration from user code, which must not pass through our generators as it is (PEP 479)."""
+
+    def __init__(self, original: StopIteration) -> None:
+        super().__init__()
+        self.original = original
+
+
+def held_back(call: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return call(*args)
+    except StopIteration as exc:
+        raise Stopped(exc) from exc
+
+
+class Skip(NamedTuple):
+    """A sample that `on_error` left out or replaced."""
+
+    ordinal: int
+    epoch: int
+    position: int
+    key: str
+    error: str
+    replaced_by: str | None
+
+
+@dataclass(slots=True)
+class Preparer:
+    recipe: Recipe
+    on_sample: Callable[[int], None] = lambda ordinal: None
+    """Told which sample of the batch begins, so that a death can be blamed on it."""
+    lane: str = "this process"
+    skips: list[Skip] = field(default_factory=list)
+    """Samples left out or replaced since the owner last took the list."""
+    _streams: dict[int, SeedStream] = field(default_factory=dict)
+
+    def stream(self, epoch: int) -> SeedStream:
+        stream = self._streams.get(epoch)
+        if stream is None:
+            self._streams.clear()
+            stream = self._streams[epoch] = SeedStream(self.recipe.seed, epoch)
+        return stream
+
+    def samples(self, where: Where, keys: list[Any], *, poisoned: bool = False) -> Iterator[tuple[int, Any]]:
+        """(ordinal, sample) of each key that can be prepared; the failed sample's ordinal is `failed_at`."""
+        if self.recipe.batched and not poisoned:
+            self.on_sample(where.start)
+            seed_all(self.stream(where.epoch).batch(where.first))
+            samples = held_back(self.recipe.dataset.__getitems__, keys)
+            yield from ((where.start + i, sample) for i, sample in enumerate(samples))
+            return
+        sample_seed, dataset = self.stream(where.epoch).sample, self.recipe.dataset
+        position, ordinal = where.position(where.start), where.start
+        for key in keys:
+            self.on_sample(ordinal)
+            seed_all(sample_seed(position, key))
+            if self.recipe.on_error == "raise":
+                yield ordinal, held_back(getitem, dataset, key)
+            else:
+                yield from self._forgiving(where, ordinal, position, key, poisoned)
+            ordinal += 1
+            position += where.stride
+
+    def _forgiving(
+        self, where: Where, ordinal: int, position: int, key: Any, poisoned: bool
+    ) -> Iterator[tuple[int, Any]]:
+        try:
+            if poisoned:
+                raise SampleError(key, "prepare", self.lane, "its worker died each time it was prepared")
+            sample = held_back(getitem, self.recipe.dataset, key)
+        except Exception as exc:
+            other = self._replacement(where, position, key) if self.recipe.on_error == "replace" else None
+            if self.recipe.on_error == "replace" and other is None:
+                raise
+            skip = Skip(ordinal, where.epoch, position, repr(key), f"{type(exc).__name__}: {exc}", other and repr(other[0]))
+            self.skips.append(skip)
+            if other is not None:
+                yield ordinal, other[1]
+            return
+        yield ordinal, sample
+
+    def _replacement(self, where: Where, position: int, key: Any) -> tuple[int, Any] | None:
+        """Another sample of the dataset, the same one whoever asks: drawn from the failed sample's seed."""
+        if type(key) is not int:
+            return None
+        length = len(self.recipe.dataset)
+        seed = self.stream(where.epoch).sample(position, key)
+        for attempt in range(REPLACEMENTS):
+            other = op_seed(seed, "replace", attempt) % length
+            seed_all(self.stream(where.epoch).sample(position, other))
+            try:
+                return other, self.recipe.dataset[other]
+            except Exception:
+                continue
+        return None
+
+    def collate(self, where: Where, samples: Any) -> Any:
+        """The user's collate function over the whole ordered batch."""
+        if self.recipe.collate_fn is not default_collate:
+            seed_all(self.stream(where.epoch).batch(where.first))
+        return self.recipe.collate_fn(samples)
+
+    def whole(self, where: Where, keys: list[Any]) -> Any:
+        """One batch from start to end, as `num_workers=0` does it."""
+        if not self.recipe.auto_collation:
+            return self.collate(where, next(sample for _, sample in self.samples(where, keys)))
+        samples = [sample for _, sample in self.samples(where, keys)]
+        if not samples and keys:
+            raise SampleError(keys[0], "prepare", self.lane, f"every sample of batch {where.index} failed")
+        return self.collate(where, samples)
+
+
+class Streamer:
+    """The batches of one worker's share of an iterable dataset, as torch's fetcher makes them."""
+
+    def __init__(self, recipe: Recipe, drop_last: bool) -> None:
+        self._recipe, self._drop_last = recipe, drop_last
+        self._iterator = iter(recipe.dataset)
+        self._ended = False
+
+    def next_batch(self, size: int) -> Any:
+        """The next batch; raises StopIteration at the end."""
+        if self._ended:
+            raise StopIteration
+        if not self._recipe.auto_collation:
+            return self._recipe.collate_fn(next(self._iterator))
+        samples: list[Any] = []
+        for _ in range(size):
+            try:
+                samples.append(next(self._iterator))
+            except StopIteration:
+                self._ended = True
+                break
+        if not samples or (self._drop_last and len(samples) < size):
+            raise StopIteration
+        return self._recipe.collate_fn(samples)

@@ -1,0 +1,32 @@
+"""Everything we take from torch's private parts, in one place; `tests/unit/test_torch_private.py` pins the versions.
+
+There is no public way to make `torch.utils.data.get_worker_info()` answer in a worker, to seed NumPy in workers as torch
+does, or to re-raise a user's exception by torch's rules (same type where its constructor allows).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _utils
+from torch.utils.data._utils.worker import WorkerInfo
+
+__all__ = ["ExceptionWrapper", "enter_worker", "numpy_worker_seed", "wrap_exception"]
+
+
+def enter_worker(worker: int, workers: int, seed: int, dataset: Any) -> None:
+    """Make `get_worker_info()` answer as in torch's worker."""
+    facts = {"id": worker, "num_workers": workers, "seed": seed, "dataset": dataset}
+    fields = {field.name for field in dataclasses.fields(WorkerInfo)} if dataclasses.is_dataclass(WorkerInfo) else facts
+    _utils.worker._worker_info = WorkerInfo(**{name: facts[name] for name in facts if name in fields})
+
+
+def numpy_worker_seed(base_seed: int, worker: int) -> Any:
+    return _utils.worker._generate_state(base_seed, worker)
+
+
+def wrap_exception(where: str) -> ExceptionWrapper:
+    """The exception being handled, with its traceback as text, ready to cross processes."""
+    return ExceptionWrapper(where=where)

@@ -1,0 +1,210 @@
+"""Frames between the training process, its agent and the workers.
+
+A frame is an 8-byte head (payload length, kind) and a payload: a fixed struct for its kind, then bytes whose meaning
+the struct gives. Sample data never travels here: frames name places in the arena. All sockets are private pairs that
+are inherited or passed on, never listened on.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from enum import IntEnum
+from struct import Struct, pack, unpack_from
+from typing import NamedTuple
+
+HEAD = Struct("<II")
+MAX_FRAME = 1 << 30
+
+
+class Msg(IntEnum):
+    # agent -> worker
+    ASSIGN = 1
+    PLACE = 2
+    CANCEL = 3
+    LAYOUT = 4
+    RESTART = 5
+    STOP = 6
+    # worker -> agent
+    UP = 16
+    DONE = 17
+    PREPARED = 18
+    MISMATCH = 19
+    REFUSED = 20
+    FAILED = 21
+    EXHAUSTED = 22
+    DROPPED = 23
+    INIT_FAILED = 24
+    SKIPPED = 25
+    # training process -> agent
+    FEED = 32
+    RELEASE = 33
+    ABORT = 34
+    STUCK = 35
+    WORKER = 36
+    EXITED = 37
+    # agent -> training process
+    BATCH = 48
+    ERROR = 49
+    END = 50
+    WARN = 51
+    STARVED = 52
+    NEED_WORKER = 53
+    REPORT = 54
+    SPAN = 55
+    LOST = 56
+
+
+ASSIGN = Struct("<qqqqqqqiiiiBBBx")
+"""task, seq, epoch, first position, stride, offset, batch number in the epoch, start, count, size, layout, kind,
+key kind, poisoned; then the offsets of parts (collate) or the task's keys."""
+PLACE = Struct("<qqi")
+"""task, offset, layout"""
+TASK = Struct("<q")
+LAYOUT = Struct("<i")
+"""layout; then its packed form"""
+DONE = Struct("<qqB3xi")
+"""task, nanoseconds, holds, number of dropped samples; then their ordinals"""
+PREPARED = Struct("<qqB")
+"""task, bytes, whether a packed layout follows"""
+FAILED = Struct("<qi")
+"""task, ordinal; then the packed exception"""
+FEED = Struct("<qqqqqiB")
+"""seq, epoch, first position, stride, batch number in the epoch, size, key kind; then the keys"""
+SEQ = Struct("<q")
+NEED = Struct("<qq")
+"""seq, bytes"""
+WORKER = Struct("<ii")
+"""worker, pid or exit code"""
+SPAN = Struct("<iiqqqqi")
+"""worker, kind, seq, epoch, end and duration in nanoseconds, samples"""
+BATCH = Struct("<qqii")
+"""seq, offset, layout, number of dropped samples; then their ordinals"""
+
+
+class Fed(NamedTuple):
+    """One batch as the training process asks for it."""
+
+    seq: int
+    epoch: int
+    first: int
+    """Position of its first sample in the epoch's global order."""
+    stride: int
+    """Distance between the positions of neighbouring samples: the number of ranks."""
+    index: int
+    """Number of the batch in its epoch."""
+    size: int
+    key_kind: int
+    keys: bytes
+
+
+INTS, OBJECTS = 0, 1
+"""Kinds of keys: 64-bit integers, or any objects, pickled one by one by the two ends."""
+
+
+def join_keys(blobs: list[bytes]) -> bytes:
+    return b"".join(len(blob).to_bytes(4, "little") + blob for blob in blobs)
+
+
+def split_keys(data: bytes) -> list[bytes]:
+    blobs, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        blobs.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return blobs
+
+
+def slice_keys(kind: int, data: bytes, start: int, count: int) -> bytes:
+    """The packed keys of samples start … start + count."""
+    if kind == INTS:
+        return data[8 * start : 8 * (start + count)]
+    return join_keys(split_keys(data)[start : start + count])
+
+
+def pack_sizes(sizes: tuple[int, ...]) -> bytes:
+    return pack(f"<I{len(sizes)}q", len(sizes), *sizes)
+
+
+def split_sizes(data: bytes) -> tuple[tuple[int, ...], bytes]:
+    """What `pack_sizes` packed, and the bytes behind it."""
+    (count,) = unpack_from("<I", data)
+    return unpack_from(f"<{count}q", data, 4), data[4 + 8 * count :]
+
+
+class Channel:
+    """Frames over a stream socket. Blocking in workers and the training process; the agent sets it non-blocking."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._buffer = bytearray()
+        self._out: deque[bytes] = deque()
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, kind: Msg, *chunks: bytes) -> None:
+        size = sum(map(len, chunks))
+        self.sock.sendall(b"".join((HEAD.pack(size, kind), *chunks)))
+
+    def post(self, kind: Msg, *chunks: bytes) -> None:
+        """Send without ever blocking; what does not fit now waits for `flush`."""
+        size = sum(map(len, chunks))
+        self._out.append(b"".join((HEAD.pack(size, kind), *chunks)))
+        if len(self._out) == 1:
+            self.flush()
+
+    @property
+    def clogged(self) -> bool:
+        return bool(self._out)
+
+    def flush(self) -> bool:
+        """Send what waits; True when nothing does any more."""
+        while self._out:
+            try:
+                sent = self.sock.send(self._out[0])
+            except BlockingIOError:
+                return False
+            except (BrokenPipeError, ConnectionResetError):
+                # The other side is gone; whoever watches it will say so.
+                self._out.clear()
+                break
+            if sent < len(self._out[0]):
+                self._out[0] = self._out[0][sent:]
+                return False
+            self._out.popleft()
+        return True
+
+    def receive(self, *, wait: bool = True) -> list[tuple[int, bytes]] | None:
+        """Frames that have arrived, at least one when waiting; None when the other side is gone."""
+        frames: list[tuple[int, bytes]] = []
+        while not frames:
+            try:
+                chunk = self.sock.recv(1 << 18, 0 if wait else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return frames
+            except ConnectionResetError:
+                return None
+            if not chunk:
+                return None
+            self._split(chunk, frames)
+            if not wait:
+                break
+        return frames
+
+    def _split(self, chunk: bytes, frames: list[tuple[int, bytes]]) -> None:
+        data = self._buffer + chunk if self._buffer else chunk
+        at, end = 0, len(data)
+        while end - at >= HEAD.size:
+            size, kind = HEAD.unpack_from(data, at)
+            if size > MAX_FRAME:
+                raise ValueError(f"frame of {size} bytes is over the limit of {MAX_FRAME}")
+            if end - at - HEAD.size < size:
+                break
+            at += HEAD.size
+            frames.append((kind, bytes(data[at : at + size])))
+            at += size
+        self._buffer = bytearray(data[at:])
+
+    def close(self) -> None:
+        self.sock.close()

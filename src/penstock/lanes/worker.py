@@ -1,0 +1,384 @@
+"""What a worker process runs: take tasks from the agent, prepare samples, write them where they belong.
+
+Results go straight into the batch's slab when its place is known. Otherwise (the first batch, ragged samples, custom
+collates) the worker keeps the result, says how much memory it needs, and goes on; the agent names a place and the
+result is written then. The worker owns nothing that outlives it: if it dies, its tasks are issued again elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.lanes import wire
+from penstock.lanes.kinds import Kind
+from penstock.lanes.layout import Layout, Mismatch, Write, describe, widened, writer
+from penstock.lanes.pickles import Packed, Ref, dumps, is_portable, loads, rebuild, unpack, unpack_keys
+from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
+from penstock.lanes.torch_private import enter_worker, numpy_worker_seed, wrap_exception
+from penstock.lanes.wire import Channel, Msg
+from penstock.store.arena import Arena, Board
+
+WRITERS = 64
+"""Slabs whose lanes stay mapped as tensors; a ring has fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """All a worker needs to know; pickled with the dataset where processes are spawned."""
+
+    recipe: Recipe
+    workers: int
+    base_seed: int
+    init_fn: Callable[[int], None] | None
+    streams: bool
+    drop_last: bool
+
+
+class Job(NamedTuple):
+    task: int
+    seq: int
+    kind: int
+    size: int
+    count: int
+    offset: int
+    layout: int
+    poisoned: bool
+    where: Where
+    key_kind: int
+    tail: bytes
+
+
+class Pending(NamedTuple):
+    """A result that waits for memory."""
+
+    job: Job
+    write: Callable[[int, int], None]
+    took_ns: int
+    dropped: tuple[int, ...]
+
+
+class Worker:
+    def __init__(self, spec: WorkerSpec, worker: int, channel: Channel, arena: Arena) -> None:
+        self.spec, self.id, self.channel, self.arena = spec, worker, channel, arena
+        self.row = arena.board.row(worker)
+        self.preparer = Preparer(spec.recipe, self._began, f"worker {worker}")
+        self.streamer: Streamer | None = None
+        self.jobs: deque[Job] = deque()
+        self.pending: dict[int, Pending] = {}
+        self.layouts: dict[int, Layout] = {}
+        self.writers: OrderedDict[tuple[int, int, int], Write] = OrderedDict()
+        self.held: dict[int, list[weakref.ref[memoryview]]] = {}
+        self.arena_start = torch.frombuffer(arena.view[:8], dtype=torch.uint8).data_ptr()
+        self.running = True
+
+    # ---- life
+
+    def start(self) -> None:
+        """Torch's worker set-up, in torch's order: threads, seeds, worker info, the user's init function."""
+        torch.set_num_threads(1)
+        seed = self.spec.base_seed + self.id
+        random.seed(seed)
+        torch.manual_seed(seed)
+        np.random.seed(numpy_worker_seed(self.spec.base_seed, self.id))
+        enter_worker(self.id, self.spec.workers, seed, self.spec.recipe.dataset)
+        try:
+            if self.spec.init_fn is not None:
+                self.spec.init_fn(self.id)
+            self.restart()
+        except Exception:
+            self.channel.send(Msg.INIT_FAILED, b"P" + dumps((self._wrapped(), f"while worker {self.id} started")))
+        else:
+            self.channel.send(Msg.UP)
+
+    def restart(self) -> None:
+        """A new epoch begins with the same processes: an iterable dataset is iterated anew."""
+        if self.spec.streams:
+            self.streamer = Streamer(self.spec.recipe, self.spec.drop_last)
+
+    def run(self) -> None:
+        while self.running:
+            frames = self.channel.receive(wait=not self.jobs)
+            if frames is None:
+                return
+            for kind, payload in frames:
+                self._on_frame(kind, payload)
+            if self.jobs:
+                self._run(self.jobs.popleft())
+                self._let_go()
+
+    def _on_frame(self, kind: int, payload: bytes) -> None:
+        if kind == Msg.ASSIGN:
+            self.jobs.append(parse_job(payload))
+        elif kind == Msg.PLACE:
+            task, offset, layout = wire.PLACE.unpack(payload)
+            if task in self.pending:
+                self._write_pending(self.pending.pop(task), offset, layout)
+        elif kind == Msg.CANCEL:
+            (task,) = wire.TASK.unpack(payload)
+            queued = next((job for job in self.jobs if job.task == task), None)
+            if queued is not None:
+                self.jobs.remove(queued)
+            if queued is not None or self.pending.pop(task, None) is not None:
+                self.channel.send(Msg.DROPPED, wire.TASK.pack(task))
+        elif kind == Msg.LAYOUT:
+            (layout,) = wire.LAYOUT.unpack_from(payload)
+            self.layouts[layout] = loads(payload[wire.LAYOUT.size :])
+        elif kind == Msg.RESTART:
+            self.jobs.clear()
+            self._guarded(None, self.restart)
+        elif kind == Msg.STOP:
+            self.running = False
+
+    # ---- tasks
+
+    def _began(self, ordinal: int) -> None:
+        self.row[Board.ORDINAL] = ordinal
+        self.row[Board.BEAT] += 1
+
+    def _run(self, job: Job) -> None:
+        self.row[Board.ORDINAL] = -1
+        self.row[Board.TASK] = job.task
+        steps = {
+            Kind.SLOTS: self._slots,
+            Kind.PARTS: self._parts,
+            Kind.COLLATE: self._collate,
+            Kind.STREAM: self._stream,
+        }
+        self._guarded(job, lambda: steps.get(job.kind, self._whole)(job))
+        self.row[Board.TASK] = -1
+        self.row[Board.TASKS] += 1
+        if self.preparer.skips:
+            for skip in self.preparer.skips:
+                self.channel.send(Msg.SKIPPED, json.dumps(skip._asdict()).encode())
+            self.preparer.skips.clear()
+
+    def _guarded(self, job: Job | None, step: Callable[[], None]) -> None:
+        """Run user code; what it raises is the batch's error."""
+        try:
+            try:
+                step()
+            except Stopped as stopped:
+                raise stopped.original from None
+        except Exception:
+            ordinal = max(0, self.row[Board.ORDINAL])
+            note = f"in worker {self.id}" if job is None else failure_note(job, ordinal, self.id)
+            blob = b"P" + dumps_error(self._wrapped(), note)
+            if job is None:
+                self.channel.send(Msg.INIT_FAILED, blob)
+            else:
+                self.channel.send(Msg.FAILED, wire.FAILED.pack(job.task, ordinal), blob)
+
+    def _wrapped(self) -> Any:
+        """The exception being handled, as torch's loader would send it."""
+        return wrap_exception(f"in DataLoader worker process {self.id}")
+
+    def _slots(self, job: Job) -> None:
+        keys = unpack_keys(job.key_kind, job.tail)
+        if job.offset < 0:
+            self._unplaced_slots(job, keys)
+            return
+        write = self._writer(job.layout, job.size, job.offset)
+        clock, prepare_ns, write_ns, wrote = time.perf_counter_ns, 0, 0, 0
+        before = clock()
+        for ordinal, sample in self.preparer.samples(job.where, keys, poisoned=job.poisoned):
+            middle = clock()
+            try:
+                write(sample, ordinal)
+            except Mismatch:
+                self._mismatch(job, self.layouts[job.layout], sample)
+                return
+            after = clock()
+            prepare_ns += middle - before
+            write_ns += after - middle
+            before, wrote = after, wrote + 1
+        self.row[Board.PREPARE_NS] += prepare_ns
+        self.row[Board.WRITE_NS] += write_ns
+        self.row[Board.SAMPLES] += wrote
+        self._done(job, prepare_ns + write_ns)
+
+    def _unplaced_slots(self, job: Job, keys: list[Any]) -> None:
+        """The layout of this batch is not known yet: keep the samples and propose theirs."""
+        samples, took_ns = self._samples(job, keys)
+        layout = describe(samples[0][1]) if samples else None
+        if samples and layout is None:
+            self.channel.send(Msg.REFUSED, wire.TASK.pack(job.task))
+            return
+        if layout is None:
+            self._done(job, took_ns)
+            return
+        packed = pack_layout(layout)
+
+        def write(offset: int, number: int) -> None:
+            write_sample = self._writer(number, job.size, offset)
+            for ordinal, sample in samples:
+                try:
+                    write_sample(sample, ordinal)
+                except Mismatch:
+                    self._mismatch(job, self.layouts[number], sample)
+                    raise
+
+        self.pending[job.task] = Pending(job, write, took_ns, self._dropped(job))
+        self.channel.send(Msg.PREPARED, wire.PREPARED.pack(job.task, 0, 1), packed)
+
+    def _parts(self, job: Job) -> None:
+        samples, took_ns = self._samples(job, unpack_keys(job.key_kind, job.tail))
+        values = [sample for _, sample in samples]
+        if not is_portable(values):
+            self.channel.send(Msg.REFUSED, wire.TASK.pack(job.task))
+            return
+        self._offer(job, values, took_ns)
+
+    def _whole(self, job: Job) -> None:
+        before = time.perf_counter_ns()
+        result = self.preparer.whole(job.where, unpack_keys(job.key_kind, job.tail))
+        took_ns = time.perf_counter_ns() - before
+        self.row[Board.PREPARE_NS] += took_ns
+        self.row[Board.SAMPLES] += job.size
+        self._offer(job, result, took_ns)
+
+    def _collate(self, job: Job) -> None:
+        offsets = np.frombuffer(job.tail, dtype=np.int64).tolist()
+        before = time.perf_counter_ns()
+        leases: list[weakref.ref[memoryview]] = []
+
+        def load(ref: Ref) -> Any:
+            view = self.arena.view[ref.offset : ref.offset + ref.nbytes]
+            leases.append(weakref.ref(view))
+            return rebuild(ref, view)
+
+        samples = [sample for offset in offsets for sample in unpack(self.arena.view, offset, load)]
+        result = self.preparer.collate(job.where, samples)
+        took_ns = time.perf_counter_ns() - before
+        self.row[Board.COLLATE_NS] += took_ns
+        del samples
+        self.held[job.task] = leases
+        self._offer(job, result, took_ns)
+
+    def _stream(self, job: Job) -> None:
+        assert self.streamer is not None
+        self._began(0)
+        before = time.perf_counter_ns()
+        try:
+            result = self.streamer.next_batch(job.size)
+        except StopIteration:
+            self.channel.send(Msg.EXHAUSTED, wire.TASK.pack(job.task))
+            return
+        took_ns = time.perf_counter_ns() - before
+        self.row[Board.PREPARE_NS] += took_ns
+        self.row[Board.SAMPLES] += job.size
+        self._offer(job, result, took_ns)
+
+    def _samples(self, job: Job, keys: list[Any]) -> tuple[list[tuple[int, Any]], int]:
+        before = time.perf_counter_ns()
+        samples = list(self.preparer.samples(job.where, keys, poisoned=job.poisoned))
+        took_ns = time.perf_counter_ns() - before
+        self.row[Board.PREPARE_NS] += took_ns
+        self.row[Board.SAMPLES] += len(samples)
+        return samples, took_ns
+
+    # ---- results
+
+    def _offer(self, job: Job, result: Any, took_ns: int) -> None:
+        """Ask for memory for a structure of any shape."""
+        packed = Packed(result, self.arena_start, self.arena.size)
+
+        def write(offset: int, _: int) -> None:
+            packed.write(self.arena.view[offset : offset + packed.nbytes])
+
+        self.pending[job.task] = Pending(job, write, took_ns, self._dropped(job))
+        self.channel.send(Msg.PREPARED, wire.PREPARED.pack(job.task, packed.nbytes, 0))
+
+    def _write_pending(self, pending: Pending, offset: int, layout: int) -> None:
+        before = time.perf_counter_ns()
+        try:
+            pending.write(offset, layout)
+        except Mismatch:
+            return
+        self.row[Board.WRITE_NS] += time.perf_counter_ns() - before
+        job, took_ns, dropped = pending.job, pending.took_ns, pending.dropped
+        del pending
+        self._done(job, took_ns, dropped)
+
+    def _done(self, job: Job, took_ns: int, dropped: tuple[int, ...] | None = None) -> None:
+        if dropped is None:
+            dropped = self._dropped(job)
+        holds = bool(self.held) and any(lease() is not None for lease in self.held.get(job.task, ()))
+        if not holds:
+            self.held.pop(job.task, None)
+        self.channel.send(
+            Msg.DONE,
+            wire.DONE.pack(job.task, took_ns, holds, len(dropped)),
+            np.array(dropped, dtype=np.int32).tobytes() if dropped else b"",
+        )
+
+    def _dropped(self, job: Job) -> tuple[int, ...]:
+        return tuple(skip.ordinal for skip in self.preparer.skips if skip.replaced_by is None)
+
+    def _let_go(self) -> None:
+        """Tell the agent of parts that the user's collate kept and has dropped since."""
+        for task in [task for task in self.held if task not in self.pending]:
+            if all(lease() is None for lease in self.held[task]):
+                del self.held[task]
+                self.channel.send(Msg.DROPPED, wire.TASK.pack(task))
+
+    def _mismatch(self, job: Job, layout: Layout, sample: Any) -> None:
+        new = describe(sample)
+        if new is None:
+            self.channel.send(Msg.REFUSED, wire.TASK.pack(job.task))
+        else:
+            self.channel.send(Msg.MISMATCH, wire.TASK.pack(job.task), pack_layout(widened(layout, new)))
+
+    def _writer(self, layout: int, size: int, offset: int) -> Write:
+        key = (layout, size, offset)
+        found = self.writers.get(key)
+        if found is None:
+            found = self.writers[key] = writer(self.layouts[layout], size, self.arena.view[offset:])
+            if len(self.writers) > WRITERS:
+                self.writers.popitem(last=False)
+        return found
+
+
+def parse_job(payload: bytes) -> Job:
+    (task, seq, epoch, first, stride, offset, index, start, count, size, layout, kind, key_kind, poisoned) = (
+        wire.ASSIGN.unpack_from(payload)
+    )
+    where = Where(epoch, index, first, stride, start)
+    tail = payload[wire.ASSIGN.size :]
+    return Job(task, seq, kind, size, count, offset, layout, bool(poisoned), where, key_kind, tail)
+
+
+def pack_layout(layout: Layout) -> bytes:
+    """Its lanes' item sizes, which the agent needs, and the whole, which it passes on unopened."""
+    return wire.pack_sizes(layout.items) + dumps(layout)
+
+
+def failure_note(job: Job, ordinal: int, worker: int) -> str:
+    if job.kind in (Kind.COLLATE, Kind.STREAM):
+        stage = "collate" if job.kind == Kind.COLLATE else "stream"
+        return f"penstock: batch {job.where.index} of epoch {job.where.epoch} failed in '{stage}' on worker {worker}"
+    keys = unpack_keys(job.key_kind, job.tail)
+    at = ordinal - job.where.start
+    key = repr(keys[at]) if 0 <= at < len(keys) else "?"
+    return (
+        f"penstock: sample {key} (position {job.where.position(ordinal)} of epoch {job.where.epoch}, batch "
+        f"{job.where.index}) failed in 'prepare' on worker {worker}"
+    )
+
+
+def dumps_error(wrapped: Any, note: str) -> bytes:
+    """The exception for its journey; one that cannot be pickled travels as its traceback text."""
+    with contextlib.suppress(Exception):
+        return dumps((wrapped, note))
+    wrapped.exc_type = RuntimeError
+    return dumps((wrapped, note))

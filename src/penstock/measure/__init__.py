@@ -1,0 +1,1 @@
+"""Counters, traces and facts about the host."""

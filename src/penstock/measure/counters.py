@@ -1,0 +1,145 @@
+"""What a loader has delivered and how long its consumer waited; workers' own counters are read off the board."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+SPANS = 200_000
+"""Tasks and waits kept for a trace; older ones are dropped."""
+WARNINGS = 100
+
+
+class Live(NamedTuple):
+    """What a running engine says of itself."""
+
+    agent_pid: int = 0
+    worker_pids: tuple[int, ...] = ()
+    prepare_ns: tuple[int, ...] = ()
+    write_ns: tuple[int, ...] = ()
+    collate_ns: tuple[int, ...] = ()
+    tasks: int = 0
+    task_size: int = 0
+    reissued: int = 0
+    arena_bytes: int = 0
+    arena_limit_bytes: int = 0
+    held_bytes: int = 0
+    private_copies: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Numbers of one loader over its whole life. Written by the consumer's thread."""
+
+    workers: int = 0
+    batches: int = 0
+    samples: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    wait_s: float = 0.0
+    waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
+    """The newest waits, one per batch."""
+    ready_depth: int = 0
+    agent_restarts: int = 0
+    restarts: int = 0
+    skipped: int = 0
+    warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
+    trace: bool = False
+    spans: deque[tuple[int, int, int, int, int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
+    """(worker, kind, batch, epoch, end ns, duration ns, samples) of finished tasks."""
+    wait_spans: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
+    """(begin s, end s, samples) of each `next()`."""
+
+    read: Callable[[], Live] | None = None
+    """Reads the engine that runs now, if one does."""
+    past: Live = Live()
+    """Sums over engines that have ended."""
+
+    def attach(self, read: Callable[[], Live]) -> None:
+        self.read = read
+
+    def detach(self) -> None:
+        """The engine ends: keep its sums."""
+        if self.read is not None:
+            self.past, self.read = self.live(), None
+
+    def live(self) -> Live:
+        """Sums over all engines so far, and the state of the one that runs."""
+        if self.read is None:
+            return self.past._replace(agent_pid=0, worker_pids=(), arena_bytes=0, held_bytes=0)
+        now, past = self.read(), self.past
+        return now._replace(
+            prepare_ns=added(past.prepare_ns, now.prepare_ns),
+            write_ns=added(past.write_ns, now.write_ns),
+            collate_ns=added(past.collate_ns, now.collate_ns),
+            tasks=past.tasks + now.tasks,
+            reissued=past.reissued + now.reissued,
+            private_copies=past.private_copies + now.private_copies,
+        )
+
+    def begin(self, at_s: float) -> None:
+        """An epoch starts; idle time between epochs does not count."""
+        if not self.first_s:
+            self.first_s = at_s
+        self.last_s = at_s
+
+    def delivered(self, began_s: float, at_s: float, samples: int, ready: int) -> None:
+        self.batches += 1
+        self.samples += samples
+        self.wait_s += at_s - began_s
+        self.waits_s.append(at_s - began_s)
+        self.last_s, self.ready_depth = at_s, ready
+        if not self.first_s:
+            self.first_s = began_s
+        if self.trace:
+            self.wait_spans.append((began_s, at_s, samples))
+
+    def warned(self, text: str) -> None:
+        self.warnings.append(text)
+        self.restarts += "it is replaced" in text
+
+    def span(self, *facts: Any) -> None:
+        self.spans.append(facts)  # type: ignore[arg-type]
+
+
+def added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
+
+
+def as_stats(counters: Counters, *, engine: str, epoch: int) -> dict[str, Any]:
+    """The numbers that `loader.stats()` shows."""
+    live = counters.live()
+    elapsed = max(0.0, counters.last_s - counters.first_s)
+    busy = added(added(live.prepare_ns, live.write_ns), live.collate_ns)
+    return {
+        "engine": engine,
+        "epoch": epoch,
+        "batches": counters.batches,
+        "samples": counters.samples,
+        "elapsed_s": elapsed,
+        "wait_s": counters.wait_s,
+        "wait_share": counters.wait_s / elapsed if elapsed else 0.0,
+        "workers": counters.workers,
+        "worker_pids": list(live.worker_pids),
+        "agent_pid": live.agent_pid,
+        "worker_busy_s": [ns / 1e9 for ns in busy],
+        "stages_s": {
+            "prepare": sum(live.prepare_ns) / 1e9,
+            "write": sum(live.write_ns) / 1e9,
+            "collate": sum(live.collate_ns) / 1e9,
+        },
+        "tasks": live.tasks,
+        "task_size": live.task_size,
+        "ready_depth": counters.ready_depth,
+        "arena_bytes": live.arena_bytes,
+        "arena_limit_bytes": live.arena_limit_bytes,
+        "held_bytes": live.held_bytes,
+        "private_copies": live.private_copies,
+        "restarts": counters.restarts,
+        "reissued": live.reissued,
+        "agent_restarts": counters.agent_restarts,
+        "skipped": counters.skipped,
+    }

@@ -1,0 +1,112 @@
+"""Facts about the machine and the container we are in: cores, memory limits, what killed a process. Linux; read-only."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+DUMP_SIGNAL = signal.SIGRTMIN + 9
+"""What a worker answers with the stacks of its threads, even while C code holds its interpreter lock."""
+
+
+def own_cgroup(controller: str) -> list[Path]:
+    """Folders of this process's cgroup and its ancestors, innermost first; v2, or v1's `controller`."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        root = CGROUP / controller if controller in controllers.split(",") else CGROUP if not controllers else None
+        if root is None or not root.exists():
+            continue
+        parts = [part for part in path.split("/") if part and part != ".."]
+        folders = [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+        if controllers or (CGROUP / "cgroup.controllers").exists():
+            return folders
+    return []
+
+
+def read_number(path: Path) -> int | None:
+    try:
+        text = path.read_text().split()[0]
+        return None if text in ("max", "-1") else int(text)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def memory_limit() -> int:
+    """Bytes this process may use: the tightest cgroup limit, at most the machine's memory."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for folder in own_cgroup("memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            found = read_number(folder / name)
+            if found is not None:
+                limit = min(limit, found)
+    return limit
+
+
+def memory_used() -> int:
+    """Bytes charged to the innermost cgroup that says so; 0 when none does."""
+    for folder in own_cgroup("memory"):
+        for name in ("memory.current", "memory.usage_in_bytes"):
+            found = read_number(folder / name)
+            if found is not None:
+                return found
+    return 0
+
+
+def oom_kills() -> int:
+    """Processes of this cgroup that the kernel has killed for memory so far."""
+    for folder in own_cgroup("memory"):
+        for name in ("memory.events", "memory.oom_control"):
+            try:
+                words = (folder / name).read_text().split()
+            except OSError:
+                continue
+            if "oom_kill" in words:
+                return int(words[words.index("oom_kill") + 1])
+    return 0
+
+
+def cpu_quota() -> float | None:
+    """Cores' worth of CPU time that the tightest cgroup quota allows, or None without one."""
+    quotas = []
+    for folder in own_cgroup("cpu"):
+        try:
+            quota, period = (folder / "cpu.max").read_text().split()
+            if quota != "max":
+                quotas.append(int(quota) / int(period))
+        except (OSError, ValueError):
+            pass
+        cfs, cfs_period = read_number(folder / "cpu.cfs_quota_us"), read_number(folder / "cpu.cfs_period_us")
+        if cfs and cfs_period and cfs > 0:
+            quotas.append(cfs / cfs_period)
+    return min(quotas, default=None)
+
+
+def private_bytes(pid: int) -> int:
+    """Resident bytes of a process that are not shared memory or files; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+    except OSError:
+        return 0
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def process_state(pid: int) -> str:
+    """One letter of /proc/PID/stat: R running, S sleeping, D in the kernel, T stopped, Z dead; ? unknown."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "?"
+
+
+def name_process(name: str) -> None:
+    """The name that `ps` and `top` show (15 characters)."""
+    try:
+        Path("/proc/self/comm").write_text(name[:15])
+    except OSError:
+        pass

@@ -1,0 +1,1 @@
+"""Where bytes live: the shared arena that batches are assembled in, and the pure bookkeeping of its extents."""
