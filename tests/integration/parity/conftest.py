@@ -30,6 +30,12 @@ def _cheap_collections() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _torch_is_not_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an exception torch's iterator dies in a cycle with its queues and waits this long for each worker in vain."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+
+
+@pytest.fixture(autouse=True)
 def _leaves_nothing_behind() -> None:
     """In the place of the rule for all tests: torch's loader, which runs in every case, keeps threads and descriptors."""
 
