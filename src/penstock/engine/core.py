@@ -203,15 +203,16 @@ def on_exhausted(state: State, event: ev.Exhausted, out: list[Action]) -> None:
     issued = finish(state, event.worker, event.task)
     if issued is not None:
         give_back(state, issued.task)
-        exhaust(state, event.worker, out)
+        exhaust(state, event.worker, out, after=event.task)
 
 
-def exhaust(state: State, worker: int, out: list[Action]) -> None:
+def exhaust(state: State, worker: int, out: list[Action], *, after: int = -1) -> None:
     """Worker `worker` yields no more: what it still owed is asked of the others, behind what they owe already."""
     state.lanes[worker].exhausted = True
     for seq in [seq for seq in state.due if state.batches[seq].lane == worker]:
         batch = state.batches[seq]
-        if batch.error is not None or not (batch.todo or batch.live):
+        # What it yielded before the end may still wait for memory: that is not owed, it is there.
+        if batch.error is not None or not (batch.todo or any(task > after for task in batch.live)):
             continue
         cancel_all(state, batch, out)
         state.due.remove(seq)

@@ -56,6 +56,13 @@ class Unordered:
 
 
 @dataclasses.dataclass(frozen=True)
+class Described:
+    """A value that was described when it was seen, before anything could change it."""
+
+    content: object
+
+
+@dataclasses.dataclass(frozen=True)
 class Raised:
     """An exception without its traceback object, which would keep the loader alive."""
 
@@ -119,9 +126,9 @@ def drain_iterator(iterator: Iterator[object], *, limit: int = 60) -> list[objec
             events.append(Raised.of(exc))
         else:
             kept.append((len(events), batch))
-            events.append(describe(batch))
+            events.append(Described(describe(batch)))
     for at, batch in kept:
-        assert describe(batch) == events[at], f"batch {at} changed after it was delivered"
+        assert Described(describe(batch)) == events[at], f"batch {at} changed after it was delivered"
     return events
 
 
@@ -151,6 +158,8 @@ def describe(value: object) -> object:
     match value:
         case Raised() | Unordered():
             return value
+        case Described():
+            return value.content
         case torch.Tensor():
             return _describe_tensor(kind, value)
         case np.ndarray():
@@ -164,7 +173,7 @@ def describe(value: object) -> object:
         case None | bool() | int() | float() | complex() | str() | bytes() | np.generic() | torch.dtype():
             return [kind, repr(value)]
         case Mapping():
-            return {"type": kind, "items": [[describe(k), describe(v)] for k, v in value.items()]}
+            return {"type": kind, "items": {_name(k): describe(v) for k, v in value.items()}}
         case list() | tuple() | Sequence():
             return {"type": kind, "items": [describe(item) for item in value]}
         case set() | frozenset():
@@ -176,6 +185,10 @@ def describe(value: object) -> object:
             return {"type": kind, "fields": {name: describe(v) for name, v in vars(value).items()}}
         case _:
             return [kind, repr(value)]
+
+
+def _name(key: object) -> str:
+    return repr(key) if isinstance(key, str | int) else repr(describe(key))
 
 
 def _describe_tensor(kind: str, tensor: torch.Tensor) -> object:
@@ -206,9 +219,12 @@ def differences(expected: object, actual: object, path: str = "$") -> Iterator[s
             left, right = sorted(repr(describe(x)) for x in a), sorted(repr(describe(x)) for x in b)
             if left != right:
                 yield f"{path}: torch {_short(left)}, ours {_short(right)} (order left out)"
-        case dict(), dict() if list(expected) == list(actual):
+        case dict(), dict():
+            if list(expected) != list(actual):
+                yield f"{path}: torch has keys {list(expected)}, ours {list(actual)}"
             for key in expected:
-                yield from differences(expected[key], actual[key], f"{path}.{key}")
+                if key in actual:
+                    yield from differences(expected[key], actual[key], f"{path}.{key}")
         case list(), list() if len(expected) == len(actual):
             for at, (a, b) in enumerate(zip(expected, actual, strict=True)):
                 yield from differences(a, b, f"{path}[{at}]")
