@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from penstock.errors import ConfigError
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+UNITS = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
 ON_ERROR = ("raise", "skip", "replace")
 
 
@@ -64,7 +74,9 @@ class Options:
         if prefetch_batches is not None and prefetch_batches < 1:
             raise ConfigError(f"prefetch_batches must be at least 1, got {prefetch_batches}")
         if hang_timeout is not None and hang_timeout <= 0:
-            raise ConfigError(f"hang_timeout must be above 0 seconds, or None to warn only, got {hang_timeout}")
+            raise ConfigError(
+                f"hang_timeout must be above 0 seconds, or None to warn only, got {hang_timeout}"
+            )
         if on_error not in ON_ERROR:
             raise ConfigError(f"on_error must be one of {', '.join(ON_ERROR)}, got {on_error!r}")
         if max_skipped < 0:

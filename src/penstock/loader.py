@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -124,7 +124,13 @@ class DataLoader(TorchDataLoader[T_co]):
             worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers, pin_memory_device=pin_memory_device, in_order=in_order,
         )  # fmt: skip
-        self.seed, self.shard, self.device, self.dtype, self.memory_format = seed, shard, device, dtype, memory_format
+        self.seed, self.shard, self.device, self.dtype, self.memory_format = (
+            seed,
+            shard,
+            device,
+            dtype,
+            memory_format,
+        )
         self.task_size, self.prefetch_batches, self.hang_timeout = task_size, prefetch_batches, hang_timeout
         self.on_error, self.max_skipped, self.trace = on_error, max_skipped, trace
         self.worker_memory, self.slab_bytes = worker_memory, slab_bytes
@@ -137,16 +143,30 @@ class DataLoader(TorchDataLoader[T_co]):
         if isinstance(self.sampler, ShardSampler):
             self.sampler.plan_of = self._plan
             self.sampler.on_set_epoch = self.set_epoch
-        elif type(self.sampler) is SequentialSampler and batch_sampler is None and self.sampler.data_source is dataset:
+        elif (
+            type(self.sampler) is SequentialSampler
+            and batch_sampler is None
+            and self.sampler.data_source is dataset
+        ):
             self._own_order = True
 
     def _sharded(
-        self, dataset: Any, shard: Any, shuffle: bool | None, sampler: Any, batch_sampler: Any, drop_last: bool
+        self,
+        dataset: Any,
+        shard: Any,
+        shuffle: bool | None,
+        sampler: Any,
+        batch_sampler: Any,
+        drop_last: bool,
     ) -> ShardSampler:
         if sampler is not None or batch_sampler is not None:
-            raise ConfigError("shard together with a sampler or batch_sampler would shard twice: give one of them")
+            raise ConfigError(
+                "shard together with a sampler or batch_sampler would shard twice: give one of them"
+            )
         if isinstance(dataset, IterableDataset):
-            raise ConfigError("shard needs a map-style dataset: an iterable one shards itself, by get_worker_info()")
+            raise ConfigError(
+                "shard needs a map-style dataset: an iterable one shards itself, by get_worker_info()"
+            )
         self._own_order = True
         self._rank, self._world = resolve_shard(shard)
         return ShardSampler(dataset, self._rank, self._world, shuffle=bool(shuffle), drop_last=drop_last)
@@ -163,10 +183,11 @@ class DataLoader(TorchDataLoader[T_co]):
         self.check_worker_number_rationality()
         if not self.persistent_workers:
             return self._iterate_workers(self._new_engine(), fresh=True)
-        if self._iterator is None or self._iterator.closed:
-            self._iterator = self._new_engine()
-            return self._iterate_workers(self._iterator, fresh=True)
-        return self._iterate_workers(self._iterator, fresh=False)
+        kept: Any = self._iterator
+        if kept is not None and not kept.closed:
+            return self._iterate_workers(kept, fresh=False)
+        self._iterator = self._new_engine()
+        return self._iterate_workers(self._iterator, fresh=True)
 
     def _not_ours(self) -> str | None:
         """Why torch's own iterator runs instead of ours, or None."""
@@ -175,7 +196,9 @@ class DataLoader(TorchDataLoader[T_co]):
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return "DataPipes are torch's own"
         if sys.platform != "linux" and self.num_workers:
-            warnings.warn(f"penstock's engine needs Linux; on {sys.platform} torch's workers are used", stacklevel=3)
+            warnings.warn(
+                f"penstock's engine needs Linux; on {sys.platform} torch's workers are used", stacklevel=3
+            )
             return "not Linux"
         return None
 
@@ -183,10 +206,16 @@ class DataLoader(TorchDataLoader[T_co]):
         if self.timeout:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         if self.on_error != "raise" and self._streams:
-            raise ConfigError("on_error needs a map-style dataset: an iterable one cannot go on behind a failure")
+            raise ConfigError(
+                "on_error needs a map-style dataset: an iterable one cannot go on behind a failure"
+            )
         run, asks = self._begin(lazily=True)
         recipe = self._recipe(run.seed)
-        prepare = prepare_next(Streamer(recipe, self.drop_last)) if self._streams else prepare_keyed(recipe, self._on_skip)
+        prepare = (
+            prepare_next(Streamer(recipe, self.drop_last))
+            if self._streams
+            else prepare_keyed(recipe, self._on_skip)
+        )
         iterator = self._to_device(InlineIterator(prepare, asks, self._counters))
         iterator.on_delivered, iterator.on_end = run.deliver, lambda: self._finish(run)
         return iterator
@@ -194,7 +223,9 @@ class DataLoader(TorchDataLoader[T_co]):
     def _new_engine(self) -> Any:
         self._base_seed = self._draw()
         self._settle_seed(self._base_seed)
-        iter(self._index_sampler)  # torch's iterator calls this twice, and a user's sampler may count or draw there
+        iter(
+            self._index_sampler
+        )  # torch's iterator calls this twice, and a user's sampler may count or draw there
         engine = EngineIterator(
             blueprint_of(self, self._options, self._recipe(self._seed), self._base_seed, local_world()),
             window=self._window,
@@ -267,7 +298,8 @@ class DataLoader(TorchDataLoader[T_co]):
         return self.persistent_workers and self.in_order and self._order == "planned" and self.num_workers > 0
 
     def _recipe(self, seed: int | None) -> Recipe:
-        assert seed is not None and self.collate_fn is not None
+        assert seed is not None
+        assert self.collate_fn is not None
         return Recipe(
             dataset=self.dataset,
             collate_fn=self.collate_fn,
@@ -381,7 +413,9 @@ class DataLoader(TorchDataLoader[T_co]):
         """Numbers of this loader's life so far."""
         engine = "torch" if self._not_ours() else "workers" if self.num_workers else "inline"
         self._counters.skipped = len(self._skips)
-        return as_stats(self._counters, engine=engine, epoch=self._run.epoch if self._run else self._next_epoch)
+        return as_stats(
+            self._counters, engine=engine, epoch=self._run.epoch if self._run else self._next_epoch
+        )
 
     def diagnose(self) -> str:
         """One sentence: what limits this run, and what would help."""
@@ -421,5 +455,3 @@ class DataLoader(TorchDataLoader[T_co]):
             from penstock.measure.trace import write_trace
 
             write_trace(self.trace, self._counters)
-
-

@@ -32,6 +32,13 @@ SLOW_TICK_S = 0.5
 MEMORY_CHECK_S = 1.0
 STOP_GRACE_S = 1.0
 
+ANSWERS: dict[Msg, Callable[[int, int], Event]] = {
+    Msg.REFUSED: ev.Refused,
+    Msg.EXHAUSTED: ev.Exhausted,
+    Msg.DROPPED: ev.Dropped,
+}
+"""What a worker says of a task in one word."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
@@ -131,9 +138,9 @@ class Agent:
         if task.kind is Kind.COLLATE:
             tail = b"".join(offset.to_bytes(8, "little") for offset in task.parts)
         else:
-            tail = slice_keys(fed.key_kind, fed.keys, task.start, task.count)
+            tail = slice_keys(fed.key_kind, fed.keys, task.start, task.samples)
         head = wire.ASSIGN.pack(
-            task.id, task.seq, fed.epoch, fed.first, fed.stride, task.offset, fed.index, task.start, task.count,
+            task.id, task.seq, fed.epoch, fed.first, fed.stride, task.offset, fed.batch, task.start,
             fed.size, task.layout, task.kind, fed.key_kind, task.poisoned,
         )  # fmt: skip
         self._post(hand, Msg.ASSIGN, head, tail)
@@ -149,7 +156,9 @@ class Agent:
         except OSError as exc:
             if not self.state.memory.used:
                 need = end - self.state.memory.end
-                trouble = Trouble("memory", cause=str(exc), need_bytes=need, limit_bytes=self.state.memory.end)
+                trouble = Trouble(
+                    "memory", cause=str(exc), need_bytes=need, limit_bytes=self.state.memory.end
+                )
                 self.happen(ev.InitFailed(-1, trouble))
             self.happen(ev.GrowDenied(str(exc)))
         else:
@@ -162,7 +171,9 @@ class Agent:
         key = "?"
         if fed.keys and fed.key_kind == wire.INTS:
             key = str(unpack_from("<q", fed.keys, 8 * ordinal)[0])
-        return word(error, key=key, epoch=fed.epoch, position=fed.first + ordinal * fed.stride, batch=fed.index)
+        return word(
+            error, key=key, epoch=fed.epoch, position=fed.first + ordinal * fed.stride, batch=fed.batch
+        )
 
     # ---- the training process
 
@@ -180,7 +191,7 @@ class Agent:
 
     def _on_trainer_frame(self, kind: int, payload: bytes) -> None:
         if kind == Msg.FEED:
-            fed = Fed(*wire.FEED.unpack_from(payload), payload[wire.FEED.size :])
+            fed = Fed._make((*wire.FEED.unpack_from(payload), payload[wire.FEED.size :]))
             self.fed[fed.seq] = fed
             self.happen(ev.Feed(fed.seq, fed.size))
             if fed.seq not in self.state.batches and fed.seq in self.fed and self.state.kind is Kind.STREAM:
@@ -221,7 +232,9 @@ class Agent:
         data, fds, _, _ = socket.recv_fds(adoptions, 64, 3)
         if data:
             worker, pid = wire.WORKER.unpack(data)
-            self._adopt(Hand(worker, pid, Channel(socket.socket(fileno=fds[0])), lifeline=fds[1], crash=fds[2]))
+            self._adopt(
+                Hand(worker, pid, Channel(socket.socket(fileno=fds[0])), lifeline=fds[1], crash=fds[2])
+            )
         else:
             self.selector.unregister(adoptions)
 
@@ -231,7 +244,9 @@ class Agent:
         row[Board.TASK] = row[Board.ORDINAL] = -1
         row[Board.PID] = hand.pid
         hand.channel.sock.setblocking(False)
-        self.selector.register(hand.channel.sock, selectors.EVENT_READ, lambda mask: self._on_worker(hand, mask))
+        self.selector.register(
+            hand.channel.sock, selectors.EVENT_READ, lambda mask: self._on_worker(hand, mask)
+        )
         if hand.pidfd >= 0:
             self.selector.register(hand.pidfd, selectors.EVENT_READ, lambda _: self._on_worker_end(hand))
 
@@ -243,7 +258,9 @@ class Agent:
 
     def _on_worker(self, hand: Hand, mask: int) -> None:
         if mask & selectors.EVENT_WRITE and hand.channel.flush():
-            self.selector.modify(hand.channel.sock, selectors.EVENT_READ, lambda mask: self._on_worker(hand, mask))
+            self.selector.modify(
+                hand.channel.sock, selectors.EVENT_READ, lambda mask: self._on_worker(hand, mask)
+            )
         if not mask & selectors.EVENT_READ:
             return
         frames = hand.channel.receive(wait=False)
@@ -278,8 +295,8 @@ class Agent:
         elif kind == Msg.SKIPPED:
             self._tell(Msg.REPORT, payload)
         else:
-            event = {Msg.REFUSED: ev.Refused, Msg.EXHAUSTED: ev.Exhausted, Msg.DROPPED: ev.Dropped}[Msg(kind)]
-            self.happen(event(worker, *wire.TASK.unpack(payload)))
+            (task,) = wire.TASK.unpack(payload)
+            self.happen(ANSWERS[Msg(kind)](worker, task))
 
     def _layout(self, hand: Hand, data: bytes) -> int:
         """The number of a layout that a worker describes; new ones are announced to all who need them."""
@@ -296,8 +313,16 @@ class Agent:
         issued = self.state.lanes[hand.id].tasks.get(task)
         if issued is not None:
             fed = self.fed.get(issued.task.seq)
-            epoch, index = (fed.epoch, fed.index) if fed is not None else (-1, -1)
-            span = (hand.id, issued.task.kind, index, epoch, time.monotonic_ns(), took_ns, issued.task.count)
+            epoch, index = (fed.epoch, fed.batch) if fed is not None else (-1, -1)
+            span = (
+                hand.id,
+                issued.task.kind,
+                index,
+                epoch,
+                time.monotonic_ns(),
+                took_ns,
+                issued.task.samples,
+            )
             self._tell(Msg.SPAN, wire.SPAN.pack(*span))
 
     # ---- ends

@@ -33,7 +33,9 @@ def kind_of(recipe: Recipe, *, streams: bool) -> Kind:
     return Kind.PARTS if recipe.auto_collation and not recipe.batched else Kind.WHOLE
 
 
-def blueprint_of(loader: Any, options: Options, recipe: Recipe, base_seed: int, local_world: int) -> Blueprint:
+def blueprint_of(
+    loader: Any, options: Options, recipe: Recipe, base_seed: int, local_world: int
+) -> Blueprint:
     if multiprocessing.current_process().daemon:
         raise AssertionError("daemonic processes are not allowed to have children")
     streams = isinstance(loader.dataset, IterableDataset)

@@ -24,8 +24,8 @@ from penstock.engine.moves import (
     cancel_all,
     deliver,
     disown,
-    fits,
     finish,
+    fits,
     give_back,
     relay,
     schedule,
@@ -57,7 +57,7 @@ def on_event(state: State, event: Event) -> list[Action]:
 # ---- events
 
 
-def on_feed(state: State, event: ev.Feed, out: list[Action]) -> None:
+def on_feed(state: State, event: ev.Feed, _: list[Action]) -> None:
     batch = Batch(event.seq, event.size, state.kind, todo=[(0, event.size)])
     if state.fatal is not None:
         batch.fail(0, state.fatal)
@@ -109,7 +109,9 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
     lane.retiring = False
     if state.kind is Kind.STREAM:
         # What its iterator would have yielded is lost: say so once, in the place of the next batch it owed.
-        owed = [seq for seq in state.due if state.batches[seq].lane == event.worker and state.batches[seq].todo]
+        owed = [
+            seq for seq in state.due if state.batches[seq].lane == event.worker and state.batches[seq].todo
+        ]
         if owed:
             state.batches[owed[0]].fail(0, Trouble("stream", cause=event.cause))
         exhaust(state, event.worker, out)
@@ -145,8 +147,8 @@ def on_done(state: State, event: ev.Done, out: list[Action]) -> None:
         batch.fail(0, Trouble("empty"))
     if task.kind is Kind.COLLATE:
         batch.collated = True
-    elif task.count:
-        cost = event.took_s / task.count
+    elif task.samples:
+        cost = event.took_s / task.samples
         state.sample_s = cost if state.sample_s is None else 0.8 * state.sample_s + 0.2 * cost
 
 
@@ -258,7 +260,7 @@ def on_grown(state: State, event: ev.Grown, _: list[Action]) -> None:
     state.memory.grow(event.end - state.memory.end)
 
 
-def on_grow_denied(state: State, event: ev.GrowDenied, _: list[Action]) -> None:
+def on_grow_denied(state: State, _event: ev.GrowDenied, _: list[Action]) -> None:
     state.growing = False
     state.limit = state.memory.end
 

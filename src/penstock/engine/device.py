@@ -27,12 +27,16 @@ CHECK_S = 0.1
 def check_device(device: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> None:
     if device is None:
         if dtype is not None or memory_format is not None:
-            raise ConfigError("dtype and memory_format describe batches on a device: give device= too ('cpu' works)")
+            raise ConfigError(
+                "dtype and memory_format describe batches on a device: give device= too ('cpu' works)"
+            )
         return
     try:
         torch.device(device)
     except (RuntimeError, TypeError) as exc:
-        raise ConfigError(f"device must be a torch device such as 'cuda' or 'cpu', got {device!r}: {exc}") from exc
+        raise ConfigError(
+            f"device must be a torch device such as 'cuda' or 'cpu', got {device!r}: {exc}"
+        ) from exc
 
 
 def mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -48,8 +52,6 @@ def mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return type(batch)(*(mapped(value, move) for value in batch))
     if type(batch) in (list, tuple):
         return type(batch)(mapped(value, move) for value in batch)
-    if hasattr(batch, "pin_memory") and hasattr(batch, "to"):
-        return batch.to("cpu") if move is None else batch
     return batch
 
 
@@ -62,7 +64,7 @@ class Mover:
         self.device = None if device is None else torch.device(device)
         self._dtype, self._format, self._pin = dtype, memory_format, pin
         cuda = self.device is not None and self.device.type == "cuda"
-        self._stream = torch.cuda.Stream(self.device) if cuda else None
+        self._stream = torch.cuda.Stream(self.device) if cuda else None  # type: ignore[no-untyped-call]
         self._pinned: list[tuple[int, int]] = []
 
     def move(self, batch: Any) -> tuple[Any, Any]:
@@ -71,7 +73,7 @@ class Mover:
             return mapped(batch, self._tensor), None
         with torch.cuda.stream(self._stream):
             moved = mapped(batch, self._tensor)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
         return moved, event
 
@@ -118,7 +120,7 @@ class DeviceIterator:
         self._queue: queue.Queue[Any] = queue.Queue(AHEAD)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.on_delivered: Callable[[Ask], None] = lambda ask: None
+        self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
 
     # ---- epochs, as EngineIterator
@@ -208,7 +210,7 @@ class Pump:
                 del outcome, pulled
                 self._put(("batch", ask, moved, event))
                 del moved
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001 - raised in the consumer's thread
             self._put(("error", None, exc, None))
         for _, event in self._in_flight:
             event.synchronize()

@@ -19,7 +19,7 @@ class Task(NamedTuple):
     seq: int
     kind: Kind
     start: int
-    count: int
+    samples: int
     offset: int = -1
     """Slab of the batch, or -1: the worker keeps the result until it is placed."""
     layout: int = -1
@@ -256,4 +256,17 @@ class Starved(NamedTuple):
     need: int
 
 
-Action = Start | Assign | Place | Cancel | Deliver | DeliverError | DeliverEnd | Kill | Stop | Dump | Grow | Starved
+Action = (
+    Start
+    | Assign
+    | Place
+    | Cancel
+    | Deliver
+    | DeliverError
+    | DeliverEnd
+    | Kill
+    | Stop
+    | Dump
+    | Grow
+    | Starved
+)

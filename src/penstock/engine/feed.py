@@ -22,7 +22,7 @@ class Ask(NamedTuple):
     """One batch: where it stands and which samples it holds."""
 
     epoch: int
-    index: int
+    batch: int
     first: int
     stride: int
     keys: list[Any]
@@ -42,7 +42,9 @@ def planned(plan: EpochPlan, *, base: int = 0, skip: frozenset[int] = frozenset(
         for batch in group:
             size = plan.size_of(batch)
             if batch not in skip:
-                yield Ask(plan.epoch, base + batch, int(positions[at]), plan.world, keys[at : at + size], size)
+                yield Ask(
+                    plan.epoch, base + batch, int(positions[at]), plan.world, keys[at : at + size], size
+                )
             at += size
 
 

@@ -22,7 +22,9 @@ RESET = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1, signal.S
 """Handlers of the training process that mean nothing in its agent."""
 
 
-def fork_agent(config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any) -> tuple[int, socket.socket]:
+def fork_agent(
+    config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any
+) -> tuple[int, socket.socket]:
     """Fork an agent; returns its pid and our end of its socket."""
     ours, theirs = socket.socketpair()
     with warnings.catch_warnings():
@@ -42,7 +44,7 @@ def fork_agent(config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any
         gc.freeze()
         run_agent(config, spec, arena, context, Channel(theirs))
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it was, a forked child must not return from here
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -22,13 +22,15 @@ class InlineIterator:
 
     def __init__(self, prepare: Callable[[Ask], Any], asks: Iterator[Ask], counters: Counters) -> None:
         self._prepare, self._asks, self._counters = prepare, asks, counters
-        self.on_delivered: Callable[[Ask], None] = lambda ask: None
+        self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
 
     def pull(self) -> tuple[Ask, Outcome] | None:
         began = time.monotonic()
+        ask = next(self._asks, None)
+        if ask is None:
+            return None
         try:
-            ask = next(self._asks)
             batch = self._prepare(ask)
         except StopIteration:
             return None
@@ -57,7 +59,7 @@ def prepare_keyed(recipe: Recipe, on_skip: Callable[[dict[str, Any]], None]) -> 
     preparer = Preparer(recipe)
 
     def prepare(ask: Ask) -> Any:
-        where = Where(ask.epoch, ask.index, ask.first, ask.stride, 0)
+        where = Where(ask.epoch, ask.batch, ask.first, ask.stride, 0)
         try:
             with generators_kept():
                 return preparer.whole(where, ask.keys)

@@ -58,7 +58,7 @@ class EngineIterator:
     ) -> None:
         self._blueprint, self._window, self._timeout_s = blueprint, window, timeout_s
         self._counters, self._on_skip = counters, on_skip
-        self.on_delivered: Callable[[Ask], None] = lambda ask: None
+        self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
         self._asks: Iterator[Ask] = iter(())
         self._open: dict[int, Ask] = {}
@@ -103,7 +103,7 @@ class EngineIterator:
     def _feed(self, seq: int, ask: Ask) -> None:
         assert self._session is not None
         kind, keys = pack_keys(ask.keys)
-        head = wire.FEED.pack(seq, ask.epoch, ask.first, ask.stride, ask.index, ask.size, kind)
+        head = wire.FEED.pack(seq, ask.epoch, ask.first, ask.stride, ask.batch, ask.size, kind)
         self._session.send(Msg.FEED, head, keys)
 
     def _abort(self) -> None:
@@ -138,7 +138,9 @@ class EngineIterator:
         self._restarts = 0
         self._ask()
         failed = kind == Msg.ERROR
-        outcome = Outcome(None, payload[wire.SEQ.size :]) if failed else Outcome(self._batch(payload, ask), b"")
+        outcome = (
+            Outcome(None, payload[wire.SEQ.size :]) if failed else Outcome(self._batch(payload, ask), b"")
+        )
         self._counters.delivered(began, time.monotonic(), 0 if failed else ask.size, len(self._ready))
         return ask, outcome
 

@@ -52,7 +52,7 @@ class Leases:
         """Memory [offset, offset + nbytes) for one tensor of the batch, or a private copy of it."""
         if self.held_bytes + nbytes > self._limit // 2:
             self.private_copies += 1
-            return memoryview(np.frombuffer(self._arena.view[offset : offset + nbytes], np.uint8).copy())
+            return np.frombuffer(self._arena.view[offset : offset + nbytes], np.uint8).copy().data
         view = self._arena.view[offset : offset + nbytes]
         tenancy.nbytes += nbytes
         number = tenancy.made = tenancy.made + 1

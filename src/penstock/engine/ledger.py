@@ -87,7 +87,9 @@ class Batch:
             return False
         if self.error is not None:
             return True
-        return self.slab is not None and self.slab.pins == 0 and (self.kind is not Kind.PARTS or self.collated)
+        return (
+            self.slab is not None and self.slab.pins == 0 and (self.kind is not Kind.PARTS or self.collated)
+        )
 
     @property
     def awaits_collate(self) -> bool:

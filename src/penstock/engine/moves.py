@@ -167,7 +167,7 @@ def give_back(state: State, task: Task) -> None:
         state.zombies += 1
         free_if_unused(state, void)
     if task.kind is not Kind.COLLATE:
-        batch.give_back(task.start, task.count)
+        batch.give_back(task.start, task.samples)
 
 
 def start_over(state: State, batch: Batch, kind: Kind, out: list[Action]) -> None:
@@ -271,7 +271,14 @@ def next_task(state: State, lane: Lane, out: list[Action]) -> Task | None:
         state.task_size = count
         offset = batch.slab.offset if batch.slab is not None else -1
         return Task(
-            new_id(state), seq, batch.kind, start, count, offset, batch.layout, poisoned=start in batch.poisoned
+            new_id(state),
+            seq,
+            batch.kind,
+            start,
+            count,
+            offset,
+            batch.layout,
+            poisoned=start in batch.poisoned,
         )
     return None
 
@@ -301,10 +308,14 @@ def issue(state: State, lane: Lane, task: Task, out: list[Action]) -> None:
 def steal(state: State, out: list[Action]) -> None:
     """Work queued behind a slow sample goes back, so that it does not wait for it."""
     for lane in state.lanes:
-        if len(lane.tasks) < 2 or state.kind is Kind.STREAM or any(w[3] == lane.worker for w in state.waiting):
+        if (
+            len(lane.tasks) < 2
+            or state.kind is Kind.STREAM
+            or any(w[3] == lane.worker for w in state.waiting)
+        ):
             continue
         running, *queued = lane.tasks.values()
-        expected = (state.sample_s or 0.0) * running.task.count
+        expected = (state.sample_s or 0.0) * running.task.samples
         if state.now_s - lane.head_s > max(STEAL_MIN_S, STEAL_FACTOR * expected):
             for issued in queued:
                 if not issued.cancelled:
@@ -323,7 +334,12 @@ def deliver(state: State, out: list[Action]) -> None:
     if not state.config.in_order:
         for seq in [seq for seq in state.due if state.batches[seq].settled]:
             hand_out(state, seq, out)
-    if state.kind is Kind.STREAM and not state.due and not state.ended and all(x.exhausted for x in state.lanes):
+    if (
+        state.kind is Kind.STREAM
+        and not state.due
+        and not state.ended
+        and all(x.exhausted for x in state.lanes)
+    ):
         state.ended = True
         out.append(ev.DeliverEnd())
 

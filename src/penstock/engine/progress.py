@@ -40,7 +40,7 @@ class Run:
     finished: bool = False
 
     def deliver(self, ask: Ask) -> None:
-        self.beyond.add(ask.index - self.base)
+        self.beyond.add(ask.batch - self.base)
         while self.delivered in self.beyond:
             self.beyond.discard(self.delivered)
             self.delivered += 1
@@ -73,7 +73,9 @@ class Run:
         return {key: value for key, value in self.extra.items() if key != "generator"}
 
 
-def fresh_state(order: str, seed: int | None, epoch: int, extra: dict[str, Any] | None = None) -> dict[str, Any]:
+def fresh_state(
+    order: str, seed: int | None, epoch: int, extra: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """A state between epochs."""
     return {
         "version": VERSION, "order": order, "seed": seed, "epoch": epoch, "batches": 0, "beyond": [], "position": 0,
@@ -82,10 +84,12 @@ def fresh_state(order: str, seed: int | None, epoch: int, extra: dict[str, Any] 
 
 
 def check_state(state: dict[str, Any], order: str) -> None:
-    if not isinstance(state, dict) or "version" not in state:
+    if "version" not in state:
         raise StateError("this is not a state of penstock's DataLoader: it has no version")
     if state["version"] > VERSION:
-        raise StateError(f"the state has version {state['version']}; this penstock reads up to {VERSION}: upgrade it")
+        raise StateError(
+            f"the state has version {state['version']}; this penstock reads up to {VERSION}: upgrade it"
+        )
     if state["order"] != order:
         raise StateError(
             f"the state was saved from a loader whose order was {state['order']}, this one's is {order}: give it the "

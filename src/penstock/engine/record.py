@@ -40,7 +40,7 @@ class Recorder:
     """Appends to a file; does nothing without one."""
 
     def __init__(self, path: str, config: CoreConfig) -> None:
-        self._file: TextIO | None = Path(path).open("a", encoding="utf-8") if path else None
+        self._file: TextIO | None = Path(path).open("a", encoding="utf-8") if path else None  # noqa: SIM115 - closed by close()
         self._write({"config": asdict(config)})
 
     def add(self, event: Event, actions: list[Action]) -> None:

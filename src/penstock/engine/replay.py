@@ -37,7 +37,11 @@ class SamplerReplay:
         self._index_sampler, self._sampler, self._run = index_sampler, sampler, run
         self._generator = getattr(sampler, "generator", None) or generator or torch.default_generator
         self._stateful = next(
-            (one for one in (index_sampler, sampler) if hasattr(one, "state_dict") and hasattr(one, "load_state_dict")),
+            (
+                one
+                for one in (index_sampler, sampler)
+                if hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
+            ),
             None,
         )
 
@@ -51,7 +55,14 @@ class SamplerReplay:
                 skip = 0
             snapshot = self._stateful.state_dict
         batches = self._replayed() if run.delivered or run.beyond else self._from_start()
-        asks = sampled(batches, epoch=run.epoch, auto_collation=auto_collation, skip=skip, beyond=beyond, snapshot=snapshot)
+        asks = sampled(
+            batches,
+            epoch=run.epoch,
+            auto_collation=auto_collation,
+            skip=skip,
+            beyond=beyond,
+            snapshot=snapshot,
+        )
         if self._stateful is not None and run.delivered:
             return renumbered(asks, run.delivered)
         return asks
@@ -68,7 +79,10 @@ class SamplerReplay:
             self._sampler.set_epoch(self._run.extra["sampler_epoch"])
         if self._stateful is not None or "generator" not in self._run.extra:
             return iter(self._index_sampler)
-        if not (isinstance(self._sampler, KNOWN) and type(self._index_sampler) in (BatchSampler, type(self._sampler))):
+        if not (
+            isinstance(self._sampler, KNOWN)
+            and type(self._index_sampler) in (BatchSampler, type(self._sampler))
+        ):
             warnings.warn(
                 f"resuming {type(self._index_sampler).__name__}: the {self._run.delivered} delivered batches are drawn "
                 f"again and passed over. This is exact only if the sampler repeats itself; give it state_dict() and "
@@ -102,7 +116,7 @@ def next_or_none(batches: Iterator[Any]) -> Iterator[Any]:
 def renumbered(asks: Iterator[Ask], base: int) -> Iterator[Ask]:
     """Asks of a sampler that went on from its own state: numbered, and keyed, behind those delivered before."""
     for ask in asks:
-        yield ask._replace(index=ask.index + base, first=ask.first + base * ask.size)
+        yield ask._replace(batch=ask.batch + base, first=ask.first + base * ask.size)
 
 
 def encode_state(generator: torch.Generator) -> str:

@@ -38,7 +38,9 @@ def resolve_shard(shard: Any) -> tuple[int, int]:
 def shared_seed(seed: int) -> int:
     """Rank 0's seed on every rank."""
     if not (dist.is_available() and dist.is_initialized()):
-        raise ConfigError("shard without a torch.distributed process group needs seed=: all ranks must share one order")
+        raise ConfigError(
+            "shard without a torch.distributed process group needs seed=: all ranks must share one order"
+        )
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     box = torch.tensor([seed], dtype=torch.int64, device=device)
     dist.broadcast(box, src=0)
@@ -51,7 +53,7 @@ class ShardSampler(DistributedSampler[Any]):
     def __init__(self, dataset: Any, rank: int, world: int, *, shuffle: bool, drop_last: bool) -> None:
         super().__init__(dataset, num_replicas=world, rank=rank, shuffle=shuffle, drop_last=drop_last)
         self.plan_of: Callable[[int], EpochPlan] | None = None
-        self.on_set_epoch: Callable[[int], None] = lambda epoch: None
+        self.on_set_epoch: Callable[[int], None] = lambda _: None
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from multiprocessing import spawn
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.agent import Agent, AgentConfig
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 AGENT = "from penstock.engine.spawned import agent_main; agent_main()"
 
 
-def exec_agent(config: AgentConfig, arena: Arena) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
+def exec_agent(
+    config: AgentConfig, arena: Arena
+) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
     """Start an agent as a program of its own; returns it, our end of its socket, and where to send workers."""
     ours, theirs = socket.socketpair()
     send, receive = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fds = (theirs.fileno(), receive.fileno(), arena.fd)
     facts = {"config": asdict(config), "fds": fds, "size": arena.size, "workers": arena.workers}
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     process = subprocess.Popen(
         [os.fsdecode(spawn.get_executable()), "-c", AGENT, json.dumps(facts)],
         pass_fds=fds,
@@ -90,7 +93,9 @@ class SpawnedWorkers:
         )
         try:
             process.start()
-            socket.send_fds(self._adoptions, [wire.WORKER.pack(worker, process.pid)], [ours.fileno(), held, crash])
+            socket.send_fds(
+                self._adoptions, [wire.WORKER.pack(worker, process.pid)], [ours.fileno(), held, crash]
+            )
         finally:
             for end in (ours, theirs):
                 end.close()

@@ -65,5 +65,3 @@ class State:
 def new_state(config: CoreConfig) -> State:
     lanes = [Lane(worker) for worker in range(config.workers)]
     return State(config, config.kind, Extents(config.base), lanes, config.base + config.limit_bytes)
-
-

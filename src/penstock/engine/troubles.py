@@ -22,9 +22,7 @@ def exit_text(code: int | None) -> str:
 
 
 def oom_text(limit_bytes: int, used_bytes: int) -> str:
-    return (
-        f" (out of memory: the kernel's OOM killer ended it; cgroup limit {limit_bytes:,} bytes, in use {used_bytes:,})"
-    )
+    return f" (out of memory: the kernel's OOM killer ended it; cgroup limit {limit_bytes:,} bytes, in use {used_bytes:,})"
 
 
 def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -> bytes:
@@ -32,39 +30,57 @@ def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -
     sample = f"sample {key} (position {position} of epoch {epoch}, batch {batch})"
     match trouble.kind:
         case "died":
-            name, text = "WorkerDied", (
-                f"DataLoader worker exited unexpectedly: {sample} took down {trouble.tries} workers; the last one "
-                f"{trouble.cause}. The other workers were given its work each time. Look at the sample with "
-                f"loader.debug({key}, {epoch}), or leave such samples out with on_error='skip'."
+            name, text = (
+                "WorkerDied",
+                (
+                    f"DataLoader worker exited unexpectedly: {sample} took down {trouble.tries} workers; the last one "
+                    f"{trouble.cause}. The other workers were given its work each time. Look at the sample with "
+                    f"loader.debug({key}, {epoch}), or leave such samples out with on_error='skip'."
+                ),
             )
         case "hung":
-            name, text = "WorkerHung", (
-                f"{sample} was silent for longer than hang_timeout on {trouble.tries} workers, each of which was "
-                f"killed and replaced. {trouble.cause} Raise hang_timeout if the sample is merely slow, look at it "
-                f"with loader.debug({key}, {epoch}), or leave it out with on_error='skip'."
+            name, text = (
+                "WorkerHung",
+                (
+                    f"{sample} was silent for longer than hang_timeout on {trouble.tries} workers, each of which was "
+                    f"killed and replaced. {trouble.cause} Raise hang_timeout if the sample is merely slow, look at it "
+                    f"with loader.debug({key}, {epoch}), or leave it out with on_error='skip'."
+                ),
             )
         case "start":
-            name, text = "WorkerDied", (
-                f"DataLoader worker exited unexpectedly: a worker died {trouble.tries} times in a row without "
-                f"finishing anything; the last one {trouble.cause}. Look at worker_init_fn and the dataset's "
-                f"constructor, or run with num_workers=0 to see the error in this process."
+            name, text = (
+                "WorkerDied",
+                (
+                    f"DataLoader worker exited unexpectedly: a worker died {trouble.tries} times in a row without "
+                    f"finishing anything; the last one {trouble.cause}. Look at worker_init_fn and the dataset's "
+                    f"constructor, or run with num_workers=0 to see the error in this process."
+                ),
             )
         case "stream":
-            name, text = "WorkerDied", (
-                f"DataLoader worker exited unexpectedly while it iterated an iterable dataset ({trouble.cause}). What "
-                f"it had not yielded is lost: an iterable dataset cannot be asked again. Give the dataset state_dict() "
-                f"and load_state_dict(), or use a map-style dataset."
+            name, text = (
+                "WorkerDied",
+                (
+                    f"DataLoader worker exited unexpectedly while it iterated an iterable dataset ({trouble.cause}). What "
+                    f"it had not yielded is lost: an iterable dataset cannot be asked again. Give the dataset state_dict() "
+                    f"and load_state_dict(), or use a map-style dataset."
+                ),
             )
         case "memory":
-            name, text = "ArenaFull", (
-                f"batch {batch} of epoch {epoch} needs {trouble.need_bytes:,} bytes of shared memory, which do not fit "
-                f"into {trouble.limit_bytes:,} beside the batches that you hold. Raise slab_bytes, lower batch_size, or "
-                f"let go of batches earlier."
+            name, text = (
+                "ArenaFull",
+                (
+                    f"batch {batch} of epoch {epoch} needs {trouble.need_bytes:,} bytes of shared memory, which do not fit "
+                    f"into {trouble.limit_bytes:,} beside the batches that you hold. Raise slab_bytes, lower batch_size, or "
+                    f"let go of batches earlier."
+                ),
             )
         case _:
-            name, text = "SampleError", (
-                f"every sample of batch {batch} of epoch {epoch} failed; loader.skipped() lists them with their errors. "
-                f"A batch is never left out, so that all ranks deliver equally many."
+            name, text = (
+                "SampleError",
+                (
+                    f"every sample of batch {batch} of epoch {epoch} failed; loader.skipped() lists them with their errors. "
+                    f"A batch is never left out, so that all ranks deliver equally many."
+                ),
             )
     return b"J" + json.dumps({"type": name, "text": text}).encode()
 

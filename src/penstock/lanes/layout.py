@@ -72,7 +72,7 @@ def describe(sample: Any) -> Layout | None:
     """The layout of a batch of such samples, or None where torch's own collate must do it."""
     try:
         batch = default_collate([sample])
-    except Exception:
+    except Exception:  # noqa: BLE001 - torch will say the same when it collates the whole batch
         return None
     root = describe_node(sample, batch)
     return None if root is None else Layout(root)
@@ -99,7 +99,9 @@ def describe_node(sample: Any, batch: Any) -> Leaf | Node | None:
     return None
 
 
-def describe_children(kind: Any, keys: tuple[Any, ...], samples: list[Any], batches: list[Any]) -> Node | None:
+def describe_children(
+    kind: Any, keys: tuple[Any, ...], samples: list[Any], batches: list[Any]
+) -> Node | None:
     if not samples or len(samples) != len(batches):
         return None
     children = [describe_node(sample, batch) for sample, batch in zip(samples, batches, strict=True)]
@@ -174,7 +176,12 @@ def write_tensor(leaf: Leaf, size: int, lane: memoryview) -> Write:
     dtype, shape = leaf.dtype, torch.Size(leaf.shape)
 
     def write(value: Any, slot: int) -> None:
-        if type(value) is not torch.Tensor or value.dtype is not dtype or value.shape != shape or not is_plain(value):
+        if (
+            type(value) is not torch.Tensor
+            or value.dtype is not dtype
+            or value.shape != shape
+            or not is_plain(value)
+        ):
             raise Mismatch
         slots[slot].copy_(value)
 
@@ -194,7 +201,7 @@ def write_array(leaf: Leaf, size: int, lane: memoryview) -> Write:
     return write
 
 
-def write_scalar(leaf: Leaf, size: int, lane: memoryview) -> Write:
+def write_scalar(leaf: Leaf, _: int, lane: memoryview) -> Write:
     numbers = np.frombuffer(lane, dtype=numpy_dtype(leaf.dtype))
     kind = leaf.type
 
@@ -246,7 +253,9 @@ def read_batch(layout: Layout, size: int, offset: int, lease: Callable[[int, int
     return read_node(layout.root, size, iter([offset + at for at in starts]), lease)
 
 
-def read_node(node: Leaf | Node, size: int, starts: Iterator[int], lease: Callable[[int, int], memoryview]) -> Any:
+def read_node(
+    node: Leaf | Node, size: int, starts: Iterator[int], lease: Callable[[int, int], memoryview]
+) -> Any:
     if isinstance(node, Leaf):
         view = lease(next(starts), node.nbytes * size)
         if node.kind == "text":

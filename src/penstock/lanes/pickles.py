@@ -59,10 +59,18 @@ class Packer(ForkingPickler):
         if nbytes and self._arena[0] <= start and start + nbytes <= self._arena[1]:
             return Ref(False, start - self._arena[0], True, nbytes, tensor.dtype, shape, stride)
         flat = torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8) if nbytes else None
-        return self._put(False, nbytes, memoryview(flat.numpy()) if flat is not None else None, tensor.dtype, shape, stride)
+        return self._put(
+            False, nbytes, flat.numpy().data if flat is not None else None, tensor.dtype, shape, stride
+        )
 
     def _put(
-        self, array: bool, nbytes: int, data: memoryview | None, dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...]
+        self,
+        array: bool,
+        nbytes: int,
+        data: memoryview | None,
+        dtype: Any,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
     ) -> Ref:
         ref = Ref(array, self.nbytes, False, nbytes, dtype, shape, stride)
         if data is not None:
@@ -153,7 +161,7 @@ def is_portable(obj: Any) -> bool:
 
 
 def raw(array: np.ndarray[Any, Any]) -> memoryview | None:
-    return memoryview(array.reshape(-1).view(np.uint8)) if array.nbytes else None
+    return array.reshape(-1).view(np.uint8).data if array.nbytes else None
 
 
 def dumps(obj: object) -> bytes:
@@ -161,7 +169,7 @@ def dumps(obj: object) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    return pickle.loads(data)
+    return pickle.loads(data)  # noqa: S301 - from our own processes, over a private socket
 
 
 def pack_keys(keys: list[Any]) -> tuple[int, bytes]:

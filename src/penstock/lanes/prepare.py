@@ -25,7 +25,7 @@ class Where(NamedTuple):
     """Samples `start`, `start + 1`, … of one batch, and where they stand in the epoch."""
 
     epoch: int
-    index: int
+    batch: int
     first: int
     stride: int
     start: int
@@ -91,7 +91,7 @@ class Skip(NamedTuple):
 @dataclass(slots=True)
 class Preparer:
     recipe: Recipe
-    on_sample: Callable[[int], None] = lambda ordinal: None
+    on_sample: Callable[[int], None] = lambda _: None
     """Told which sample of the batch begins, so that a death can be blamed on it."""
     lane: str = "this process"
     skips: list[Skip] = field(default_factory=list)
@@ -136,7 +136,14 @@ class Preparer:
             other = self._replacement(where, position, key) if self.recipe.on_error == "replace" else None
             if self.recipe.on_error == "replace" and other is None:
                 raise
-            skip = Skip(ordinal, where.epoch, position, repr(key), f"{type(exc).__name__}: {exc}", other and repr(other[0]))
+            skip = Skip(
+                ordinal,
+                where.epoch,
+                position,
+                repr(key),
+                f"{type(exc).__name__}: {exc}",
+                other and repr(other[0]),
+            )
             self.skips.append(skip)
             if other is not None:
                 yield ordinal, other[1]
@@ -154,7 +161,7 @@ class Preparer:
             seed_all(self.stream(where.epoch).sample(position, other))
             try:
                 return other, self.recipe.dataset[other]
-            except Exception:
+            except Exception:  # noqa: BLE001, S112 - a replacement that fails too is not worth a report of its own
                 continue
         return None
 
@@ -170,7 +177,7 @@ class Preparer:
             return self.collate(where, next(sample for _, sample in self.samples(where, keys)))
         samples = [sample for _, sample in self.samples(where, keys)]
         if not samples and keys:
-            raise SampleError(keys[0], "prepare", self.lane, f"every sample of batch {where.index} failed")
+            raise SampleError(keys[0], "prepare", self.lane, f"every sample of batch {where.batch} failed")
         return self.collate(where, samples)
 
 

@@ -6,7 +6,6 @@ does, or to re-raise a user's exception by torch's rules (same type where its co
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from torch._utils import ExceptionWrapper
@@ -18,15 +17,13 @@ __all__ = ["ExceptionWrapper", "enter_worker", "numpy_worker_seed", "wrap_except
 
 def enter_worker(worker: int, workers: int, seed: int, dataset: Any) -> None:
     """Make `get_worker_info()` answer as in torch's worker."""
-    facts = {"id": worker, "num_workers": workers, "seed": seed, "dataset": dataset}
-    fields = {field.name for field in dataclasses.fields(WorkerInfo)} if dataclasses.is_dataclass(WorkerInfo) else facts
-    _utils.worker._worker_info = WorkerInfo(**{name: facts[name] for name in facts if name in fields})
+    _utils.worker._worker_info = WorkerInfo(id=worker, num_workers=workers, seed=seed, dataset=dataset)
 
 
 def numpy_worker_seed(base_seed: int, worker: int) -> Any:
-    return _utils.worker._generate_state(base_seed, worker)
+    return _utils.worker._generate_state(base_seed, worker)  # type: ignore[no-untyped-call]
 
 
 def wrap_exception(where: str) -> ExceptionWrapper:
     """The exception being handled, with its traceback as text, ready to cross processes."""
-    return ExceptionWrapper(where=where)
+    return ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]

@@ -55,8 +55,8 @@ class Msg(IntEnum):
     LOST = 56
 
 
-ASSIGN = Struct("<qqqqqqqiiiiBBBx")
-"""task, seq, epoch, first position, stride, offset, batch number in the epoch, start, count, size, layout, kind,
+ASSIGN = Struct("<qqqqqqqiiiBBBx")
+"""task, seq, epoch, first position, stride, offset, batch number in the epoch, start, size, layout, kind,
 key kind, poisoned; then the offsets of parts (collate) or the task's keys."""
 PLACE = Struct("<qqi")
 """task, offset, layout"""
@@ -91,7 +91,7 @@ class Fed(NamedTuple):
     """Position of its first sample in the epoch's global order."""
     stride: int
     """Distance between the positions of neighbouring samples: the number of ranks."""
-    index: int
+    batch: int
     """Number of the batch in its epoch."""
     size: int
     key_kind: int

@@ -48,9 +48,8 @@ class WorkerSpec:
 class Job(NamedTuple):
     task: int
     seq: int
-    kind: int
+    kind: Kind
     size: int
-    count: int
     offset: int
     layout: int
     poisoned: bool
@@ -96,8 +95,10 @@ class Worker:
             if self.spec.init_fn is not None:
                 self.spec.init_fn(self.id)
             self.restart()
-        except Exception:
-            self.channel.send(Msg.INIT_FAILED, b"P" + dumps((self._wrapped(), f"while worker {self.id} started")))
+        except Exception:  # noqa: BLE001 - the user's code; its error is sent on
+            self.channel.send(
+                Msg.INIT_FAILED, b"P" + dumps((self._wrapped(), f"while worker {self.id} started"))
+            )
         else:
             self.channel.send(Msg.UP)
 
@@ -170,7 +171,7 @@ class Worker:
                 step()
             except Stopped as stopped:
                 raise stopped.original from None
-        except Exception:
+        except Exception:  # noqa: BLE001 - the user's code; its error is sent on
             ordinal = max(0, self.row[Board.ORDINAL])
             note = f"in worker {self.id}" if job is None else failure_note(job, ordinal, self.id)
             blob = b"P" + dumps_error(self._wrapped(), note)
@@ -228,7 +229,7 @@ class Worker:
                     self._mismatch(job, self.layouts[number], sample)
                     raise
 
-        self.pending[job.task] = Pending(job, write, took_ns, self._dropped(job))
+        self.pending[job.task] = Pending(job, write, took_ns, self._dropped())
         self.channel.send(Msg.PREPARED, wire.PREPARED.pack(job.task, 0, 1), packed)
 
     def _parts(self, job: Job) -> None:
@@ -296,7 +297,7 @@ class Worker:
         def write(offset: int, _: int) -> None:
             packed.write(self.arena.view[offset : offset + packed.nbytes])
 
-        self.pending[job.task] = Pending(job, write, took_ns, self._dropped(job))
+        self.pending[job.task] = Pending(job, write, took_ns, self._dropped())
         self.channel.send(Msg.PREPARED, wire.PREPARED.pack(job.task, packed.nbytes, 0))
 
     def _write_pending(self, pending: Pending, offset: int, layout: int) -> None:
@@ -312,7 +313,7 @@ class Worker:
 
     def _done(self, job: Job, took_ns: int, dropped: tuple[int, ...] | None = None) -> None:
         if dropped is None:
-            dropped = self._dropped(job)
+            dropped = self._dropped()
         holds = bool(self.held) and any(lease() is not None for lease in self.held.get(job.task, ()))
         if not holds:
             self.held.pop(job.task, None)
@@ -322,7 +323,7 @@ class Worker:
             np.array(dropped, dtype=np.int32).tobytes() if dropped else b"",
         )
 
-    def _dropped(self, job: Job) -> tuple[int, ...]:
+    def _dropped(self) -> tuple[int, ...]:
         return tuple(skip.ordinal for skip in self.preparer.skips if skip.replaced_by is None)
 
     def _let_go(self) -> None:
@@ -350,12 +351,12 @@ class Worker:
 
 
 def parse_job(payload: bytes) -> Job:
-    (task, seq, epoch, first, stride, offset, index, start, count, size, layout, kind, key_kind, poisoned) = (
+    (task, seq, epoch, first, stride, offset, batch, start, size, layout, kind, key_kind, poisoned) = (
         wire.ASSIGN.unpack_from(payload)
     )
-    where = Where(epoch, index, first, stride, start)
+    where = Where(epoch, batch, first, stride, start)
     tail = payload[wire.ASSIGN.size :]
-    return Job(task, seq, kind, size, count, offset, layout, bool(poisoned), where, key_kind, tail)
+    return Job(task, seq, Kind(kind), size, offset, layout, bool(poisoned), where, key_kind, tail)
 
 
 def pack_layout(layout: Layout) -> bytes:
@@ -366,13 +367,13 @@ def pack_layout(layout: Layout) -> bytes:
 def failure_note(job: Job, ordinal: int, worker: int) -> str:
     if job.kind in (Kind.COLLATE, Kind.STREAM):
         stage = "collate" if job.kind == Kind.COLLATE else "stream"
-        return f"penstock: batch {job.where.index} of epoch {job.where.epoch} failed in '{stage}' on worker {worker}"
+        return f"penstock: batch {job.where.batch} of epoch {job.where.epoch} failed in '{stage}' on worker {worker}"
     keys = unpack_keys(job.key_kind, job.tail)
     at = ordinal - job.where.start
     key = repr(keys[at]) if 0 <= at < len(keys) else "?"
     return (
         f"penstock: sample {key} (position {job.where.position(ordinal)} of epoch {job.where.epoch}, batch "
-        f"{job.where.index}) failed in 'prepare' on worker {worker}"
+        f"{job.where.batch}) failed in 'prepare' on worker {worker}"
     )
 
 

@@ -48,14 +48,16 @@ class Counters:
     skipped: int = 0
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     trace: bool = False
-    spans: deque[tuple[int, int, int, int, int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
+    spans: deque[tuple[int, int, int, int, int, int, int]] = field(
+        default_factory=lambda: deque(maxlen=SPANS)
+    )
     """(worker, kind, batch, epoch, end ns, duration ns, samples) of finished tasks."""
     wait_spans: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
     """(begin s, end s, samples) of each `next()`."""
 
     read: Callable[[], Live] | None = None
     """Reads the engine that runs now, if one does."""
-    past: Live = Live()
+    past: Live = field(default_factory=Live)
     """Sums over engines that have ended."""
 
     def attach(self, read: Callable[[], Live]) -> None:
@@ -102,7 +104,7 @@ class Counters:
         self.restarts += "it is replaced" in text
 
     def span(self, *facts: Any) -> None:
-        self.spans.append(facts)  # type: ignore[arg-type]
+        self.spans.append(facts)
 
 
 def added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

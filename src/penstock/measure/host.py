@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -19,7 +20,13 @@ def own_cgroup(controller: str) -> list[Path]:
         return []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        root = CGROUP / controller if controller in controllers.split(",") else CGROUP if not controllers else None
+        root = (
+            CGROUP / controller
+            if controller in controllers.split(",")
+            else CGROUP
+            if not controllers
+            else None
+        )
         if root is None or not root.exists():
             continue
         parts = [part for part in path.split("/") if part and part != ".."]
@@ -106,7 +113,5 @@ def process_state(pid: int) -> str:
 
 def name_process(name: str) -> None:
     """The name that `ps` and `top` show (15 characters)."""
-    try:
+    with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name[:15])
-    except OSError:
-        pass

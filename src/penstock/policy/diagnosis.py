@@ -26,8 +26,10 @@ def diagnose(stats: Mapping[str, Any], *, cores: int) -> str:
     busy = sum(stats["worker_busy_s"]) / max(1e-9, workers * stats["elapsed_s"])
     where = f"{workers} workers on {cores} cores, busy {busy:.0%} of the time"
     if busy < 0.5:
-        return f"{waits}, yet {where}: look at the first batch, slow samples or the disk before adding workers."
-    # Preparation needs workers × busy worker-seconds per second of the run; without waiting the run would take
+        return (
+            f"{waits}, yet {where}: look at the first batch, slow samples or the disk before adding workers."
+        )
+    # Preparation needs workers * busy worker-seconds per second of the run; without waiting the run would take
     # (1 - share) of its time, so that much work must fit into the shorter time.
     needed = workers * busy / max(1e-9, 1 - share)
     more = max(1, round(needed + 0.49) - workers)

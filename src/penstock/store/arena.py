@@ -12,6 +12,7 @@ import logging
 import mmap
 import os
 import tempfile
+from pathlib import Path
 
 from penstock.errors import ArenaFull
 from penstock.store.extents import aligned
@@ -19,6 +20,7 @@ from penstock.store.extents import aligned
 log = logging.getLogger(__name__)
 
 SMALLEST = 64 << 20
+SHARED = "/dev/shm"  # noqa: S108 - files there are unlinked as soon as they are made
 FIELDS = 16
 """Counters per worker on the board (see `Board`)."""
 
@@ -91,10 +93,12 @@ def anonymous_file() -> int:
     try:
         return os.memfd_create("penstock", os.MFD_CLOEXEC)
     except (OSError, AttributeError) as exc:
-        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        log.warning("memfd_create is denied (%s): batches use unlinked files in %s instead", exc, folder or "TMPDIR")
+        folder = SHARED if os.access(SHARED, os.W_OK) else None
+        log.warning(
+            "memfd_create is denied (%s): batches use unlinked files in %s instead", exc, folder or "TMPDIR"
+        )
         fd, path = tempfile.mkstemp(prefix="penstock-", dir=folder)
-        os.unlink(path)
+        Path(path).unlink()
         return fd
 
 
