@@ -193,7 +193,7 @@ class EngineIterator:
             self._ended = True
             self._open = {seq: self._open[seq] for seq, _, _ in self._ready}
         elif kind == Msg.WARN:
-            self._counters.warned(payload.decode())
+            self._counters.warned(payload.decode(), time.monotonic())
             log.warning("%s", payload.decode())
         elif kind == Msg.STARVED:
             self._session.give_back()

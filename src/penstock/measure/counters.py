@@ -37,8 +37,10 @@ class Counters:
     workers: int = 0
     batches: int = 0
     samples: int = 0
-    first_s: float = 0.0
+    elapsed_s: float = 0.0
+    """Time within epochs, up to the newest batch; what passes between an epoch's last batch and the next does not count."""
     last_s: float = 0.0
+    """When the newest epoch began or the newest batch was delivered."""
     wait_s: float = 0.0
     waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
     """The newest waits, one per batch."""
@@ -52,8 +54,10 @@ class Counters:
         default_factory=lambda: deque(maxlen=SPANS)
     )
     """(worker, kind, batch, epoch, end ns, duration ns, samples) of finished tasks."""
-    wait_spans: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
-    """(begin s, end s, samples) of each `next()`."""
+    wait_spans: deque[tuple[float, float, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
+    """(begin s, end s, samples, batches ready behind it) of each `next()`."""
+    moments: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=WARNINGS))
+    """(at s, what) of lost workers and the like."""
 
     read: Callable[[], Live] | None = None
     """Reads the engine that runs now, if one does."""
@@ -61,6 +65,8 @@ class Counters:
     """Sums over engines that have ended."""
 
     def attach(self, read: Callable[[], Live]) -> None:
+        """An engine starts. One that was dropped without a word keeps its sums too."""
+        self.detach()
         self.read = read
 
     def detach(self) -> None:
@@ -83,9 +89,7 @@ class Counters:
         )
 
     def begin(self, at_s: float) -> None:
-        """An epoch starts; idle time between epochs does not count."""
-        if not self.first_s:
-            self.first_s = at_s
+        """An epoch starts."""
         self.last_s = at_s
 
     def delivered(self, began_s: float, at_s: float, samples: int, ready: int) -> None:
@@ -93,14 +97,14 @@ class Counters:
         self.samples += samples
         self.wait_s += at_s - began_s
         self.waits_s.append(at_s - began_s)
+        self.elapsed_s += at_s - (self.last_s or began_s)
         self.last_s, self.ready_depth = at_s, ready
-        if not self.first_s:
-            self.first_s = began_s
         if self.trace:
-            self.wait_spans.append((began_s, at_s, samples))
+            self.wait_spans.append((began_s, at_s, samples, ready))
 
-    def warned(self, text: str) -> None:
+    def warned(self, text: str, at_s: float) -> None:
         self.warnings.append(text)
+        self.moments.append((at_s, text))
         self.restarts += "it is replaced" in text
 
     def span(self, *facts: Any) -> None:
@@ -114,16 +118,15 @@ def added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
 def as_stats(counters: Counters, *, engine: str, epoch: int) -> dict[str, Any]:
     """The numbers that `loader.stats()` shows."""
     live = counters.live()
-    elapsed = max(0.0, counters.last_s - counters.first_s)
     busy = added(added(live.prepare_ns, live.write_ns), live.collate_ns)
     return {
         "engine": engine,
         "epoch": epoch,
         "batches": counters.batches,
         "samples": counters.samples,
-        "elapsed_s": elapsed,
+        "elapsed_s": counters.elapsed_s,
         "wait_s": counters.wait_s,
-        "wait_share": counters.wait_s / elapsed if elapsed else 0.0,
+        "wait_share": counters.wait_s / counters.elapsed_s if counters.elapsed_s else 0.0,
         "workers": counters.workers,
         "worker_pids": list(live.worker_pids),
         "agent_pid": live.agent_pid,

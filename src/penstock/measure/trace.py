@@ -1,36 +1,74 @@
-"""A run as a Chrome/Perfetto trace: one row per worker, one for the consumer's waits. Opens in ui.perfetto.dev."""
+"""A run as a Chrome/Perfetto trace: a row for the training loop's waits, one per worker. Opens in ui.perfetto.dev.
+
+Rule 1: times are microseconds of the monotonic clock and the process id is the training process's, so the traces of several
+        ranks of one machine can be joined into one.
+Rule 2: the file appears whole or not at all; a reader never sees half of it.
+
+`cat` says what an event is: `task`, `wait`, or `fault` for a lost worker and the like.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from penstock.measure.counters import Counters
 
 KINDS = ("prepare", "prepare part", "collate", "prepare batch", "stream")
+"""Names of the kinds of task, by number."""
+TRAINING = 0
+"""The row of the training loop; worker n has row n + 1."""
 
 
-def trace_events(counters: Counters) -> list[dict[str, Any]]:
-    """Events in the Trace Event Format; times in microseconds of the monotonic clock."""
-    events: list[dict[str, Any]] = [named("process_name", 0, "penstock"), named("thread_name", 0, "training")]
-    events += [named("thread_name", worker + 1, f"worker {worker}") for worker in range(counters.workers)]
+def trace_events(counters: Counters, pid: int = 0) -> list[dict[str, Any]]:
+    """Events in the Trace Event Format."""
+    return [{**event, "pid": pid} for event in _events(counters)]
+
+
+def _events(counters: Counters) -> Iterator[dict[str, Any]]:
+    yield _named("process_name", TRAINING, "penstock")
+    yield _named("thread_name", TRAINING, "training")
+    for worker in range(counters.workers):
+        yield _named("thread_name", worker + 1, f"worker {worker}")
+    # The consumer's thread fills these while another may ask for a trace: a copy holds still.
     for worker, kind, batch, epoch, end_ns, took_ns, samples in list(counters.spans):
         args = {"epoch": epoch, "batch": batch, "samples": samples}
-        events.append(complete(KINDS[kind], worker + 1, (end_ns - took_ns) / 1e3, took_ns / 1e3, args))
-    for begin_s, end_s, samples in list(counters.wait_spans):
-        events.append(complete("wait", 0, begin_s * 1e6, (end_s - begin_s) * 1e6, {"samples": samples}))
-    return events
+        start_us = (end_ns - took_ns) / 1e3
+        yield _complete(KINDS[kind], "task", worker + 1, start_us, took_ns / 1e3, args)
+    for begin_s, end_s, samples, ready in list(counters.wait_spans):
+        took_us = (end_s - begin_s) * 1e6
+        yield _complete("wait", "wait", TRAINING, begin_s * 1e6, took_us, {"samples": samples})
+        yield {"ph": "C", "name": "batches ready", "tid": TRAINING, "ts": _us(end_s * 1e6), "args": {"ready": ready}}  # fmt: skip
+    for at_s, text in list(counters.moments):
+        yield {"ph": "i", "s": "p", "name": text, "cat": "fault", "tid": TRAINING, "ts": _us(at_s * 1e6)}
 
 
-def named(what: str, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": name}}
+def _named(what: str, row: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "tid": row, "args": {"name": name}}
 
 
-def complete(name: str, thread: int, start_us: float, took_us: float, args: dict[str, Any]) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "pid": 0, "tid": thread, "ts": start_us, "dur": took_us, "args": args}
+def _complete(
+    name: str, cat: str, row: int, start_us: float, took_us: float, args: dict[str, Any]
+) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "cat": cat, "tid": row, "ts": _us(start_us), "dur": _us(took_us), "args": args}  # fmt: skip
+
+
+def _us(value: float) -> float:
+    """To the nanosecond: more digits are noise and make the file larger."""
+    return round(value, 3)
 
 
 def write_trace(path: str | os.PathLike[str], counters: Counters) -> None:
-    Path(path).write_text(json.dumps({"traceEvents": trace_events(counters), "displayTimeUnit": "ms"}))
+    target = Path(path)
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        part.write_text(
+            json.dumps({"displayTimeUnit": "ms", "traceEvents": trace_events(counters, os.getpid())}), "utf-8"
+        )
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
