@@ -44,7 +44,7 @@ class Options:
     task_size: int
     """Samples per task; 0 chooses by measured cost."""
     prefetch_batches: int | None
-    """Batches asked for ahead; None means prefetch_factor × num_workers, as in torch."""
+    """Batches asked for ahead; None means prefetch_factor * num_workers, as in torch."""
     hang_s: float
     """Seconds of silence after which a worker is replaced; 0 only warns."""
     on_error: str

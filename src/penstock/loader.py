@@ -28,6 +28,7 @@ from penstock.engine.iterator import EngineIterator
 from penstock.engine.progress import Run, check_state, fresh_state, resume_plan
 from penstock.engine.replay import SamplerReplay
 from penstock.engine.shard import ShardSampler, resolve_shard, shared_seed
+from penstock.engine.streams import resumed_streams
 from penstock.errors import ConfigError, TooManySkipped
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
 from penstock.measure import host
@@ -36,6 +37,8 @@ from penstock.plan.epoch import EpochPlan
 from penstock.policy.diagnosis import diagnose
 from penstock.policy.workers import auto_workers
 
+EXTRAS = ("generator", "sampler", "sampler_epoch", "workers", "last_worker")
+"""Parts of a state that belong to the user's sampler or dataset."""
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -209,25 +212,45 @@ class DataLoader(TorchDataLoader[T_co]):
             raise ConfigError(
                 "on_error needs a map-style dataset: an iterable one cannot go on behind a failure"
             )
+        states, _ = resumed_streams(self._resume, 0)
         run, asks = self._begin(lazily=True)
         recipe = self._recipe(run.seed)
-        prepare = (
-            prepare_next(Streamer(recipe, self.drop_last))
-            if self._streams
-            else prepare_keyed(recipe, self._on_skip)
-        )
+        if self._streams:
+            prepare = prepare_next(Streamer(recipe, self.drop_last, (states or {}).get(0)))
+        else:
+            prepare = prepare_keyed(recipe, self._on_skip)
         iterator = self._to_device(InlineIterator(prepare, asks, self._counters))
         iterator.on_delivered, iterator.on_end = run.deliver, lambda: self._finish(run)
+        self._fast_forward(iterator, run)
         return iterator
 
+    def _fast_forward(self, iterator: Any, run: Run) -> None:
+        """An iterable dataset that cannot say where it stood is iterated again; what was delivered is thrown away."""
+        skip = run.delivered if self._streams and "workers" not in run.extra else 0
+        if skip:
+            warnings.warn(
+                f"resuming an iterable dataset without state_dict(): {skip} batches are prepared again and thrown away",
+                stacklevel=3,
+            )
+        for _ in range(skip):
+            if iterator.pull() is None:
+                break
+
     def _new_engine(self) -> Any:
-        self._base_seed = self._draw()
-        self._settle_seed(self._base_seed)
+        base_seed = self._draw()
+        self._settle_seed(base_seed)
         iter(
             self._index_sampler
         )  # torch's iterator calls this twice, and a user's sampler may count or draw there
         engine = EngineIterator(
-            blueprint_of(self, self._options, self._recipe(self._seed), self._base_seed, local_world()),
+            blueprint_of(
+                self,
+                self._options,
+                self._recipe(self._seed),
+                base_seed=base_seed,
+                local_world=local_world(),
+                resume=self._resume,
+            ),
             window=self._window,
             timeout_s=self.timeout,
             counters=self._counters,
@@ -247,6 +270,7 @@ class DataLoader(TorchDataLoader[T_co]):
             run, asks = self._begin(lazily=False)
             self._bind(engine, run)
             engine.begin(asks, run.epoch)
+            self._fast_forward(engine, run)
         except BaseException:
             engine.close()
             raise
@@ -350,7 +374,7 @@ class DataLoader(TorchDataLoader[T_co]):
             run.total = run.plan.batches
         elif state is not None:
             run.delivered, run.beyond = state["batches"], set(state["beyond"])
-            run.extra = {key: state[key] for key in ("generator", "sampler", "sampler_epoch") if key in state}
+            run.extra = {key: state[key] for key in EXTRAS if key in state}
         self._run = run
         return run
 
@@ -363,8 +387,8 @@ class DataLoader(TorchDataLoader[T_co]):
         if run.order == "planned":
             return run, self._planned_asks(run)
         if run.order == "streamed":
-            run.total = None
-            return run, streamed(self.batch_size or 1, epoch=run.epoch)
+            start = run.delivered if "workers" in run.extra else 0
+            return run, streamed(self.batch_size or 1, epoch=run.epoch, start=start)
         replay = SamplerReplay(self._index_sampler, self.sampler, self.generator, run)
         return run, replay.asks(auto_collation=self._auto_collation)
 

@@ -280,11 +280,11 @@ class Agent:
             self.happen(ev.Done(worker, task, took_ns / 1e9, now, bool(holds), dropped))
         elif kind == Msg.PREPARED:
             task, nbytes, described = wire.PREPARED.unpack_from(payload)
-            layout = self._layout(hand, payload[wire.PREPARED.size :]) if described else -1
+            layout = self._layout(payload[wire.PREPARED.size :]) if described else -1
             self.happen(ev.Prepared(worker, task, nbytes, layout))
         elif kind == Msg.MISMATCH:
             (task,) = wire.TASK.unpack_from(payload)
-            self.happen(ev.Mismatch(worker, task, self._layout(hand, payload[wire.TASK.size :])))
+            self.happen(ev.Mismatch(worker, task, self._layout(payload[wire.TASK.size :])))
         elif kind == Msg.FAILED:
             task, ordinal = wire.FAILED.unpack_from(payload)
             self.happen(ev.Failed(worker, task, ordinal, payload[wire.FAILED.size :]))
@@ -298,7 +298,7 @@ class Agent:
             (task,) = wire.TASK.unpack(payload)
             self.happen(ANSWERS[Msg(kind)](worker, task))
 
-    def _layout(self, hand: Hand, data: bytes) -> int:
+    def _layout(self, data: bytes) -> int:
         """The number of a layout that a worker describes; new ones are announced to all who need them."""
         items, blob = wire.split_sizes(data)
         number = self.layouts.get(blob)

@@ -13,6 +13,8 @@ from penstock.config import Options
 from penstock.engine.agent import AgentConfig
 from penstock.engine.session import Blueprint
 from penstock.engine.state import CoreConfig
+from penstock.engine.streams import resumed_streams
+from penstock.errors import ConfigError
 from penstock.lanes.kinds import Kind
 from penstock.lanes.prepare import Recipe
 from penstock.lanes.worker import WorkerSpec
@@ -34,16 +36,21 @@ def kind_of(recipe: Recipe, *, streams: bool) -> Kind:
 
 
 def blueprint_of(
-    loader: Any, options: Options, recipe: Recipe, base_seed: int, local_world: int
+    loader: Any,
+    options: Options,
+    recipe: Recipe,
+    *,
+    base_seed: int,
+    local_world: int,
+    resume: dict[str, Any] | None,
 ) -> Blueprint:
     if multiprocessing.current_process().daemon:
         raise AssertionError("daemonic processes are not allowed to have children")
     streams = isinstance(loader.dataset, IterableDataset)
     if streams and options.on_error != "raise":
-        from penstock.errors import ConfigError
-
         raise ConfigError("on_error needs a map-style dataset: an iterable one cannot go on behind a failure")
     limit = options.slab_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=local_world)
+    stream_states, first_lane = resumed_streams(resume, loader.num_workers)
     core = CoreConfig(
         workers=loader.num_workers,
         kind=kind_of(recipe, streams=streams),
@@ -51,6 +58,7 @@ def blueprint_of(
         in_order=loader.in_order,
         limit_bytes=limit,
         base=board_bytes(loader.num_workers),
+        first_lane=first_lane,
         hang_s=options.hang_s or float(loader.timeout),
         poison_raises=options.on_error == "raise",
     )
@@ -68,6 +76,7 @@ def blueprint_of(
         init_fn=loader.worker_init_fn,
         streams=streams,
         drop_last=loader.drop_last,
+        stream_states=stream_states,
     )
     context = loader.multiprocessing_context
     if context is None:

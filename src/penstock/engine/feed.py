@@ -28,7 +28,7 @@ class Ask(NamedTuple):
     keys: list[Any]
     size: int
     state: Any = None
-    """State of a stateful sampler after it gave this batch."""
+    """State of a stateful sampler after it gave this batch; (worker, state) of an iterable dataset."""
 
 
 def planned(plan: EpochPlan, *, base: int = 0, skip: frozenset[int] = frozenset()) -> Iterator[Ask]:
@@ -67,7 +67,7 @@ def sampled(
         position += len(keys)
 
 
-def streamed(size: int, *, epoch: int) -> Iterator[Ask]:
-    """Endless batches of an iterable dataset: its workers say when it ends."""
-    for index in count():
+def streamed(size: int, *, epoch: int, start: int = 0) -> Iterator[Ask]:
+    """Endless batches of an iterable dataset, numbered from `start` on: its workers say when it ends."""
+    for index in count(start):
         yield Ask(epoch, index, index * size, 1, [], size)

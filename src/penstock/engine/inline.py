@@ -20,7 +20,9 @@ from penstock.measure.counters import Counters
 class InlineIterator:
     """`next()` has one batch prepared here, by `prepare`, and counts it."""
 
-    def __init__(self, prepare: Callable[[Ask], Any], asks: Iterator[Ask], counters: Counters) -> None:
+    def __init__(
+        self, prepare: Callable[[Ask], tuple[Any, Any]], asks: Iterator[Ask], counters: Counters
+    ) -> None:
         self._prepare, self._asks, self._counters = prepare, asks, counters
         self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
@@ -31,7 +33,7 @@ class InlineIterator:
         if ask is None:
             return None
         try:
-            batch = self._prepare(ask)
+            batch, state = self._prepare(ask)
         except StopIteration:
             return None
         except Exception:
@@ -39,7 +41,7 @@ class InlineIterator:
             self.on_delivered(ask)
             raise
         self._counters.delivered(began, time.monotonic(), ask.size, 0)
-        return ask, Outcome(batch, b"")
+        return ask if state is None else ask._replace(state=state), Outcome(batch, b"")
 
     def __iter__(self) -> InlineIterator:
         return self
@@ -54,15 +56,17 @@ class InlineIterator:
         return outcome.batch
 
 
-def prepare_keyed(recipe: Recipe, on_skip: Callable[[dict[str, Any]], None]) -> Callable[[Ask], Any]:
+def prepare_keyed(
+    recipe: Recipe, on_skip: Callable[[dict[str, Any]], None]
+) -> Callable[[Ask], tuple[Any, Any]]:
     """Prepares batches of a map-style dataset."""
     preparer = Preparer(recipe)
 
-    def prepare(ask: Ask) -> Any:
+    def prepare(ask: Ask) -> tuple[Any, Any]:
         where = Where(ask.epoch, ask.batch, ask.first, ask.stride, 0)
         try:
             with generators_kept():
-                return preparer.whole(where, ask.keys)
+                return preparer.whole(where, ask.keys), None
         except Stopped as stopped:
             raise stopped.original from None
         finally:
@@ -73,6 +77,12 @@ def prepare_keyed(recipe: Recipe, on_skip: Callable[[dict[str, Any]], None]) -> 
     return prepare
 
 
-def prepare_next(streamer: Streamer) -> Callable[[Ask], Any]:
-    """Takes batches off an iterable dataset, with the process's own generators."""
-    return lambda ask: streamer.next_batch(ask.size)
+def prepare_next(streamer: Streamer) -> Callable[[Ask], tuple[Any, Any]]:
+    """Takes batches off an iterable dataset, with the process's own generators, and its state if it has one."""
+
+    def prepare(ask: Ask) -> tuple[Any, Any]:
+        batch = streamer.next_batch(ask.size)
+        state = streamer.state()
+        return batch, None if state is None else (0, state)
+
+    return prepare

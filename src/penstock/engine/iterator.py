@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from penstock.engine.feed import Ask
 from penstock.engine.leases import without
 from penstock.engine.session import AgentGone, Blueprint, Session
+from penstock.engine.streams import Stream
 from penstock.engine.troubles import unword
 from penstock.errors import AgentDied
 from penstock.lanes import wire
@@ -69,6 +70,7 @@ class EngineIterator:
         self._ended = False
         self._broken = False
         self._restarts = 0
+        self._stream = Stream(blueprint)
         self._session: Session | None = None
         self._closer: weakref.finalize[..., Any] | None = None
         self._start()
@@ -134,15 +136,20 @@ class EngineIterator:
         if frame is None:
             return None
         seq, kind, payload = frame
+        error = payload[wire.SEQ.size :] if kind == Msg.ERROR else b""
+        if self._stream.lost_worker(error):
+            self._restart("lost a worker")
+            return self.pull()
         ask = self._open.pop(seq)
         self._restarts = 0
         self._ask()
-        failed = kind == Msg.ERROR
-        outcome = (
-            Outcome(None, payload[wire.SEQ.size :]) if failed else Outcome(self._batch(payload, ask), b"")
-        )
-        self._counters.delivered(began, time.monotonic(), 0 if failed else ask.size, len(self._ready))
-        return ask, outcome
+        batch: Any = None if error else self._batch(payload, ask)
+        if self._stream.on and not error:
+            batch, worker, state = batch
+            self._stream.advance(worker, state)
+            ask = ask if state is None else ask._replace(state=(worker, state))
+        self._counters.delivered(began, time.monotonic(), 0 if error else ask.size, len(self._ready))
+        return ask, Outcome(batch, error)
 
     def __iter__(self) -> EngineIterator:
         return self
@@ -230,7 +237,7 @@ class EngineIterator:
     # ---- life
 
     def _start(self) -> None:
-        session = self._session = Session(self._blueprint)
+        session = self._session = Session(self._stream.resumed(self._blueprint))
         self._counters.attach(session.live)
         self._closer = weakref.finalize(self, session.close)
         self._broken = False
@@ -246,6 +253,11 @@ class EngineIterator:
                 f"the agent (pid {pid}) {how}; it was started {self._restarts} times without delivering a batch. Look "
                 f"at the messages above and at memory limits, or run with num_workers=0."
             )
+        if self._stream.on and not self._stream.resumable:
+            raise AgentDied(
+                f"the agent (pid {pid}) {how} while its workers iterated an iterable dataset. What they had not yielded is "
+                f"lost: give the dataset state_dict() and load_state_dict(), or use a map-style dataset."
+            )
         if how != "was interrupted":
             log.warning("the agent (pid %s) %s; a new one goes on from the last delivered batch", pid, how)
         self._counters.agent_restarts += 1
@@ -260,12 +272,14 @@ class EngineIterator:
         return self._session is None
 
     def close(self) -> None:
-        """End the agent and the workers; idempotent."""
+        """End the agent and the workers; idempotent. (Lightning knows it as `_shutdown_workers`.)"""
         if self._closer is not None:
             self._counters.detach()
             self._closer()
             self._closer = None
         self._session = None
+
+    _shutdown_workers = close
 
 
 def raise_error(data: bytes) -> None:

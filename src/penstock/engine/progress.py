@@ -44,7 +44,13 @@ class Run:
         while self.delivered in self.beyond:
             self.beyond.discard(self.delivered)
             self.delivered += 1
-        if ask.state is not None:
+        if ask.state is None:
+            return
+        if self.order == "streamed":
+            worker, state = ask.state
+            self.extra.setdefault("workers", {})[str(worker)] = state
+            self.extra["last_worker"] = worker
+        else:
             self.extra["sampler"] = ask.state
 
     @property
@@ -69,8 +75,8 @@ class Run:
         return state
 
     def extra_between(self) -> dict[str, Any]:
-        """What outlives the epoch: not the generator's state at its start."""
-        return {key: value for key, value in self.extra.items() if key != "generator"}
+        """What outlives the epoch: a stateful sampler's own word."""
+        return {key: value for key, value in self.extra.items() if key == "sampler"}
 
 
 def fresh_state(

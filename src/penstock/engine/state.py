@@ -23,6 +23,8 @@ class CoreConfig:
     """Arena bytes that batches may occupy."""
     base: int = 0
     """First arena offset that batches may use."""
+    first_lane: int = 0
+    """Worker that owes the first batch of an iterable dataset (a resumed epoch goes on with the next in turn)."""
     hang_s: float = 0.0
     """Seconds of silence after which a worker is replaced; 0 only warns."""
     poison_raises: bool = True
@@ -64,4 +66,7 @@ class State:
 
 def new_state(config: CoreConfig) -> State:
     lanes = [Lane(worker) for worker in range(config.workers)]
-    return State(config, config.kind, Extents(config.base), lanes, config.base + config.limit_bytes)
+    memory = Extents(config.base)
+    return State(
+        config, config.kind, memory, lanes, config.base + config.limit_bytes, next_lane=config.first_lane
+    )

@@ -181,13 +181,23 @@ class Preparer:
         return self.collate(where, samples)
 
 
+def is_stateful(dataset: Any) -> bool:
+    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+
+
 class Streamer:
     """The batches of one worker's share of an iterable dataset, as torch's fetcher makes them."""
 
-    def __init__(self, recipe: Recipe, drop_last: bool) -> None:
+    def __init__(self, recipe: Recipe, drop_last: bool, state: Any = None) -> None:
         self._recipe, self._drop_last = recipe, drop_last
+        if state is not None:
+            recipe.dataset.load_state_dict(state)
         self._iterator = iter(recipe.dataset)
         self._ended = False
+
+    def state(self) -> Any:
+        """What a stateful dataset (or its iterator) says of where it stands; None of one that cannot say."""
+        return self._recipe.dataset.state_dict() if is_stateful(self._recipe.dataset) else None
 
     def next_batch(self, size: int) -> Any:
         """The next batch; raises StopIteration at the end."""

@@ -43,6 +43,8 @@ class WorkerSpec:
     init_fn: Callable[[int], None] | None
     streams: bool
     drop_last: bool
+    stream_states: dict[int, Any] | None = None
+    """Where each worker's iterable dataset goes on, by its own `state_dict`."""
 
 
 class Job(NamedTuple):
@@ -94,7 +96,7 @@ class Worker:
         try:
             if self.spec.init_fn is not None:
                 self.spec.init_fn(self.id)
-            self.restart()
+            self.restart(first=True)
         except Exception:  # noqa: BLE001 - the user's code; its error is sent on
             self.channel.send(
                 Msg.INIT_FAILED, b"P" + dumps((self._wrapped(), f"while worker {self.id} started"))
@@ -102,10 +104,11 @@ class Worker:
         else:
             self.channel.send(Msg.UP)
 
-    def restart(self) -> None:
+    def restart(self, *, first: bool = False) -> None:
         """A new epoch begins with the same processes: an iterable dataset is iterated anew."""
         if self.spec.streams:
-            self.streamer = Streamer(self.spec.recipe, self.spec.drop_last)
+            state = (self.spec.stream_states or {}).get(self.id) if first else None
+            self.streamer = Streamer(self.spec.recipe, self.spec.drop_last, state)
 
     def run(self) -> None:
         while self.running:
@@ -278,7 +281,7 @@ class Worker:
         took_ns = time.perf_counter_ns() - before
         self.row[Board.PREPARE_NS] += took_ns
         self.row[Board.SAMPLES] += job.size
-        self._offer(job, result, took_ns)
+        self._offer(job, (result, self.id, self.streamer.state()), took_ns)
 
     def _samples(self, job: Job, keys: list[Any]) -> tuple[list[tuple[int, Any]], int]:
         before = time.perf_counter_ns()

@@ -1,0 +1,53 @@
+"""Iterable datasets that can say where they stand (`state_dict`) go on from there: after a resume, or a lost worker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock.engine.session import Blueprint
+from penstock.engine.troubles import unword
+from penstock.errors import StateError, WorkerDied
+from penstock.lanes.kinds import Kind
+from penstock.lanes.prepare import is_stateful
+
+
+def resumed_streams(resume: dict[str, Any] | None, workers: int) -> tuple[dict[int, Any] | None, int]:
+    """Each worker's dataset state, and which worker is next, of a loaded state of an iterable dataset."""
+    states = (resume or {}).get("workers")
+    if states is None or resume is None:
+        return None, 0
+    if max(map(int, states)) >= max(1, workers):
+        raise StateError(
+            f"the state holds an iterable dataset's place in {len(states)} workers, this loader has {workers}: "
+            f"give it as many workers, since each has its own share of the data"
+        )
+    next_worker = (resume["last_worker"] + 1) % max(1, workers)
+    return {int(worker): state for worker, state in states.items()}, next_worker
+
+
+class Stream:
+    """Where the workers of an iterable dataset stand, by what has been delivered; `on` for such datasets only."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        core, spec = blueprint.agent.core, blueprint.spec
+        self.on = core.kind is Kind.STREAM
+        self.resumable = self.on and is_stateful(spec.recipe.dataset)
+        self._states = dict(spec.stream_states or {})
+        self._next = core.first_lane
+        self._workers = core.workers
+
+    def advance(self, worker: int, state: Any) -> None:
+        self._states[worker] = state
+        self._next = (worker + 1) % self._workers
+
+    def lost_worker(self, error: bytes) -> bool:
+        """Whether this error only means that a worker must go on from where its dataset said it was."""
+        return self.resumable and error[:1] == b"J" and isinstance(unword(error), WorkerDied)
+
+    def resumed(self, blueprint: Blueprint) -> Blueprint:
+        if not self.resumable:
+            return blueprint
+        core = replace(blueprint.agent.core, first_lane=self._next)
+        spec = replace(blueprint.spec, stream_states=dict(self._states))
+        return replace(blueprint, agent=replace(blueprint.agent, core=core), spec=spec)
