@@ -191,13 +191,15 @@ class Streamer:
     def __init__(self, recipe: Recipe, drop_last: bool, state: Any = None) -> None:
         self._recipe, self._drop_last = recipe, drop_last
         if state is not None:
-            recipe.dataset.load_state_dict(state)
+            recipe.dataset.load_state_dict(state["dataset"])
         self._iterator = iter(recipe.dataset)
-        self._ended = False
+        self._ended = state is not None and bool(state["ended"])
 
     def state(self) -> Any:
         """What a stateful dataset (or its iterator) says of where it stands; None of one that cannot say."""
-        return self._recipe.dataset.state_dict() if is_stateful(self._recipe.dataset) else None
+        if not is_stateful(self._recipe.dataset):
+            return None
+        return {"dataset": self._recipe.dataset.state_dict(), "ended": self._ended}
 
     def next_batch(self, size: int) -> Any:
         """The next batch; raises StopIteration at the end."""
