@@ -77,11 +77,13 @@ class Raised:
 
     @property
     def crossed_a_process(self) -> bool:
-        return "\nOriginal Traceback" in self.text
+        return "Original Traceback" in self.args
 
     @property
     def original_message(self) -> str:
         """The text of the exception that torch wrapped: what follows its name in the last line that begins with it."""
+        if not self.text.startswith("Caught "):  # its type prints itself in its own way
+            return self.text
         name = self.text.removeprefix("Caught ").split(" ", 1)[0]
         last = list(re.finditer(rf"^(?:[\w.<>]+\.)?{re.escape(name)}(?:: |$)", self.text, re.MULTILINE))[-1]
         return self.text[last.end() :].strip() or name
@@ -233,8 +235,26 @@ def differences(expected: object, actual: object, path: str = "$") -> Iterator[s
 
 
 def _short(value: object) -> str:
-    text = value.rendered if isinstance(value, Raised) else repr(value)
+    text = _in_words(value)
     return text if len(text) <= 1500 else f"{text[:700]} ... {text[-700:]}"
+
+
+def _in_words(described: object) -> str:
+    match described:
+        case Raised():
+            return described.rendered
+        case {"type": kind, "dtype": dtype, "shape": shape, "values": values}:
+            return f"{kind}({values}, {dtype}, {shape})"
+        case {"type": kind, "items": dict() as items}:
+            return f"{kind}({', '.join(f'{key}: {_in_words(item)}' for key, item in items.items())})"
+        case {"type": kind, "items": list() as items}:
+            return f"{kind}({', '.join(_in_words(item) for item in items)})"
+        case [str(), str() as text]:
+            return text
+        case list():
+            return f"[{', '.join(_in_words(item) for item in described)}]"
+        case _:
+            return repr(described)
 
 
 def _exception_differences(expected: Raised, actual: Raised, path: str) -> Iterator[str]:
