@@ -19,9 +19,9 @@ from struct import unpack_from
 from penstock.engine import events as ev
 from penstock.engine.core import CoreConfig, new_state, on_event
 from penstock.engine.events import Action, Event, Kind, Trouble
-from penstock.engine.procs import DUMP_WAIT_S, Hand, open_pidfd
+from penstock.engine.procs import Hand, open_pidfd
 from penstock.engine.record import Recorder
-from penstock.engine.troubles import exit_text, oom_text, word
+from penstock.engine.troubles import apart, exit_text, oom_text, word
 from penstock.lanes import wire
 from penstock.lanes.wire import Channel, Fed, Msg, slice_keys
 from penstock.measure import host
@@ -124,9 +124,9 @@ class Agent:
             case ev.Stop(worker):
                 self._post(self.hands[worker], Msg.STOP)
             case ev.Kill(worker, _):
-                self.hands[worker].kill_at = time.monotonic() + DUMP_WAIT_S
+                self.hands[worker].condemn(time.monotonic())
             case ev.Dump(worker, silent_s):
-                self._dump(self.hands[worker], silent_s)
+                self.hands[worker].ask_stack(time.monotonic(), silent_s)
             case ev.Grow(end):
                 self._grow(end)
             case ev.Starved(seq, need):
@@ -163,6 +163,7 @@ class Agent:
             self.happen(ev.GrowDenied(str(exc)))
         else:
             self.happen(ev.Grown(end))
+            self._post_board()
 
     def _error_bytes(self, fed: Fed, error: ev.Error) -> bytes:
         if isinstance(error, bytes):
@@ -202,7 +203,8 @@ class Agent:
             self.happen(ev.Abort())
             self.fed.clear()
             for hand in self.hands.values():
-                self._post(hand, Msg.RESTART)
+                if not hand.ended:
+                    self._post(hand, Msg.RESTART)
         elif kind == Msg.STUCK:
             self.happen(ev.Stuck(*wire.NEED.unpack(payload)))
         elif kind == Msg.EXITED:
@@ -351,19 +353,15 @@ class Agent:
         if code == -signal.SIGKILL and ooms > self.ooms and not hand.hung:
             cause += oom_text(host.memory_limit(), host.memory_used())
         self.ooms = ooms
-        if trace := hand.crash_text():
-            cause += f"; it was here:\n{trace}\n"
+        if hand.verdict:
+            cause = hand.verdict
+        elif stack := hand.crash_text():
+            cause += f" (stack below)\n{stack}"
         hand.close()
         if code != 0 or not self.state.lanes[hand.id].retiring:
-            self._tell(Msg.WARN, f"worker {hand.id} (pid {hand.pid}) {cause}; it is replaced".encode())
+            what, stack = apart(cause)
+            self._tell(Msg.WARN, f"worker {hand.id} (pid {hand.pid}) {what}; it is replaced{stack}".encode())
         self.happen(ev.WorkerLost(hand.id, task, ordinal, cause, hand.hung))
-
-    def _dump(self, hand: Hand, silent_s: float) -> None:
-        hand.hung = bool(self.config.core.hang_s)
-        hand.ask_stack()
-        if not hand.hung:
-            hand.warn_at = time.monotonic() + DUMP_WAIT_S
-            hand.silent_s = silent_s
 
     def _tick(self, now: float) -> None:
         if now < self.next_tick_s:
@@ -374,13 +372,8 @@ class Agent:
         self._post_board()
         self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT))))
         for hand in list(self.hands.values()):
-            if hand.kill_at is not None and now >= hand.kill_at:
-                hand.kill_at = None
-                hand.kill()
-            if hand.warn_at is not None and now >= hand.warn_at:
-                hand.warn_at = None
-                text = f"worker {hand.id} (pid {hand.pid}) has been silent for {hand.silent_s:.0f} s {hand.where()}"
-                self._tell(Msg.WARN, text.encode())
+            if report := hand.heard_out(now):
+                self._tell(Msg.WARN, report.encode())
         if self.config.worker_memory and now >= self.next_memory_s:
             self.next_memory_s = now + MEMORY_CHECK_S
             self._check_memory()

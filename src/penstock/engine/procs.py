@@ -11,11 +11,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.engine.troubles import user_frames
 from penstock.lanes.wire import Channel
 from penstock.measure.host import DUMP_SIGNAL, process_state
 
 DUMP_WAIT_S = 0.3
 """Time for a worker to write its stack before it is killed or reported."""
+STACK_BYTES = 1 << 16
 
 
 def open_pidfd(pid: int) -> int:
@@ -46,6 +48,8 @@ class Hand:
     kill_at: float | None = None
     warn_at: float | None = None
     silent_s: float = 0.0
+    verdict: str = ""
+    """Why it was killed by us: how long it was silent, and where."""
     dumped: int = 0
 
     def __post_init__(self) -> None:
@@ -60,22 +64,43 @@ class Hand:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
-    def ask_stack(self) -> None:
-        self.dumped = os.fstat(self.crash).st_size
+    def ask_stack(self, now_s: float, silent_s: float) -> None:
+        """Have the worker write down where it is; it is reported when it has had time to."""
+        self.dumped, self.silent_s = os.fstat(self.crash).st_size, silent_s
+        self.warn_at = now_s + DUMP_WAIT_S
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, DUMP_SIGNAL)
 
+    def condemn(self, now_s: float) -> None:
+        """It hangs: kill it when it has had time to say where."""
+        self.hung, self.warn_at, self.kill_at = True, None, now_s + DUMP_WAIT_S
+
+    def heard_out(self, now_s: float) -> str:
+        """When a silent worker has had its time: kill it if it is condemned; what to report if it is not."""
+        if self.kill_at is not None and now_s >= self.kill_at:
+            self.kill_at = None
+            self.verdict = f"was silent for {self.silent_s:.1f} s {self.where()}"
+            self.kill()
+        if self.warn_at is not None and now_s >= self.warn_at:
+            self.warn_at = None
+            return (
+                f"worker {self.id} (pid {self.pid}) has been silent for {self.silent_s:.0f} s {self.where()}"
+            )
+        return ""
+
     def crash_text(self) -> str:
         """What the worker's fault handler wrote, if anything."""
+        return self._written(0)
+
+    def _written(self, start: int) -> str:
         size = os.fstat(self.crash).st_size
-        return os.pread(self.crash, min(size, 16384), max(0, size - 16384)).decode(errors="replace").strip()
+        start = max(start, size - STACK_BYTES)
+        return user_frames(os.pread(self.crash, size - start, start).decode(errors="replace"))
 
     def where(self) -> str:
-        """The newest stack, or why there is none."""
-        size = os.fstat(self.crash).st_size
-        if size > self.dumped:
-            stack = os.pread(self.crash, size - self.dumped, self.dumped).decode(errors="replace").strip()
-            return f"in:\n{stack}"
+        """The newest stack, on lines of its own, or why there is none."""
+        if stack := self._written(self.dumped):
+            return f"(stack below)\n{stack}"
         state = process_state(self.pid)
         return "because it is stopped (SIGSTOP?)" if state in "Tt" else f"and gives no stack (state {state})"
 
@@ -100,6 +125,7 @@ class Hand:
             self.process.join(1.0)
 
     def close(self) -> None:
+        self.kill_at = self.warn_at = None
         self.channel.close()
         for fd in (self.lifeline, self.crash, self.pidfd):
             if fd >= 0:

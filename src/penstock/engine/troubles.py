@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 
 from penstock import errors
 from penstock.engine.events import Trouble
+
+OURS = f"{os.sep}penstock{os.sep}lanes{os.sep}"
 
 
 def exit_text(code: int | None) -> str:
@@ -21,12 +24,33 @@ def exit_text(code: int | None) -> str:
     return f"exited with code {code}"
 
 
+def user_frames(stack: str) -> str:
+    """A stack as the fault handler wrote it, without what lies below the user's code: frames of ours and of the start."""
+    kept: list[str] = []
+    below = False
+    for line in stack.partition("Extension modules:")[0].strip().splitlines():
+        if not line.startswith("  "):
+            below = False
+        elif below or OURS in line:
+            below = True
+            continue
+        kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def apart(cause: str) -> tuple[str, str]:
+    """The sentence of a cause, and its stack as lines to put behind everything else."""
+    what, newline, stack = cause.partition("\n")
+    return what, newline + stack
+
+
 def oom_text(limit_bytes: int, used_bytes: int) -> str:
     return f" (out of memory: the kernel's OOM killer ended it; cgroup limit {limit_bytes:,} bytes, in use {used_bytes:,})"
 
 
 def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -> bytes:
     """The error as the training process will raise it: JSON of its class and text."""
+    cause, stack = apart(trouble.cause)
     sample = f"sample {key} (position {position} of epoch {epoch}, batch {batch})"
     match trouble.kind:
         case "died":
@@ -34,7 +58,7 @@ def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -
                 "WorkerDied",
                 (
                     f"DataLoader worker exited unexpectedly: {sample} took down {trouble.tries} workers; the last one "
-                    f"{trouble.cause}. The other workers were given its work each time. Look at the sample with "
+                    f"{cause}. The other workers were given its work each time. Look at the sample with "
                     f"loader.debug({key}, {epoch}), or leave such samples out with on_error='skip'."
                 ),
             )
@@ -43,8 +67,8 @@ def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -
                 "WorkerHung",
                 (
                     f"{sample} was silent for longer than hang_timeout on {trouble.tries} workers, each of which was "
-                    f"killed and replaced. {trouble.cause} Raise hang_timeout if the sample is merely slow, look at it "
-                    f"with loader.debug({key}, {epoch}), or leave it out with on_error='skip'."
+                    f"killed and replaced; the last one {cause}. Raise hang_timeout if the sample is merely slow, "
+                    f"look at it with loader.debug({key}, {epoch}), or leave it out with on_error='skip'."
                 ),
             )
         case "start":
@@ -52,7 +76,7 @@ def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -
                 "WorkerDied",
                 (
                     f"DataLoader worker exited unexpectedly: a worker died {trouble.tries} times in a row without "
-                    f"finishing anything; the last one {trouble.cause}. Look at worker_init_fn and the dataset's "
+                    f"finishing anything; the last one {cause}. Look at worker_init_fn and the dataset's "
                     f"constructor, or run with num_workers=0 to see the error in this process."
                 ),
             )
@@ -60,7 +84,7 @@ def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -
             name, text = (
                 "WorkerDied",
                 (
-                    f"DataLoader worker exited unexpectedly while it iterated an iterable dataset ({trouble.cause}). What "
+                    f"DataLoader worker exited unexpectedly while it iterated an iterable dataset ({cause}). What "
                     f"it had not yielded is lost: an iterable dataset cannot be asked again. Give the dataset state_dict() "
                     f"and load_state_dict(), or use a map-style dataset."
                 ),
@@ -82,7 +106,7 @@ def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -
                     f"A batch is never left out, so that all ranks deliver equally many."
                 ),
             )
-    return b"J" + json.dumps({"type": name, "text": text}).encode()
+    return b"J" + json.dumps({"type": name, "text": text + stack}).encode()
 
 
 def unword(data: bytes) -> errors.PenstockError:
