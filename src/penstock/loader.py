@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -277,12 +278,13 @@ class DataLoader(TorchDataLoader[T_co]):
         return engine
 
     def _bind(self, engine: Any, run: Run) -> None:
-        keep = self.persistent_workers
+        keep, held = self.persistent_workers, weakref.ref(engine)
 
         def end() -> None:
             self._finish(run)
-            if not keep:
-                engine.close()
+            ended = held()  # a plain reference would keep a dropped iterator, and its processes, until the next gc
+            if ended is not None and not keep:
+                ended.close()
 
         engine.on_delivered, engine.on_end = run.deliver, end
 

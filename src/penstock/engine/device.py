@@ -65,7 +65,10 @@ class Mover:
         self._dtype, self._format, self._pin = dtype, memory_format, pin
         cuda = self.device is not None and self.device.type == "cuda"
         self._stream = torch.cuda.Stream(self.device) if cuda else None  # type: ignore[no-untyped-call]
-        self._pinned: list[tuple[int, int]] = []
+
+    def pin(self, source: Any) -> None:
+        if self._stream is not None and hasattr(source, "pin"):
+            source.pin()
 
     def move(self, batch: Any) -> tuple[Any, Any]:
         """The batch on the device, and an event to wait for (None when it is there already)."""
@@ -205,6 +208,7 @@ class Pump:
                 if outcome.error:
                     self._put(("failed", ask, outcome, None))
                     continue
+                self._mover.pin(self._source)
                 moved, event = self._mover.move(outcome.batch)
                 self._keep_until_copied(outcome.batch, event)
                 del outcome, pulled

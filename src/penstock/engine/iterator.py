@@ -151,6 +151,11 @@ class EngineIterator:
         self._counters.delivered(began, time.monotonic(), 0 if error else ask.size, len(self._ready))
         return ask, Outcome(batch, error)
 
+    def pin(self) -> None:
+        """Pin the batches' memory for copies to a CUDA device."""
+        if self._session is not None:
+            self._session.pin()
+
     def __iter__(self) -> EngineIterator:
         return self
 

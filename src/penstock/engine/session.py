@@ -14,6 +14,7 @@ from typing import Any
 from penstock.engine.agent import AgentConfig
 from penstock.engine.forked import fork_agent
 from penstock.engine.leases import Leases
+from penstock.engine.pinning import Pins
 from penstock.engine.procs import open_pidfd
 from penstock.engine.spawned import SpawnedWorkers, exec_agent
 from penstock.lanes import wire
@@ -47,6 +48,7 @@ class Session:
     def __init__(self, blueprint: Blueprint) -> None:
         self._owner = os.getpid()
         self._closed = False
+        self._pins: Pins | None = None
         self._limit = blueprint.limit_bytes
         workers = blueprint.agent.core.workers
         self.arena = Arena.create(blueprint.limit_bytes, workers)
@@ -76,6 +78,13 @@ class Session:
     def send(self, kind: Msg, *chunks: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.channel.send(kind, *chunks)
+
+    def pin(self) -> None:
+        """Pin the memory that batches lie in, for copies to a CUDA device that we launch ourselves."""
+        if self._pins is None:
+            self._pins = Pins(self.arena)
+        backed: int = self.arena.board.row(self.arena.workers)[Board.BACKED]
+        self._pins.extend(self.arena.base + backed)
 
     def give_back(self) -> None:
         """Tell the agent which batches' memory is free again."""
@@ -175,6 +184,8 @@ class Session:
         if self.spawned is not None:
             self.spawned.close()
         self.channel.close()
+        if self._pins is not None:
+            self._pins.close()
         self.arena.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)

@@ -1,0 +1,46 @@
+"""Pinning the arena: its memory is registered with CUDA as it is backed, so that copies out of it run beside training."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from penstock.store.arena import Arena
+
+log = logging.getLogger(__name__)
+
+
+class Pins:
+    """Registered ranges of one arena. Each range is pinned once and let go at the end."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._start = torch.frombuffer(arena.view[:8], dtype=torch.uint8).data_ptr()
+        self._ranges: list[tuple[int, int]] = []
+        self._end = arena.base
+        self.denied = False
+
+    @property
+    def nbytes(self) -> int:
+        return sum(size for _, size in self._ranges)
+
+    def extend(self, end: int) -> None:
+        """Pin what has been backed since the last call, up to arena offset `end`."""
+        if end <= self._end or self.denied:
+            return
+        address, size = self._start + self._end, end - self._end
+        code = int(torch.cuda.cudart().cudaHostRegister(address, size, 0))  # type: ignore[no-untyped-call]
+        if code:
+            # Locked-memory limits (ulimit -l) or an unusual kernel: copies then go through the driver's own buffers.
+            self.denied = True
+            log.warning("cudaHostRegister of %s bytes is denied (error %s): copies are not asynchronous", size, code)
+            return
+        self._ranges.append((address, size))
+        self._end = end
+
+    def close(self) -> None:
+        """Let go of all ranges; the copies out of them are complete."""
+        for address, _ in self._ranges:
+            torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+        self._ranges.clear()
