@@ -87,7 +87,7 @@ def on_released(state: State, event: ev.Released, _: list[Action]) -> None:
 
 def on_worker_up(state: State, event: ev.WorkerUp, _: list[Action]) -> None:
     lane = state.lanes[event.worker]
-    lane.up, lane.beat_s, state.now_s = True, event.at_s, event.at_s
+    lane.up, lane.beat_s, lane.dumped_s, state.now_s = True, event.at_s, event.at_s, event.at_s
 
 
 def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> None:
