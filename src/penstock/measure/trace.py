@@ -43,7 +43,9 @@ def _events(counters: Counters) -> Iterator[dict[str, Any]]:
         yield _complete("wait", "wait", TRAINING, begin_s * 1e6, took_us, {"samples": samples})
         yield {"ph": "C", "name": "batches ready", "tid": TRAINING, "ts": _us(end_s * 1e6), "args": {"ready": ready}}  # fmt: skip
     for at_s, text in list(counters.moments):
-        yield {"ph": "i", "s": "p", "name": text, "cat": "fault", "tid": TRAINING, "ts": _us(at_s * 1e6)}
+        # The text may go on with the stack of a worker; viewers show the name in one line.
+        name = text.partition("\n")[0]
+        yield {"ph": "i", "s": "p", "name": name, "cat": "fault", "tid": TRAINING, "ts": _us(at_s * 1e6), "args": {"text": text}}  # fmt: skip
 
 
 def _named(what: str, row: int, name: str) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""Where a run took place: versions, cores, memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from penstock import __version__
+from penstock.measure import host
+from penstock.report.svg import in_bytes
+
+
+def processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model", "Hardware") and value.strip():
+            return f"{value.strip()} ({platform.machine()})"
+    return platform.processor() or platform.machine()
+
+
+def installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def environment() -> dict[str, str]:
+    quota = host.cpu_quota()
+    limited = "" if quota is None else f", limited to {quota:.3g} by the container"
+    return {
+        "penstock": __version__,
+        "torch": installed("torch"),
+        "numpy": installed("numpy"),
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": processor(),
+        "cores": f"{usable_cores()}{limited}",
+        "memory": in_bytes(host.memory_limit()),
+    }

@@ -1,0 +1,133 @@
+"""A trace file as values to draw: tasks, waits, lost workers, batches that were ready. Seconds from the first of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.errors import PenstockError
+
+
+class Task(NamedTuple):
+    """Work of one worker."""
+
+    row: int
+    kind: str
+    batch: int
+    epoch: int
+    samples: int
+    start_s: float
+    end_s: float
+
+
+class Wait(NamedTuple):
+    """One `next()` of the training loop."""
+
+    start_s: float
+    end_s: float
+    samples: int
+
+    @property
+    def took_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+class Moment(NamedTuple):
+    """Something that happened at one time."""
+
+    at_s: float
+    what: str
+
+
+class Ready(NamedTuple):
+    """Batches that lay ready when one was taken."""
+
+    at_s: float
+    batches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a trace tells, each list in order of time."""
+
+    workers: tuple[str, ...] = ()
+    """Names of the workers; a task's `row` counts them from 0."""
+    tasks: tuple[Task, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    moments: tuple[Moment, ...] = ()
+    ready: tuple[Ready, ...] = ()
+
+    @property
+    def end_s(self) -> float:
+        return max(
+            (*(task.end_s for task in self.tasks), *(wait.end_s for wait in self.waits)),
+            default=0.0,
+        )
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """The run in a trace that `DataLoader(trace=…)` wrote."""
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+        events = found["traceEvents"] if isinstance(found, dict) else found
+        return run_of(events)
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise PenstockError(
+            f"{os.fspath(path)} is not a trace of penstock's DataLoader ({type(exc).__name__}: {exc}); "
+            f"DataLoader(trace=…) writes one at the end of each epoch"
+        ) from exc
+
+
+def run_of(events: Iterable[Mapping[str, Any]]) -> Run:
+    events = list(events)
+    names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    rows = sorted(tid for tid in names if tid != 0)
+    row_of = {tid: row for row, tid in enumerate(rows)}
+    timed = [e for e in events if e["ph"] in "XCi"]
+    zero_us = min((e["ts"] for e in timed), default=0.0)
+
+    def at_s(us: float) -> float:
+        return (us - zero_us) / 1e6
+
+    tasks, waits = [], []
+    for e in timed:
+        if e["ph"] != "X":
+            continue
+        args, start_s, end_s = e.get("args", {}), at_s(e["ts"]), at_s(e["ts"] + e["dur"])
+        if e.get("cat") == "wait":
+            waits.append(Wait(start_s, end_s, args.get("samples", 0)))
+        elif e["tid"] in row_of:
+            where = args.get("batch", -1), args.get("epoch", -1), args.get("samples", 0)
+            tasks.append(Task(row_of[e["tid"]], e["name"], *where, start_s, end_s))
+    return Run(
+        workers=tuple(names[tid] for tid in rows),
+        tasks=tuple(sorted(tasks, key=lambda task: task.start_s)),
+        waits=tuple(sorted(waits)),
+        moments=tuple(sorted(Moment(at_s(e["ts"]), e["name"]) for e in timed if e["ph"] == "i")),
+        ready=tuple(sorted(Ready(at_s(e["ts"]), e["args"]["ready"]) for e in timed if e["ph"] == "C")),
+    )
+
+
+def coverage(spans: Iterable[tuple[float, float]], edges: Sequence[float]) -> list[float]:
+    """Share of each interval between neighbouring edges that the spans cover (1 at most)."""
+    covered = [0.0] * (len(edges) - 1)
+    for start, end in spans:
+        at = max(0, bisect_left(edges, start) - 1)
+        while at < len(covered) and edges[at] < end:
+            covered[at] += max(0.0, min(end, edges[at + 1]) - max(start, edges[at]))
+            at += 1
+    return [min(1.0, s / (edges[i + 1] - edges[i])) for i, s in enumerate(covered)]
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The smallest value that at least `share` of them do not exceed; 0 without values."""
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0
+    rank = max(1, -(-len(ordered) * round(share * 1000) // 1000))
+    return ordered[min(rank, len(ordered)) - 1]

@@ -1,0 +1,94 @@
+"""The few SVG elements that the pictures are made of. Text is escaped here and nowhere else; colours are classes, so that
+the page's style decides them for light and dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from html import escape
+
+
+def number(value: float) -> str:
+    """Two decimals at most: a hundredth of a pixel, and a small file."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def attributes(**values: str | float) -> str:
+    words = []
+    for name, value in values.items():
+        text = value if isinstance(value, str) else number(value)
+        words.append(f' {name.rstrip("_").replace("_", "-")}="{escape(text)}"')
+    return "".join(words)
+
+
+def titled(tip: str) -> str:
+    return f"<title>{escape(tip)}</title>" if tip else ""
+
+
+def rect(x: float, y: float, w: float, h: float, look: str, *, tip: str = "", **more: str | float) -> str:
+    put = attributes(class_=look, x=x, y=y, width=max(w, 0.0), height=max(h, 0.0), **more)
+    return f"<rect{put}>{titled(tip)}</rect>" if tip else f"<rect{put}/>"
+
+
+def line(x1: float, y1: float, x2: float, y2: float, look: str) -> str:
+    return f"<line{attributes(class_=look, x1=x1, y1=y1, x2=x2, y2=y2)}/>"
+
+
+def circle(x: float, y: float, r: float, look: str, *, tip: str = "") -> str:
+    return f"<circle{attributes(class_=look, cx=x, cy=y, r=r)}>{titled(tip)}</circle>"
+
+
+def path(points: Iterable[tuple[float, float]], look: str, *, closed: bool = False) -> str:
+    drawn = "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    return f'<path{attributes(class_=look)} d="M{drawn}{"Z" if closed else ""}"/>'
+
+
+def text(x: float, y: float, words: str, look: str = "label", *, anchor: str = "start") -> str:
+    return f"<text{attributes(class_=look, x=x, y=y, text_anchor=anchor)}>{escape(words)}</text>"
+
+
+def picture(width: float, height: float, parts: Iterable[str], *, says: str) -> str:
+    """An SVG that scales with the page; `says` is what a screen reader reads."""
+    head = attributes(viewBox=f"0 0 {number(width)} {number(height)}", role="img", aria_label=says)
+    return f'<svg xmlns="http://www.w3.org/2000/svg"{head}>{"".join(parts)}</svg>'
+
+
+def ticks(low: float, high: float, about: int) -> list[float]:
+    """Round numbers from `low` to `high`, about so many."""
+    if high <= low:
+        return [low]
+    raw = (high - low) / max(1, about)
+    scale = 10.0 ** math.floor(math.log10(raw))
+    step = next(scale * factor for factor in (1, 2, 5, 10) if scale * factor >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def in_time(seconds: float) -> str:
+    """A duration as people write it: 480 µs, 12.5 ms, 1.25 s, 3 min."""
+    if seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 0.9995:
+        return f"{significant(seconds * 1e3)} ms"
+    if seconds < 99.95:
+        return f"{significant(seconds)} s"
+    return f"{seconds / 60:.1f} min"
+
+
+def significant(value: float) -> str:
+    """Three digits."""
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return number(float(f"{value:.{decimals}f}"))
+
+
+def in_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1023.5:
+            return f"{significant(count)} {unit}"
+        count /= 1024
+    return f"{significant(count)} TiB"
+
+
+def thousands(count: float) -> str:
+    """12 345, with spaces that do not break."""
+    return f"{count:,.0f}".replace(",", "\u202f")
