@@ -1,0 +1,122 @@
+"""Programs that the fault tests start and then do harm to. Each says on standard output how far it has come."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from penstock import DataLoader
+from tests.fault.datasets import Drawn, Harmful, Stream
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def make(
+    dataset: str = "map", *, length: int = 64, pause_s: float = 0.0, folder: str = "", **options: Any
+) -> DataLoader[Any]:
+    if dataset == "map":
+        return DataLoader(Drawn(length, pause_s), **options)
+    if dataset == "iterable":
+        return DataLoader(Stream(length, pause_s), **options)
+    return DataLoader(Harmful(dataset, 9, folder, times=99, length=length, pause_s=pause_s), **options)
+
+
+def wait_to_be_killed() -> None:
+    time.sleep(3600)
+
+
+def idle(**options: Any) -> None:
+    """An epoch is over and the iterator is still referred to."""
+    loader = make(**options)
+    batches = iter(loader)
+    for _ in batches:
+        pass
+    say("ready")
+    wait_to_be_killed()
+
+
+def in_the_middle(**options: Any) -> None:
+    """Waits for a batch that workers prepare."""
+    loader = make(**options)
+    batches = iter(loader)
+    next(batches)
+    say("ready")
+    for _ in batches:
+        pass
+    say("end of epoch")
+    wait_to_be_killed()
+
+
+def stuck_in_c(**options: Any) -> None:
+    """Workers hold their interpreter lock for ever, in C, and the training process waits for them."""
+    say("ready")
+    for _ in make("spin", **options):
+        pass
+
+
+def training(**options: Any) -> None:
+    """Works on a batch, with the next ones prepared."""
+    loader = make(**options)
+    batches = iter(loader)
+    next(batches)
+    say("ready")
+    wait_to_be_killed()
+
+
+def two_loaders(**options: Any) -> None:
+    one, other = make(**options), make(**options)
+    batches = iter(one), iter(other), iter(one)
+    for each in batches:
+        next(each)
+    say("ready")
+    wait_to_be_killed()
+
+
+def starting(**options: Any) -> None:
+    """Starts iterators without an end."""
+    loader = make(**options)
+    say("ready")
+    while True:
+        next(iter(loader))
+
+
+def loop(**options: Any) -> None:
+    """Epoch after epoch, for ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pin_memory without an accelerator
+        loader = make(**options)
+        for epoch in range(10**6):
+            for number, _ in enumerate(loader):
+                if (epoch, number) == (0, 1):
+                    say(json.dumps(loader.stats()["worker_pids"]))
+
+
+def resumable(state: str, log: str, epochs: int, **options: Any) -> None:
+    """Trains `epochs` epochs, from the saved state if there is one; notes each batch, then saves where it is."""
+    loader = make(**options)
+    if Path(state).exists():
+        loader.load_state_dict(json.loads(Path(state).read_text()))
+    say("ready")
+    with Path(log).open("a") as notes:
+        while loader.state_dict()["epoch"] < epochs:
+            for batch in loader:
+                saved = loader.state_dict()
+                entry = json.dumps(
+                    {"epoch": saved["epoch"], "batches": saved["batches"], "batch": batch.tolist()}
+                )
+                commit(notes, Path(state), entry, json.dumps(saved))
+    say("done")
+
+
+def commit(notes: Any, state: Path, entry: str, saved: str) -> None:
+    """Checkpoint and log as one: the log line is only valid if the state that follows it was written too."""
+    notes.write(entry + "\n")
+    notes.flush()
+    fresh = state.with_suffix(".new")
+    fresh.write_text(saved)
+    fresh.rename(state)

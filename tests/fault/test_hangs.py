@@ -1,0 +1,86 @@
+"""A worker that says nothing: replaced once past `hang_timeout`, then an error with its stack; merely reported without one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import DataLoader, WorkerHung
+from tests.fault.datasets import Drawn, Harmful, counted, expected, same
+from tests.fault.programs import state_of, until
+
+OPTIONS: dict[str, Any] = {"batch_size": 4, "seed": 11, "num_workers": 2, "hang_timeout": 0.5}
+HANGS = ("SIGSTOP", "spin", "sleep")
+
+
+@pytest.mark.parametrize("harm", HANGS)
+def test_a_worker_that_hangs_once_is_replaced_and_leaves_no_trace_in_the_batches(
+    harm: str, tmp_path: Path
+) -> None:
+    loader = DataLoader(Harmful(harm, 9, tmp_path), **OPTIONS)
+    assert same(list(loader), expected(Drawn(), **OPTIONS)[0])
+    assert loader.stats()["restarts"] == 1
+    assert counted(tmp_path, "sample-9") == 2
+
+
+@pytest.mark.parametrize(
+    ("harm", "where"),
+    [
+        ("SIGSTOP", "stopped"),
+        ("spin", "in spin_with_the_interpreter_lock"),
+        ("sleep", "datasets.py"),
+    ],
+)
+def test_a_sample_that_hangs_twice_is_an_error_that_says_where(harm: str, where: str, tmp_path: Path) -> None:
+    loader = DataLoader(Harmful(harm, 9, tmp_path, times=99), **OPTIONS)
+    batches = iter(loader)
+    next(batches), next(batches)
+    before = time.monotonic()
+    with pytest.raises(WorkerHung, match="sample 9 ") as caught:
+        next(batches)
+    assert where in str(caught.value)
+    assert time.monotonic() - before < 2 * (OPTIONS["hang_timeout"] + 2.0)
+    assert same(list(batches), expected(Drawn(), **OPTIONS)[0][3:])
+    assert counted(tmp_path, "sample-9") == 2
+
+
+def test_torchs_timeout_serves_as_the_hang_timeout_where_that_is_not_given(tmp_path: Path) -> None:
+    loader = DataLoader(Harmful("sleep", 9, tmp_path, times=99), batch_size=4, num_workers=2, timeout=0.7)
+    batches = iter(loader)
+    next(batches), next(batches)
+    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0.7 seconds|silent for longer"):
+        next(batches)
+
+
+def test_a_worker_stopped_between_tasks_is_not_mistaken_for_one_that_hangs() -> None:
+    loader = DataLoader(
+        Drawn(), **{**OPTIONS, "persistent_workers": True, "shuffle": False, "prefetch_batches": 1}
+    )
+    first = list(loader)
+    (pid, *_) = loader.stats()["worker_pids"]
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: state_of(pid) == "T", within_s=2, why="the worker is stopped")
+    time.sleep(0.8)
+    os.kill(pid, signal.SIGCONT)
+    assert same([first, list(loader)], expected(Drawn(), epochs=2, **OPTIONS))
+    assert loader.stats()["restarts"] <= 1  # the batch that is prepared ahead may be at the stopped worker
+
+
+def test_slow_samples_are_not_mistaken_for_hangs() -> None:
+    loader = DataLoader(Drawn(12, pause_s=0.3), **OPTIONS)
+    assert same(list(loader), expected(Drawn(12), **OPTIONS)[0])
+    assert loader.stats()["restarts"] == 0
+
+
+def test_a_consumer_that_takes_its_time_makes_no_worker_look_hung() -> None:
+    loader = DataLoader(Drawn(), **OPTIONS)
+    batches = iter(loader)
+    kept = [next(batches)]
+    time.sleep(1.2)
+    assert same(kept + list(batches), expected(Drawn(), **OPTIONS)[0])
+    assert loader.stats()["restarts"] == 0
