@@ -65,7 +65,7 @@ def harmed_epoch(loader: DataLoader[Any], rng: random.Random) -> list[Any]:
         if len(batches) == at:
             at = -1
             time.sleep(rng.random() * 0.01)
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, IndexError):  # none has come up yet
                 os.kill(rng.choice(loader.stats()["worker_pids"]), signal.SIGKILL)
         try:
             batches.append(next(iterator))

@@ -7,6 +7,7 @@ Nothing here imports torch: where processes are spawned, the agent starts as a b
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -71,7 +72,7 @@ class Agent:
         self.blobs: list[bytes] = []
         self.ooms = host.oom_kills()
         self.next_tick_s = self.next_memory_s = 0.0
-        self.stopping = False
+        self.stopping = self.polite = False
 
     def run(self, adoptions: socket.socket | None = None) -> None:
         """Work until the training process ends or says goodbye."""
@@ -90,6 +91,8 @@ class Agent:
             for key, mask in self.selector.select(TICK_S if busy else SLOW_TICK_S):
                 key.data(mask)
             self._tick(time.monotonic())
+        if adoptions is not None:
+            self._adopt_rest(adoptions)
         self._stop_workers()
 
     # ---- the core
@@ -200,18 +203,18 @@ class Agent:
         elif kind == Msg.RELEASE:
             self.happen(ev.Released(*wire.SEQ.unpack(payload)))
         elif kind == Msg.ABORT:
+            running = [hand for hand in self.hands.values() if not hand.ended]
             self.happen(ev.Abort())
             self.fed.clear()
-            for hand in self.hands.values():
-                if not hand.ended:
-                    self._post(hand, Msg.RESTART)
+            for hand in running:
+                self._post(hand, Msg.RESTART)
         elif kind == Msg.STUCK:
             self.happen(ev.Stuck(*wire.NEED.unpack(payload)))
         elif kind == Msg.EXITED:
             worker, code = wire.WORKER.unpack(payload)
             self._lost(self.hands[worker], code)
         elif kind == Msg.STOP:
-            self.stopping = True
+            self.stopping = self.polite = True
 
     def _on_parent_end(self, _: int) -> None:
         self.stopping = True
@@ -239,6 +242,13 @@ class Agent:
             )
         else:
             self.selector.unregister(adoptions)
+
+    def _adopt_rest(self, adoptions: socket.socket) -> None:
+        """Workers that are still on their way to us are ours to end: they cannot notice our end before they are up."""
+        adoptions.setblocking(False)
+        with contextlib.suppress(BlockingIOError, KeyError):
+            while True:
+                self._adopt_sent(adoptions)
 
     def _adopt(self, hand: Hand) -> None:
         self.hands[hand.id] = hand
@@ -396,12 +406,13 @@ class Agent:
                 self.happen(ev.Retire(hand.id))
 
     def _stop_workers(self) -> None:
-        """Ask politely, wait a moment, then kill. User code in the middle of a sample is not waited for longer."""
+        """Ask politely, wait a moment, then kill. User code in the middle of a sample is not waited for longer, and
+        nothing is waited for when the training process has ended."""
         self._post_board()
         self.recorder.close()
         alive = [hand for hand in self.hands.values() if not hand.ended]
         for hand in alive:
             hand.channel.post(Msg.STOP)
-        deadline = time.monotonic() + STOP_GRACE_S
+        deadline = time.monotonic() + (STOP_GRACE_S if self.polite else 0.0)
         for hand in alive:
             hand.end_by(deadline)
