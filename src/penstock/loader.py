@@ -27,7 +27,7 @@ from penstock.engine.feed import Ask, planned, streamed
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next
 from penstock.engine.iterator import EngineIterator
 from penstock.engine.progress import Run, check_state, fresh_state, resume_plan
-from penstock.engine.replay import SamplerReplay
+from penstock.engine.replay import SamplerReplay, epoch_of, set_generator
 from penstock.engine.shard import ShardSampler, resolve_shard, shared_seed
 from penstock.engine.streams import resumed_streams
 from penstock.errors import ConfigError, TooManySkipped
@@ -38,7 +38,7 @@ from penstock.plan.epoch import EpochPlan
 from penstock.policy.diagnosis import diagnose
 from penstock.policy.workers import auto_workers
 
-EXTRAS = ("generator", "sampler", "sampler_epoch", "workers", "last_worker")
+EXTRAS = ("generator", "sampler", "sampler_epoch", "samples", "workers", "last_worker")
 """Parts of a state that belong to the user's sampler or dataset."""
 T_co = TypeVar("T_co", covariant=True)
 
@@ -140,6 +140,8 @@ class DataLoader(TorchDataLoader[T_co]):
         self.worker_memory, self.slab_bytes = worker_memory, slab_bytes
         self._seed: int | None = seed
         self._next_epoch = 0
+        self._told: int | None = None
+        self._sampler_epoch: int | None = 0
         self._run: Run | None = None
         self._resume: dict[str, Any] | None = None
         self._skips: dict[tuple[int, int], dict[str, Any]] = {}
@@ -221,7 +223,7 @@ class DataLoader(TorchDataLoader[T_co]):
         else:
             prepare = prepare_keyed(recipe, self._on_skip)
         iterator = self._to_device(InlineIterator(prepare, asks, self._counters))
-        iterator.on_delivered, iterator.on_end = run.deliver, lambda: self._finish(run)
+        self._bind(iterator, run)
         self._fast_forward(iterator, run)
         return iterator
 
@@ -283,10 +285,31 @@ class DataLoader(TorchDataLoader[T_co]):
         def end() -> None:
             self._finish(run)
             ended = held()  # a plain reference would keep a dropped iterator, and its processes, until the next gc
-            if ended is not None and not keep:
+            if ended is not None and not keep and hasattr(ended, "close"):
                 ended.close()
 
-        engine.on_delivered, engine.on_end = run.deliver, end
+        def settle() -> None:
+            self._settle_epoch(held(), run)
+
+        engine.on_delivered, engine.on_end, engine.before_first = run.deliver, end, settle
+
+    def _settle_epoch(self, engine: Any, run: Run) -> None:
+        """The epoch is settled with its first batch: Lightning, when it resumes, sets it only after `iter()`."""
+        if run.base or run.delivered or run.beyond:
+            return
+        told = self._told_epoch()
+        if told is None or told == run.epoch == run.extra.get("sampler_epoch", told):
+            return
+        self._next_epoch = told
+        run, asks = self._begin(lazily=False)
+        self._bind(engine, run)
+        engine.begin(asks, run.epoch)
+
+    def _told_epoch(self) -> int | None:
+        """The epoch set since an epoch last began, on us or on a DistributedSampler."""
+        told, self._told = self._told, None
+        before, self._sampler_epoch = self._sampler_epoch, epoch_of(self._index_sampler)
+        return self._sampler_epoch if told is None and self._sampler_epoch != before else told
 
     def _to_device(self, iterator: Any) -> Any:
         pins = self.pin_memory and torch.accelerator.is_available()
@@ -365,7 +388,11 @@ class DataLoader(TorchDataLoader[T_co]):
         """The next epoch, from its start or from where a loaded state left it."""
         state, self._resume = self._resume, None
         assert self._seed is not None
-        epoch = self._next_epoch if state is None else state["epoch"]
+        told = self._told_epoch()
+        if state is not None:
+            epoch, self._sampler_epoch = state["epoch"], state.get("sampler_epoch", self._sampler_epoch)
+        else:
+            epoch = self._next_epoch if told is None else told
         self._next_epoch = epoch + 1
         run = Run(self._order, self._seed, epoch)
         if run.order == "planned":
@@ -391,7 +418,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if run.order == "streamed":
             start = run.delivered if "workers" in run.extra else 0
             return run, streamed(self.batch_size or 1, epoch=run.epoch, start=start)
-        replay = SamplerReplay(self._index_sampler, self.sampler, self.generator, run)
+        replay = SamplerReplay(self._index_sampler, self.generator, run)
         return run, replay.asks(auto_collation=self._auto_collation)
 
     def _planned_asks(self, run: Run) -> Iterator[Ask]:
@@ -408,8 +435,8 @@ class DataLoader(TorchDataLoader[T_co]):
         self._write_trace()
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next `iter()` runs."""
-        self._next_epoch = epoch
+        """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
+        self._next_epoch = self._told = epoch
 
     # ---- resume
 
@@ -430,6 +457,8 @@ class DataLoader(TorchDataLoader[T_co]):
         check_state(state, self._order)
         if "dataset" in state and hasattr(self.dataset, "load_state_dict"):
             self.dataset.load_state_dict(state["dataset"])
+        if not state["batches"] and "generator" in state:
+            set_generator(self._index_sampler, self.generator, state["generator"])
         self._resume = dict(state)
         self._next_epoch = state["epoch"]
 

@@ -125,6 +125,7 @@ class DeviceIterator:
         self._thread: threading.Thread | None = None
         self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
+        self.before_first: Callable[[], None] | None = None
 
     # ---- epochs, as EngineIterator
 
@@ -153,6 +154,9 @@ class DeviceIterator:
         return self
 
     def __next__(self) -> Any:
+        if self.before_first is not None:
+            settle, self.before_first = self.before_first, None
+            settle()
         if self._thread is None:
             self._stop.clear()
             pump = Pump(self._source, self._mover, self._queue, self._stop)

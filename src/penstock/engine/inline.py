@@ -26,6 +26,10 @@ class InlineIterator:
         self._prepare, self._asks, self._counters = prepare, asks, counters
         self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
+        self.before_first: Callable[[], None] | None = None
+
+    def begin(self, asks: Iterator[Ask], epoch: int) -> None:  # noqa: ARG002 - as EngineIterator
+        self._asks = asks
 
     def pull(self) -> tuple[Ask, Outcome] | None:
         began = time.monotonic()
@@ -47,6 +51,9 @@ class InlineIterator:
         return self
 
     def __next__(self) -> Any:
+        if self.before_first is not None:
+            settle, self.before_first = self.before_first, None
+            settle()
         pulled = self.pull()
         if pulled is None:
             self.on_end()

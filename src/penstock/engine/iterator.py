@@ -61,6 +61,7 @@ class EngineIterator:
         self._counters, self._on_skip = counters, on_skip
         self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
+        self.before_first: Callable[[], None] | None = None
         self._asks: Iterator[Ask] = iter(())
         self._open: dict[int, Ask] = {}
         self._ready: deque[tuple[int, int, bytes]] = deque()
@@ -160,6 +161,9 @@ class EngineIterator:
         return self
 
     def __next__(self) -> Any:
+        if self.before_first is not None:
+            settle, self.before_first = self.before_first, None
+            settle()
         pulled = self.pull()
         if pulled is None:
             self.on_end()

@@ -37,6 +37,8 @@ class Run:
     """Batches delivered ahead of a gap (`in_order=False`)."""
     extra: dict[str, Any] = field(default_factory=dict)
     """State of the user's sampler, its generator or the dataset."""
+    after: dict[str, Any] = field(default_factory=dict)
+    """What the next epoch starts from, once the sampler has come to its end."""
     finished: bool = False
 
     def deliver(self, ask: Ask) -> None:
@@ -52,6 +54,7 @@ class Run:
             self.extra["last_worker"] = worker
         else:
             self.extra["sampler"] = ask.state
+            self.extra["samples"] = ask.first + ask.size
 
     @property
     def exhausted(self) -> bool:
@@ -75,8 +78,8 @@ class Run:
         return state
 
     def extra_between(self) -> dict[str, Any]:
-        """What outlives the epoch: a stateful sampler's own word."""
-        return {key: value for key, value in self.extra.items() if key == "sampler"}
+        """What outlives the epoch: a stateful sampler's own word, a generator as it stands."""
+        return {key: value for key, value in self.extra.items() if key == "sampler"} | self.after
 
 
 def fresh_state(

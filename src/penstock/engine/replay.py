@@ -14,35 +14,26 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DistributedSampler
 
 from penstock.engine.feed import Ask, sampled
 from penstock.engine.progress import Run
 
-KNOWN = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
-"""torch's samplers, whose order is a function of their generator's state (or of their epoch)."""
+REPEAT = ("torch.utils.data.", "accelerate.data_loader")
+"""Modules whose samplers give the same batches again when their generator or epoch is set back."""
 
 
 class SamplerReplay:
     """One epoch of a sampler."""
 
-    def __init__(self, index_sampler: Any, sampler: Any, generator: torch.Generator | None, run: Run) -> None:
-        self._index_sampler, self._sampler, self._run = index_sampler, sampler, run
-        self._generator = getattr(sampler, "generator", None) or generator or torch.default_generator
+    def __init__(self, index_sampler: Any, generator: torch.Generator | None, run: Run) -> None:
+        self._index_sampler, self._run = index_sampler, run
+        links = list(chain_of(index_sampler))
+        self._source = links[-1]
+        self._generator = generator_of(self._source, generator)
+        self._repeats = all(type(link).__module__.startswith(REPEAT) for link in links)
         self._stateful = next(
-            (
-                one
-                for one in (index_sampler, sampler)
-                if hasattr(one, "state_dict") and hasattr(one, "load_state_dict")
-            ),
-            None,
+            (one for one in links if hasattr(one, "state_dict") and hasattr(one, "load_state_dict")), None
         )
 
     def asks(self, *, auto_collation: bool) -> Iterator[Ask]:
@@ -56,7 +47,7 @@ class SamplerReplay:
             snapshot = self._stateful.state_dict
         batches = self._replayed() if run.delivered or run.beyond else self._from_start()
         asks = sampled(
-            batches,
+            self._to_its_end(batches, run.delivered - skip),
             epoch=run.epoch,
             auto_collation=auto_collation,
             skip=skip,
@@ -64,25 +55,47 @@ class SamplerReplay:
             snapshot=snapshot,
         )
         if self._stateful is not None and run.delivered:
-            return renumbered(asks, run.delivered)
+            return renumbered(asks, run.delivered, run.extra.get("samples", 0))
         return asks
 
     def _from_start(self) -> Iterator[Any]:
-        if isinstance(self._sampler, DistributedSampler):
-            self._run.extra["sampler_epoch"] = self._sampler.epoch
-        else:
-            self._run.extra["generator"] = encode_state(self._generator)
+        extra = self._run.extra
+        if isinstance(epoch := getattr(self._source, "epoch", None), int):
+            extra["sampler_epoch"] = epoch
+        if type(self._source) is not DistributedSampler:
+            extra["generator"] = encode_state(self._generator)
         yield from self._index_sampler
 
+    def _to_its_end(self, batches: Iterator[Any], passed: int) -> Iterator[Any]:
+        """The batches; with the last, the run learns how many there are and where the next epoch begins.
+
+        A sampler that we know is asked for its end along with its last batch, since a trainer that counts never asks.
+        """
+        last = len(self._index_sampler) - passed if self._repeats else None
+        number = 0
+        for number, batch in enumerate(batches, 1):
+            if number != last:
+                yield batch
+                continue
+            more = list(next_or_none(batches))
+            if not more:
+                self._ended(passed + number)
+            yield batch
+            yield from more
+        self._ended(passed + number)
+
+    def _ended(self, batches: int) -> None:
+        self._run.total = batches
+        if self._generator is not torch.default_generator and type(self._source) is not DistributedSampler:
+            self._run.after["generator"] = encode_state(self._generator)
+
     def _replayed(self) -> Iterator[Any]:
-        if "sampler_epoch" in self._run.extra and isinstance(self._sampler, DistributedSampler):
-            self._sampler.set_epoch(self._run.extra["sampler_epoch"])
-        if self._stateful is not None or "generator" not in self._run.extra:
+        extra = self._run.extra
+        if "sampler_epoch" in extra and hasattr(self._source, "set_epoch"):
+            self._source.set_epoch(extra["sampler_epoch"])
+        if self._stateful is not None or "generator" not in extra:
             return iter(self._index_sampler)
-        if not (
-            isinstance(self._sampler, KNOWN)
-            and type(self._index_sampler) in (BatchSampler, type(self._sampler))
-        ):
+        if not self._repeats:
             warnings.warn(
                 f"resuming {type(self._index_sampler).__name__}: the {self._run.delivered} delivered batches are drawn "
                 f"again and passed over. This is exact only if the sampler repeats itself; give it state_dict() and "
@@ -107,16 +120,40 @@ class SamplerReplay:
         return chain(first, batches)
 
 
+def set_generator(index_sampler: Any, generator: torch.Generator | None, state: str) -> None:
+    """Bring a sampler's own generator to where a state between epochs left it, before `iter()` draws from it."""
+    *_, source = chain_of(index_sampler)
+    generator_of(source, generator).set_state(decode_state(state))
+
+
+def epoch_of(index_sampler: Any) -> int | None:
+    """The epoch that a trainer has set on a DistributedSampler."""
+    *_, source = chain_of(index_sampler)
+    return int(source.epoch) if isinstance(source, DistributedSampler) else None
+
+
+def generator_of(source: Any, generator: torch.Generator | None) -> torch.Generator:
+    return getattr(source, "generator", None) or generator or torch.default_generator
+
+
+def chain_of(sampler: Any) -> Iterator[Any]:
+    """A batch sampler, what it wraps, and so on; the last one decides the order."""
+    while sampler is not None:
+        yield sampler
+        inner = getattr(sampler, "batch_sampler", None)
+        sampler = getattr(sampler, "sampler", None) if inner is None else inner
+
+
 def next_or_none(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         yield batch
         return
 
 
-def renumbered(asks: Iterator[Ask], base: int) -> Iterator[Ask]:
+def renumbered(asks: Iterator[Ask], batches: int, samples: int) -> Iterator[Ask]:
     """Asks of a sampler that went on from its own state: numbered, and keyed, behind those delivered before."""
     for ask in asks:
-        yield ask._replace(batch=ask.batch + base, first=ask.first + base * ask.size)
+        yield ask._replace(batch=ask.batch + batches, first=ask.first + samples)
 
 
 def encode_state(generator: torch.Generator) -> str:
