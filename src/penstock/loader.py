@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 import torch.multiprocessing
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import Options
@@ -30,10 +30,11 @@ from penstock.engine.progress import Run, check_state, fresh_state, resume_plan
 from penstock.engine.replay import SamplerReplay, epoch_of, set_generator
 from penstock.engine.shard import ShardSampler, resolve_shard, shared_seed
 from penstock.engine.streams import resumed_streams
-from penstock.errors import ConfigError, TooManySkipped
+from penstock.errors import ConfigError
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
 from penstock.measure import host
 from penstock.measure.counters import Counters, as_stats
+from penstock.measure.skips import Skips
 from penstock.plan.epoch import EpochPlan
 from penstock.policy.diagnosis import diagnose
 from penstock.policy.workers import auto_workers
@@ -144,7 +145,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._sampler_epoch: int | None = 0
         self._run: Run | None = None
         self._resume: dict[str, Any] | None = None
-        self._skips: dict[tuple[int, int], dict[str, Any]] = {}
+        self._skips = Skips(max_skipped)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
         if isinstance(self.sampler, ShardSampler):
             self.sampler.plan_of = self._plan
@@ -186,7 +187,6 @@ class DataLoader(TorchDataLoader[T_co]):
         self._counters.begin(time.monotonic())
         if self.num_workers == 0:
             return self._iterate_inline()
-        self.check_worker_number_rationality()
         if not self.persistent_workers:
             return self._iterate_workers(self._new_engine(), fresh=True)
         kept: Any = self._iterator
@@ -221,7 +221,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if self._streams:
             prepare = prepare_next(Streamer(recipe, self.drop_last, (states or {}).get(0)))
         else:
-            prepare = prepare_keyed(recipe, self._on_skip)
+            prepare = prepare_keyed(recipe, self._skips.add)
         iterator = self._to_device(InlineIterator(prepare, asks, self._counters))
         self._bind(iterator, run)
         self._fast_forward(iterator, run)
@@ -240,11 +240,10 @@ class DataLoader(TorchDataLoader[T_co]):
                 break
 
     def _new_engine(self) -> Any:
+        self.check_worker_number_rationality()
         base_seed = self._draw()
         self._settle_seed(base_seed)
-        iter(
-            self._index_sampler
-        )  # torch's iterator calls this twice, and a user's sampler may count or draw there
+        iter(self._index_sampler)  # torch's iterator asks twice, and a user's sampler may count or draw there
         engine = EngineIterator(
             blueprint_of(
                 self,
@@ -257,7 +256,7 @@ class DataLoader(TorchDataLoader[T_co]):
             window=self._window,
             timeout_s=self.timeout,
             counters=self._counters,
-            on_skip=self._on_skip,
+            on_skip=self._skips.add,
         )
         return self._to_device(engine)
 
@@ -281,17 +280,26 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _bind(self, engine: Any, run: Run) -> None:
         keep, held = self.persistent_workers, weakref.ref(engine)
+        # No cycles: a dropped iterator, or a dropped loader that keeps its workers, ends its processes at once. Without
+        # persistent workers the loader does not refer to the iterator, so the iterator may keep the loader.
+        loader: Callable[[], Any] = weakref.ref(self) if keep else lambda: self
 
         def end() -> None:
-            self._finish(run)
-            ended = held()  # a plain reference would keep a dropped iterator, and its processes, until the next gc
+            run.finished = True
+            owner, ended = loader(), held()
+            if owner is not None:
+                owner._write_trace()
             if ended is not None and not keep and hasattr(ended, "close"):
                 ended.close()
 
         def settle() -> None:
-            self._settle_epoch(held(), run)
+            owner = loader()
+            if owner is not None:
+                owner._settle_epoch(held(), run)
 
         engine.on_delivered, engine.on_end, engine.before_first = run.deliver, end, settle
+        sampler = self._index_sampler
+        engine.length = lambda: len(sampler)
 
     def _settle_epoch(self, engine: Any, run: Run) -> None:
         """The epoch is settled with its first batch: Lightning, when it resumes, sets it only after `iter()`."""
@@ -330,7 +338,11 @@ class DataLoader(TorchDataLoader[T_co]):
 
     @property
     def _order(self) -> str:
-        return "streamed" if self._streams else "planned" if self._own_order else "sampled"
+        if self._streams:
+            return "streamed"
+        batches = self.batch_sampler
+        untouched = batches is None or (type(batches) is BatchSampler and batches.sampler is self.sampler)
+        return "planned" if self._own_order and untouched else "sampled"
 
     @property
     def _window(self) -> int:
@@ -375,8 +387,8 @@ class DataLoader(TorchDataLoader[T_co]):
     def _plan(self, epoch: int) -> EpochPlan:
         return EpochPlan(
             length=len(self.dataset),  # type: ignore[arg-type]
-            batch_size=self.batch_size or 1,
-            drop_last=self.drop_last,
+            batch_size=getattr(self.batch_sampler, "batch_size", 1),
+            drop_last=getattr(self.batch_sampler, "drop_last", False),
             shuffle=self._shuffles,
             seed=self._seed or 0,
             epoch=epoch,
@@ -430,10 +442,6 @@ class DataLoader(TorchDataLoader[T_co]):
             epoch += 1
             yield from planned(self._plan(epoch))
 
-    def _finish(self, run: Run) -> None:
-        run.finished = True
-        self._write_trace()
-
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
         self._next_epoch = self._told = epoch
@@ -478,7 +486,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def skipped(self) -> list[dict[str, Any]]:
         """Samples that `on_error` left out or replaced, with their errors."""
-        return [self._skips[key] for key in sorted(self._skips)]
+        return self._skips.report()
 
     def debug(self, index: Any, epoch: int = 0) -> Any:
         """One sample, prepared in this process with the randomness it has in `epoch`, so that a debugger can step in."""
@@ -496,14 +504,6 @@ class DataLoader(TorchDataLoader[T_co]):
             return next(sample for _, sample in preparer.samples(Where(epoch, 0, position, 1, 0), [index]))
         except Stopped as stopped:
             raise stopped.original from None
-
-    def _on_skip(self, skip: dict[str, Any]) -> None:
-        self._skips[skip["epoch"], skip["position"]] = skip
-        if len(self._skips) > self.max_skipped:
-            raise TooManySkipped(
-                f"{len(self._skips)} samples failed, more than max_skipped={self.max_skipped}; the last: sample "
-                f"{skip['key']}: {skip['error']}. loader.skipped() lists them; raise max_skipped to go on."
-            )
 
     def _write_trace(self) -> None:
         if self.trace is not None:

@@ -125,6 +125,7 @@ class DeviceIterator:
         self._thread: threading.Thread | None = None
         self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
+        self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
 
     # ---- epochs, as EngineIterator
@@ -152,6 +153,12 @@ class DeviceIterator:
 
     def __iter__(self) -> DeviceIterator:
         return self
+
+    def __len__(self) -> int:
+        return self.length()
+
+    def __getstate__(self) -> Any:
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
         if self.before_first is not None:

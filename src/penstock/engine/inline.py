@@ -26,6 +26,7 @@ class InlineIterator:
         self._prepare, self._asks, self._counters = prepare, asks, counters
         self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
+        self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
 
     def begin(self, asks: Iterator[Ask], epoch: int) -> None:  # noqa: ARG002 - as EngineIterator
@@ -49,6 +50,12 @@ class InlineIterator:
 
     def __iter__(self) -> InlineIterator:
         return self
+
+    def __len__(self) -> int:
+        return self.length()
+
+    def __getstate__(self) -> Any:
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
         if self.before_first is not None:

@@ -61,6 +61,7 @@ class EngineIterator:
         self._counters, self._on_skip = counters, on_skip
         self.on_delivered: Callable[[Ask], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None
+        self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
         self._asks: Iterator[Ask] = iter(())
         self._open: dict[int, Ask] = {}
@@ -159,6 +160,12 @@ class EngineIterator:
 
     def __iter__(self) -> EngineIterator:
         return self
+
+    def __len__(self) -> int:
+        return self.length()
+
+    def __getstate__(self) -> Any:
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
         if self.before_first is not None:

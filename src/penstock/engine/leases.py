@@ -80,10 +80,10 @@ def without(batch: Any, keep: list[int]) -> Any:
     """The batch's rows `keep`: what is left when `on_error="skip"` left samples out."""
     if isinstance(batch, dict):
         return {key: without(value, keep) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)) and isinstance(batch[0], (str, bytes)):
+        return type(batch)(batch[i] for i in keep)
     if isinstance(batch, tuple):
         return type(batch)(*(without(value, keep) for value in batch))
-    if isinstance(batch, list) and batch and isinstance(batch[0], (str, bytes)):
-        return [batch[i] for i in keep]
     if isinstance(batch, list):
         return [without(value, keep) for value in batch]
     return batch[keep]

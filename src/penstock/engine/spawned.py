@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from dataclasses import asdict
 from multiprocessing import spawn
 from pathlib import Path
@@ -28,6 +29,13 @@ from penstock.store.arena import Arena, anonymous_file
 if TYPE_CHECKING:
     from penstock.lanes.worker import WorkerSpec
 
+UNPICKLABLE = (
+    "Got pickle error when attempting to start a worker Process. This might be because the worker Process arguments are "
+    "not picklable. Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms to 'forkserver', "
+    "which requires the worker Process arguments to be picklable. You can also try "
+    "multiprocessing.set_start_method('fork')."
+)
+"""torch's words for it."""
 AGENT = "from penstock.engine.spawned import agent_main; agent_main()"
 
 
@@ -92,7 +100,7 @@ class SpawnedWorkers:
             daemon=True,
         )
         try:
-            process.start()
+            self._launch(process)
             socket.send_fds(
                 self._adoptions, [wire.WORKER.pack(worker, process.pid)], [ours.fileno(), held, crash]
             )
@@ -102,6 +110,16 @@ class SpawnedWorkers:
             for fd in (lifeline, held, crash):
                 os.close(fd)
         self._processes[worker] = process
+
+    @staticmethod
+    def _launch(process: Any) -> None:
+        from penstock.lanes.pickles import PicklingError
+
+        try:
+            process.start()
+        except (TypeError, AttributeError, PicklingError):
+            warnings.warn(UNPICKLABLE, stacklevel=2)
+            raise
 
     def exit_code(self, worker: int) -> int | None:
         """How worker n ended; it is known to have."""

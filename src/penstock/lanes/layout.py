@@ -29,7 +29,10 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf. `kind`: tensor, array, scalar (Python or NumPy number) or text (str, bytes)."""
+    """One leaf. `kind`: tensor, array, scalar (Python or NumPy number) or text (str, bytes).
+
+    `dtype` is the batch's torch dtype; of texts, the type of container that they come in.
+    """
 
     kind: str
     type: Any
@@ -91,7 +94,7 @@ def describe_node(sample: Any, batch: Any) -> Leaf | Node | None:
     if kind in (int, float, bool) or isinstance(sample, (np.number, np.bool_)):
         return Leaf("scalar", kind, batch.dtype, (), batch.element_size())
     if kind in (str, bytes):
-        return Leaf("text", kind, None, (), text_bytes(sample))
+        return Leaf("text", kind, type(batch), (), text_bytes(sample))
     if kind is dict:
         return describe_children(dict, tuple(sample), list(sample.values()), list(batch.values()))
     if kind in (list, tuple) or (isinstance(sample, tuple) and hasattr(sample, "_fields")):
@@ -269,9 +272,12 @@ def read_node(
     return node.type(*children)
 
 
-def read_texts(leaf: Leaf, size: int, view: memoryview) -> list[str] | list[bytes]:
+def read_texts(leaf: Leaf, size: int, view: memoryview) -> Any:
+    """A list or a tuple of texts: torch's collate gives the one under a dict, the other under a sequence."""
     texts = []
     for at in range(0, size * leaf.nbytes, leaf.nbytes):
         count = int.from_bytes(view[at : at + TEXT_HEAD], "little")
         texts.append(bytes(view[at + TEXT_HEAD : at + TEXT_HEAD + count]))
-    return [text.decode("utf-8", "surrogatepass") for text in texts] if leaf.type is str else texts
+    if leaf.type is bytes:
+        return leaf.dtype(texts)
+    return leaf.dtype(text.decode("utf-8", "surrogatepass") for text in texts)

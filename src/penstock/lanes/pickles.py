@@ -11,6 +11,7 @@ import io
 import pickle
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,20 @@ import torch
 
 from penstock.lanes.wire import INTS, OBJECTS, join_keys, split_keys
 from penstock.store.extents import LANE_ALIGN, aligned
+
+__all__ = [
+    "Packed",
+    "PicklingError",
+    "Ref",
+    "dumps",
+    "is_plain",
+    "is_portable",
+    "loads",
+    "pack_keys",
+    "rebuild",
+    "unpack",
+    "unpack_keys",
+]
 
 
 class Ref(NamedTuple):
@@ -46,22 +61,27 @@ class Packer(ForkingPickler):
         if type(obj) is torch.Tensor and is_plain(obj):
             return self._tensor(obj)
         if type(obj) is np.ndarray and obj.dtype.kind in "biufc":
-            array = np.ascontiguousarray(obj)
-            return self._put(True, array.nbytes, raw(array), array.dtype.str, obj.shape, ())
+            return self._array(obj)
         return None
 
+    def _array(self, array: np.ndarray[Any, Any]) -> Ref:
+        """Row by row, or column by column where that is how it lies."""
+        columns = array.flags.f_contiguous and not array.flags.c_contiguous
+        rows = np.ascontiguousarray(array.T if columns else array)
+        return self._put(True, rows.nbytes, raw(rows), array.dtype.str, array.shape, (int(columns),))
+
     def _tensor(self, tensor: torch.Tensor) -> Ref:
-        if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+        """With its strides, where the memory it spans is not much more than its own (slices, expanded tensors)."""
+        if span_of(tensor) > 2 * max(1, tensor.numel()):
             tensor = tensor.contiguous()
-        nbytes = tensor.numel() * tensor.element_size()
-        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        span, shape, stride = span_of(tensor), tuple(tensor.shape), tuple(tensor.stride())
+        nbytes = span * tensor.element_size()
         start = tensor.data_ptr()
         if nbytes and self._arena[0] <= start and start + nbytes <= self._arena[1]:
             return Ref(False, start - self._arena[0], True, nbytes, tensor.dtype, shape, stride)
-        flat = torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8) if nbytes else None
-        return self._put(
-            False, nbytes, flat.numpy().data if flat is not None else None, tensor.dtype, shape, stride
-        )
+        flat = torch.as_strided(tensor, (span,), (1,)).view(torch.uint8) if nbytes else None
+        data = flat.numpy().data if flat is not None else None
+        return self._put(False, nbytes, data, tensor.dtype, shape, stride)
 
     def _put(
         self,
@@ -123,10 +143,18 @@ def unpack(view: memoryview, offset: int, load: Callable[[Ref], Any]) -> Any:
 def rebuild(ref: Ref, view: memoryview) -> torch.Tensor | np.ndarray[Any, Any]:
     """The tensor or array of `ref` over `view`, which holds just its bytes and lives as long as the result does."""
     if ref.array:
-        return np.frombuffer(view, dtype=ref.dtype).reshape(ref.shape)
+        flat = np.frombuffer(view, dtype=ref.dtype)
+        return flat.reshape(ref.shape[::-1]).T if ref.stride[0] else flat.reshape(ref.shape)
     if not ref.nbytes:
         return torch.empty_strided(ref.shape, ref.stride, dtype=ref.dtype)
     return torch.frombuffer(view, dtype=ref.dtype).as_strided(ref.shape, ref.stride)
+
+
+def span_of(tensor: torch.Tensor) -> int:
+    """Elements between the first and the last of a tensor in memory, both included."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -136,6 +164,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and tensor.device.type == "cpu"
         and not tensor.requires_grad
         and not tensor.is_quantized
+        and not tensor.is_nested
         and not tensor.is_conj()
         and not tensor.is_neg()
     )

@@ -70,6 +70,10 @@ class Stopped(Exception):
         self.original = original
 
 
+class Unfit(Exception):
+    """`__getitems__` gave something else than one sample per key: only the collate function knows what to make of it."""
+
+
 def held_back(call: Callable[..., Any], *args: Any) -> Any:
     try:
         return call(*args)
@@ -111,6 +115,8 @@ class Preparer:
             self.on_sample(where.start)
             seed_all(self.stream(where.epoch).batch(where.first))
             samples = held_back(self.recipe.dataset.__getitems__, keys)
+            if type(samples) is not list or len(samples) != len(keys):
+                raise Unfit
             yield from ((where.start + i, sample) for i, sample in enumerate(samples))
             return
         sample_seed, dataset = self.stream(where.epoch).sample, self.recipe.dataset
@@ -175,6 +181,10 @@ class Preparer:
         """One batch from start to end, as `num_workers=0` does it."""
         if not self.recipe.auto_collation:
             return self.collate(where, next(sample for _, sample in self.samples(where, keys)))
+        if self.recipe.batched:
+            self.on_sample(0)
+            seed_all(self.stream(where.epoch).batch(where.first))
+            return self.collate(where, self.recipe.dataset.__getitems__(keys))
         samples = [sample for _, sample in self.samples(where, keys)]
         if not samples and keys:
             raise SampleError(keys[0], "prepare", self.lane, f"every sample of batch {where.batch} failed")

@@ -24,7 +24,7 @@ from penstock.lanes import wire
 from penstock.lanes.kinds import Kind
 from penstock.lanes.layout import Layout, Mismatch, Write, describe, widened, writer
 from penstock.lanes.pickles import Packed, Ref, dumps, is_portable, loads, rebuild, unpack, unpack_keys
-from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
+from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Unfit, Where
 from penstock.lanes.torch_private import enter_worker, numpy_worker_seed, wrap_exception
 from penstock.lanes.wire import Channel, Msg
 from penstock.store.arena import Arena, Board
@@ -172,6 +172,9 @@ class Worker:
         try:
             try:
                 step()
+            except Unfit:
+                assert job is not None
+                self.channel.send(Msg.REFUSED, wire.TASK.pack(job.task))
             except Stopped as stopped:
                 raise stopped.original from None
         except Exception:  # noqa: BLE001 - the user's code; its error is sent on

@@ -1,0 +1,28 @@
+"""Samples that `on_error` left out or replaced: each once, however often it was tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import TooManySkipped
+
+
+class Skips:
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._found: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, skip: dict[str, Any]) -> None:
+        self._found[skip["epoch"], skip["position"]] = skip
+        if len(self._found) > self._most:
+            raise TooManySkipped(
+                f"{len(self._found)} samples failed, more than max_skipped={self._most}; the last: sample "
+                f"{skip['key']}: {skip['error']}. loader.skipped() lists them; raise max_skipped to go on."
+            )
+
+    def report(self) -> list[dict[str, Any]]:
+        """In the order of the epochs."""
+        return [self._found[key] for key in sorted(self._found)]
