@@ -20,7 +20,7 @@ from penstock.engine.leases import without
 from penstock.engine.session import AgentGone, Blueprint, Session
 from penstock.engine.streams import Stream
 from penstock.engine.troubles import unword
-from penstock.errors import AgentDied
+from penstock.errors import AgentDied, PenstockError
 from penstock.lanes import wire
 from penstock.lanes.layout import Layout, read_batch
 from penstock.lanes.pickles import Ref, loads, pack_keys, rebuild, unpack
@@ -66,11 +66,14 @@ class EngineIterator:
         self._asks: Iterator[Ask] = iter(())
         self._open: dict[int, Ask] = {}
         self._ready: deque[tuple[int, int, bytes]] = deque()
+        self._inbox: deque[tuple[int, bytes]] = deque()
         self._layouts: dict[int, Layout] = {}
         self._next_seq = 0
         self._epoch = -1
         self._ended = False
         self._broken = False
+        self._asking = False
+        """True for the moment of a draw; found true later, an interrupt fell into it."""
         self._restarts = 0
         self._stream = Stream(blueprint)
         self._session: Session | None = None
@@ -83,7 +86,7 @@ class EngineIterator:
         """Start an epoch: whatever an earlier one left open is void."""
         if self._open or self._ready or self._ended:
             self._abort()
-        self._asks, self._epoch, self._ended = asks, epoch, False
+        self._asks, self._epoch, self._ended, self._asking = asks, epoch, False, False
         for _ in range(self._window):
             if not self._ask():
                 break
@@ -96,11 +99,24 @@ class EngineIterator:
         return bool(self._open)
 
     def _ask(self) -> bool:
-        ask = next(self._asks, None)
+        if self._asking:
+            raise PenstockError(
+                "the iterator was interrupted while it drew from its sampler, so its place is lost: start a new one "
+                "with iter(loader); loader.load_state_dict(loader.state_dict()) before it goes on behind the last batch"
+            )
+        self._asking = True
+        seq = self._next_seq
+        try:
+            ask = next(self._asks, None)
+            if ask is not None:
+                self._open[seq] = ask
+                self._next_seq += 1
+        except Exception:
+            self._asking = False
+            raise
+        self._asking = False
         if ask is None:
             return False
-        seq, self._next_seq = self._next_seq, self._next_seq + 1
-        self._open[seq] = ask
         self._feed(seq, ask)
         return True
 
@@ -126,32 +142,45 @@ class EngineIterator:
 
     def pull(self) -> tuple[Ask, Outcome] | None:
         """The next batch of the epoch, or the error it came to; None at the end."""
-        began = time.monotonic()
         try:
-            frame = self._due(began)
+            return self._pull(time.monotonic())
         except Exception:
             raise
         except BaseException:
-            # An interrupt may have cut a message in two: the next call starts a new agent and asks again.
+            # An interrupt may have cut a message in two: the next call starts a new agent and asks again for all
+            # that is open, this batch among it.
             self._broken = True
             raise
+
+    def _pull(self, began: float) -> tuple[Ask, Outcome] | None:
+        frame = self._due(began)
         if frame is None:
             return None
         seq, kind, payload = frame
         error = payload[wire.SEQ.size :] if kind == Msg.ERROR else b""
         if self._stream.lost_worker(error):
             self._restart("lost a worker")
-            return self.pull()
-        ask = self._open.pop(seq)
-        self._restarts = 0
-        self._ask()
+            return self._pull(began)
+        ask = self._open[seq]
         batch: Any = None if error else self._batch(payload, ask)
         if self._stream.on and not error:
             batch, worker, state = batch
             self._stream.advance(worker, state)
             ask = ask if state is None else ask._replace(state=(worker, state))
-        self._counters.delivered(began, time.monotonic(), 0 if error else ask.size, len(self._ready))
+        self._restarts = 0
+        try:
+            self._ask()
+        except Exception:
+            self._settle(seq)  # the user's sampler failed; as in torch, the batch in hand is gone with it
+            raise
+        self._counters.delivered(began, time.monotonic(), 0 if error else ask.size, len(self._ready) - 1)
+        self._settle(seq)
         return ask, Outcome(batch, error)
+
+    def _settle(self, seq: int) -> None:
+        """The batch leaves: from here on it is not asked for again."""
+        self._ready.popleft()
+        del self._open[seq]
 
     def pin(self) -> None:
         """Pin the batches' memory for copies to a CUDA device."""
@@ -184,13 +213,17 @@ class EngineIterator:
         deadline = began + self._timeout_s if self._timeout_s > 0 else None
         while True:
             if self._ready and self._open[self._ready[0][0]].epoch == self._epoch:
-                return self._ready.popleft()
+                return self._ready[0]
             if self._ended or not any(ask.epoch == self._epoch for ask in self._open.values()):
                 return None
             if self._session is None:
                 return None
             if self._broken:
                 self._restart("was interrupted")
+            while self._inbox:
+                self._on_frame(*self._inbox.popleft())
+            if self._ready:
+                continue
             try:
                 frames = self._session.receive(deadline)
             except AgentGone:
@@ -198,8 +231,7 @@ class EngineIterator:
                 continue
             if not frames and deadline is not None and time.monotonic() >= deadline:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
-            for kind, payload in frames:
-                self._on_frame(kind, payload)
+            self._inbox.extend(frames)
 
     def _on_frame(self, kind: int, payload: bytes) -> None:
         assert self._session is not None
@@ -278,6 +310,7 @@ class EngineIterator:
             log.warning("the agent (pid %s) %s; a new one goes on from the last delivered batch", pid, how)
         self._counters.agent_restarts += 1
         self._ready.clear()
+        self._inbox.clear()
         self._layouts.clear()
         self._start()
         for seq, ask in self._open.items():
