@@ -9,12 +9,11 @@ workers down, or hangs two, fails its batch (or is left out, where the user aske
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable
 
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Event, Kind, Trouble
-from penstock.engine.ledger import Batch
+from penstock.engine.ledger import Batch, Waiting
 from penstock.engine.moves import (
     all_waiting,
     bind,
@@ -24,6 +23,7 @@ from penstock.engine.moves import (
     cancel_all,
     deliver,
     disown,
+    draining,
     finish,
     fits,
     give_back,
@@ -48,9 +48,9 @@ def on_event(state: State, event: Event) -> list[Action]:
     """Advance `state` and say what the driver must do next."""
     out: list[Action] = []
     HANDLERS[type(event)](state, event, out)
+    deliver(state, out)
     serve_memory(state, out)
     schedule(state, out)
-    deliver(state, out)
     return out
 
 
@@ -58,7 +58,9 @@ def on_event(state: State, event: Event) -> list[Action]:
 
 
 def on_feed(state: State, event: ev.Feed, _: list[Action]) -> None:
-    batch = Batch(event.seq, event.size, state.kind, todo=[(0, event.size)])
+    # An empty batch has nothing to divide: the collate function alone decides what becomes of it.
+    kind = Kind.WHOLE if event.size == 0 and state.kind is not Kind.STREAM else state.kind
+    batch = Batch(event.seq, event.size, kind, todo=[(0, event.size)])
     if state.fatal is not None:
         batch.fail(0, state.fatal)
     elif state.kind is Kind.STREAM and not bind(state, batch):
@@ -76,6 +78,9 @@ def on_abort(state: State, _: ev.Abort, out: list[Action]) -> None:
     state.ended = False
     for lane in state.lanes:
         lane.exhausted = False
+        if lane.lost:
+            lane.lost = False
+            out.append(ev.Start(lane.worker))
     state.next_lane = 0
 
 
@@ -103,7 +108,7 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
         unhold(state, issued)
     lane.tasks.clear()
     lane.holding.clear()
-    state.waiting = [w for w in state.waiting if w[3] != event.worker]
+    state.waiting = [w for w in state.waiting if w.worker != event.worker]
     lane.up = False
     lane.fruitless += not lane.retiring
     lane.retiring = False
@@ -115,6 +120,7 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
         if owed:
             state.batches[owed[0]].fail(0, Trouble("stream", cause=event.cause))
         exhaust(state, event.worker, out)
+        lane.lost = True
         return
     if blamed is not None and not blamed.cancelled:
         blame(state, blamed.task, event)
@@ -143,7 +149,7 @@ def on_done(state: State, event: ev.Done, out: list[Action]) -> None:
     batch = state.batches[task.seq]
     batch.live.discard(task.id)
     batch.dropped.update(event.dropped)
-    if len(batch.dropped) == batch.size:
+    if batch.size and len(batch.dropped) == batch.size:
         batch.fail(0, Trouble("empty"))
     if task.kind is Kind.COLLATE:
         batch.collated = True
@@ -168,7 +174,7 @@ def on_prepared(state: State, event: ev.Prepared, out: list[Action]) -> None:
         elif batch.layout != event.layout:
             relay(state, batch, event.layout, out)
             return
-    insort(state.waiting, (task.seq, task.start, task.id, event.worker, event.nbytes))
+    state.waiting.append(Waiting(task.seq, task.start, task.id, event.worker, event.nbytes))
 
 
 def on_mismatch(state: State, event: ev.Mismatch, out: list[Action]) -> None:
@@ -246,13 +252,15 @@ def on_retire(state: State, event: ev.Retire, _: list[Action]) -> None:
 
 def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
     """The consumer has given back all it can. If the due batch still does not fit, it never will."""
-    if state.starved == event.seq and state.due[:1] == [event.seq]:
-        state.starved = -1
-        batch = state.batches[event.seq]
-        if not fits(state, event.need):
-            cancel_all(state, batch, out)
-            limit = state.config.limit_bytes
-            batch.fail(0, Trouble("memory", need_bytes=event.need, limit_bytes=limit))
+    if state.starved != event.seq:
+        return
+    state.starved = -1
+    if state.due[:1] != [state.short] or draining(state) or fits(state, state.short_bytes):
+        return
+    batch = state.batches[state.short]
+    cancel_all(state, batch, out)
+    limit = state.config.limit_bytes
+    batch.fail(0, Trouble("memory", need_bytes=state.short_bytes, limit_bytes=limit))
 
 
 def on_grown(state: State, event: ev.Grown, _: list[Action]) -> None:

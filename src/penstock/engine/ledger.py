@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock.engine.events import Error, Kind, Task
 
@@ -115,6 +116,16 @@ class Issued:
     held: list[Slab] = field(default_factory=list)
 
 
+class Waiting(NamedTuple):
+    """A result that is ready in its worker and has no memory yet."""
+
+    seq: int
+    start: int
+    task: int
+    worker: int
+    nbytes: int
+
+
 @dataclass(slots=True, eq=False)
 class Lane:
     """One worker as the core sees it."""
@@ -123,6 +134,8 @@ class Lane:
     up: bool = False
     retiring: bool = False
     exhausted: bool = False
+    lost: bool = False
+    """Died with its iterator: there is nothing for a replacement to do before the next epoch."""
     tasks: dict[int, Issued] = field(default_factory=dict)
     """In the order they were issued: the first is running."""
     holding: dict[int, Issued] = field(default_factory=dict)

@@ -2,13 +2,14 @@
 
 Memory is first come, first served in due order. When the due batch finds none: the arena grows up to its limit; then
 the latest batches give way and are prepared again later; then the consumer is asked to let go; then it is an error.
+While a batch is short of memory no later one gets any, so that what comes free adds up for it.
 """
 
 from __future__ import annotations
 
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task, Trouble
-from penstock.engine.ledger import Batch, Issued, Lane, Slab
+from penstock.engine.ledger import Batch, Issued, Lane, Slab, Waiting
 from penstock.engine.state import State
 from penstock.policy.tasks import queue_depth, task_size
 from penstock.store.extents import aligned, lane_offsets
@@ -18,6 +19,8 @@ HANGS_PER_SAMPLE = 2
 STEAL_FACTOR = 3.0
 STEAL_MIN_S = 0.010
 """A task queued behind one that runs this much longer than expected goes to another worker."""
+STREAM_ROOM = 4
+"""Batches of a stream are placed out of turn while all that are due would fill a quarter of the arena at most."""
 
 
 # ---- memory
@@ -26,14 +29,12 @@ STEAL_MIN_S = 0.010
 def free_if_unused(state: State, slab: Slab) -> None:
     if not (slab.owned or slab.pins or slab.holds):
         state.memory.release(slab.offset, slab.nbytes)
-        state.zombies -= 1
 
 
 def disown(state: State, batch: Batch) -> None:
     """The batch lets go of its memory; tasks that can still touch it keep it from being reused."""
     for slab in batch.slabs():
         slab.owned = False
-        state.zombies += 1
         free_if_unused(state, slab)
     batch.slab = None
     batch.parts.clear()
@@ -56,32 +57,58 @@ def unhold(state: State, issued: Issued) -> None:
 def fits(state: State, nbytes: int) -> bool:
     offset = state.memory.alloc(nbytes)
     if offset is None:
-        return state.memory.end + aligned(nbytes) <= state.limit
+        return state.memory.end_for(nbytes) <= state.limit
     state.memory.release(offset, nbytes)
     return True
 
 
 def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | None:
     """Memory for batch `seq`, or None: it will be asked for again when something changes."""
+    if state.short >= 0 and not precedes(state, seq, state.short):
+        return None
     offset = state.memory.alloc(nbytes)
-    if offset is None and not state.growing and state.memory.end + aligned(nbytes) <= state.limit:
-        state.growing = True
-        out.append(ev.Grow(state.memory.end + aligned(nbytes)))
-    if offset is None and not state.growing and state.due[0] == seq:
-        offset = make_room(state, nbytes, seq, out)
-    return None if offset is None else Slab(offset, nbytes)
+    if offset is None and not state.growing:
+        end = state.memory.end_for(nbytes)
+        if end <= state.limit:
+            state.growing = True
+            out.append(ev.Grow(end))
+        elif state.due[0] == seq:
+            offset = make_room(state, nbytes, seq, out)
+    if offset is None:
+        state.short, state.short_bytes = seq, nbytes
+        return None
+    if state.short == seq:
+        state.short = -1
+    return Slab(offset, nbytes)
+
+
+def precedes(state: State, seq: int, other: int) -> bool:
+    """Whether batch `seq` is due no later than `other`, or the other is not due any more."""
+    for one in state.due:
+        if one == seq:
+            return True
+        if one == other:
+            return False
+    return False
+
+
+def draining(state: State) -> bool:
+    """Cancelled tasks are still at their workers: what they hold comes back when they are gone."""
+    return any(issued.cancelled for lane in state.lanes for issued in lane.tasks.values())
 
 
 def make_room(state: State, nbytes: int, seq: int, out: list[Action]) -> int | None:
+    """The due batch takes from the latest; when there is nothing left to take, the consumer is asked to let go."""
     for later in reversed(state.due):
-        if later == seq:
-            break
-        if state.batches[later].slabs():
-            start_over(state, state.batches[later], state.batches[later].kind, out)
+        if draining(state):
+            return None
+        batch = state.batches[later]
+        if later != seq and batch.slabs() and batch.kind is not Kind.STREAM:
+            start_over(state, batch, batch.kind, out)
             offset = state.memory.alloc(nbytes)
             if offset is not None:
                 return offset
-    if not state.zombies and state.starved != seq:
+    if not draining(state) and state.starved != seq:
         state.starved = seq
         out.append(ev.Starved(seq, nbytes))
     return None
@@ -93,33 +120,55 @@ def slab_bytes(state: State, batch: Batch) -> int:
 
 def serve_memory(state: State, out: list[Action]) -> None:
     """Place results that wait in workers, most urgent first."""
-    while state.waiting:
-        seq, start, task_id, worker, nbytes = state.waiting[0]
-        issued = state.lanes[worker].tasks.get(task_id)
-        if issued is None or issued.cancelled:
-            state.waiting.pop(0)
-            continue
-        batch = state.batches[seq]
-        in_slots = issued.task.kind is Kind.SLOTS
-        slab = batch.slab if in_slots else None
+    if not state.waiting:
+        return
+    turn = {seq: at for at, seq in enumerate(state.due)}
+    state.waiting = [w for w in state.waiting if is_live(state, w)]
+    state.waiting.sort(key=lambda w: (turn[w.seq], w.start))
+    # To place one may void another that waits behind it.
+    while state.waiting and (not is_live(state, state.waiting[0]) or place(state, state.waiting[0], out)):
+        state.waiting.pop(0)
+
+
+def is_live(state: State, waiting: Waiting) -> bool:
+    issued = state.lanes[waiting.worker].tasks.get(waiting.task)
+    return issued is not None and not issued.cancelled
+
+
+def place(state: State, waiting: Waiting, out: list[Action]) -> bool:
+    """Give a result its memory; False when there is none for it now."""
+    batch, issued = state.batches[waiting.seq], state.lanes[waiting.worker].tasks[waiting.task]
+    in_slots = issued.task.kind is Kind.SLOTS
+    slab = batch.slab if in_slots else None
+    if slab is None:
+        need = slab_bytes(state, batch) if in_slots else waiting.nbytes
+        if batch.kind is Kind.STREAM and not in_turn(state, batch, need):
+            return False
+        slab = obtain(state, need, batch.seq, out)
         if slab is None:
-            slab = obtain(state, slab_bytes(state, batch) if in_slots else nbytes, seq, out)
-            if slab is None:
-                return
-            if issued.task.kind is Kind.PARTS:
-                batch.parts[start] = slab
-            else:
-                batch.slab = slab
-        slab.pins += 1
-        issued.slabs.append(slab)
-        out.append(ev.Place(worker, task_id, slab.offset, batch.layout if in_slots else -1))
-        state.waiting.remove((seq, start, task_id, worker, nbytes))
+            return False
+        if issued.task.kind is Kind.PARTS:
+            batch.parts[waiting.start] = slab
+        else:
+            batch.slab = slab
+    slab.pins += 1
+    issued.slabs.append(slab)
+    out.append(ev.Place(waiting.worker, waiting.task, slab.offset, batch.layout if in_slots else -1))
+    return True
+
+
+def in_turn(state: State, batch: Batch, need: int) -> bool:
+    """What an iterator yielded cannot be made again, so its memory cannot be taken back: a batch of a stream waits for
+    those before it, unless all of them together would need little of what there is."""
+    state.largest = max(state.largest, aligned(need))
+    if STREAM_ROOM * len(state.due) * state.largest <= state.config.limit_bytes:
+        return True
+    return all(state.batches[seq].slab is not None for seq in state.due[: state.due.index(batch.seq)])
 
 
 def all_waiting(state: State, lane: Lane) -> bool:
     """The worker is silent because it waits for memory, not because it hangs."""
-    waiting = {task for _, _, task, worker, _ in state.waiting if worker == lane.worker}
-    return lane.tasks.keys() <= waiting
+    return lane.tasks.keys() <= {w.task for w in state.waiting if w.worker == lane.worker}
 
 
 # ---- tasks
@@ -164,7 +213,6 @@ def give_back(state: State, task: Task) -> None:
         void, batch.slab = batch.slab, None
     if void is not None:
         void.owned = False
-        state.zombies += 1
         free_if_unused(state, void)
     if task.kind is not Kind.COLLATE:
         batch.give_back(task.start, task.samples)
@@ -311,7 +359,7 @@ def steal(state: State, out: list[Action]) -> None:
         if (
             len(lane.tasks) < 2
             or state.kind is Kind.STREAM
-            or any(w[3] == lane.worker for w in state.waiting)
+            or any(w.worker == lane.worker for w in state.waiting)
         ):
             continue
         running, *queued = lane.tasks.values()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.engine.events import Error, Kind
-from penstock.engine.ledger import Batch, Lane
+from penstock.engine.ledger import Batch, Lane, Waiting
 from penstock.store.extents import Extents
 
 
@@ -44,8 +44,8 @@ class State:
     layouts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layout: int = -1
     """Layout of the newest batch: the guess for the next."""
-    waiting: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    """Prepared results without memory: (seq, start, task, worker, bytes), most urgent first."""
+    waiting: list[Waiting] = field(default_factory=list)
+    """Prepared results without memory."""
     deaths: dict[tuple[int, int], int] = field(default_factory=dict)
     fatal: Error | None = None
     growing: bool = False
@@ -56,10 +56,14 @@ class State:
     reissued: int = 0
     task_size: int = 0
     """Samples in the newest task."""
-    zombies: int = 0
-    """Extents that no batch owns any more but some task can still touch."""
+    short: int = -1
+    """Batch that asked for memory and got none; until it does, no later one gets any."""
+    short_bytes: int = 0
+    """What it asked for."""
     starved: int = -1
     """Batch that is due and does not fit beside what the consumer holds, once that has been said."""
+    largest: int = 0
+    """Bytes of the largest batch of a stream so far."""
     now_s: float = 0.0
     """Time of the newest event that carried one."""
 

@@ -32,6 +32,11 @@ class Extents:
     def free(self) -> int:
         return sum(self._sizes.values())
 
+    def end_for(self, nbytes: int) -> int:
+        """Where the end must be for `nbytes` to fit behind what is in use; free memory at the end counts."""
+        last = self._offsets[-1] if self._offsets else self.end
+        return (last if last + self._sizes.get(last, 0) == self.end else self.end) + aligned(nbytes)
+
     def grow(self, nbytes: int) -> None:
         """Add `nbytes` of new memory behind the present end."""
         start, self.end = self.end, self.end + nbytes
