@@ -14,33 +14,30 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
-import torch.multiprocessing
-from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import Options
 from penstock.engine.build import blueprint_of
 from penstock.engine.device import DeviceIterator, check_device
-from penstock.engine.feed import Ask, planned, streamed
+from penstock.engine.epochs import Epochs, Source
+from penstock.engine.feed import Ask
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next
 from penstock.engine.iterator import EngineIterator
-from penstock.engine.progress import Run, check_state, fresh_state, resume_plan
-from penstock.engine.replay import SamplerReplay, epoch_of, set_generator
-from penstock.engine.shard import ShardSampler, resolve_shard, shared_seed
+from penstock.engine.progress import Run
+from penstock.engine.shard import ShardSampler, check_shardable, resolve_shard, shared_seed
 from penstock.engine.streams import resumed_streams
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
 from penstock.measure import host
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.skips import Skips
-from penstock.plan.epoch import EpochPlan
 from penstock.policy.diagnosis import diagnose
 from penstock.policy.workers import auto_workers
 
-EXTRAS = ("generator", "sampler", "sampler_epoch", "samples", "workers", "last_worker")
-"""Parts of a state that belong to the user's sampler or dataset."""
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -119,64 +116,46 @@ class DataLoader(TorchDataLoader[T_co]):
             if num_workers != "auto":
                 raise ConfigError(f"num_workers must be a number or 'auto', got {num_workers!r}")
             num_workers = count_workers()
-        self._own_order = sampler is None and batch_sampler is None and generator is None
-        self._shuffles = bool(shuffle)
-        self._rank, self._world = 0, 1
+        if shard is not None and isinstance(sampler, ShardSampler):  # a trainer builds us anew
+            sampler, shuffle = None, sampler.shuffle
+        own = sampler is None and batch_sampler is None and generator is None
+        rank, world, shuffles = 0, 1, bool(shuffle)
         if shard is not None:
-            sampler, shuffle = self._sharded(dataset, shard, shuffle, sampler, batch_sampler, drop_last), None
+            check_shardable(dataset, sampler, batch_sampler)
+            rank, world = resolve_shard(shard)
+            sampler, shuffle, own = (
+                ShardSampler(dataset, rank, world, shuffle=shuffles, drop_last=drop_last),
+                None,
+                True,
+            )
         super().__init__(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last, timeout,
             worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers, pin_memory_device=pin_memory_device, in_order=in_order,
         )  # fmt: skip
-        self.seed, self.shard, self.device, self.dtype, self.memory_format = (
-            seed,
-            shard,
-            device,
-            dtype,
-            memory_format,
-        )
+        self.seed, self.shard, self.device = seed, shard, device
+        self.dtype, self.memory_format = dtype, memory_format
         self.task_size, self.prefetch_batches, self.hang_timeout = task_size, prefetch_batches, hang_timeout
         self.on_error, self.max_skipped, self.trace = on_error, max_skipped, trace
         self.worker_memory, self.slab_bytes = worker_memory, slab_bytes
-        self._seed: int | None = seed
-        self._next_epoch = 0
-        self._told: int | None = None
-        self._sampler_epoch: int | None = 0
-        self._run: Run | None = None
-        self._resume: dict[str, Any] | None = None
+        if type(self.sampler) is SequentialSampler and batch_sampler is None:
+            own = self.sampler.data_source is dataset
+        source = Source(
+            dataset=self.dataset,
+            sampler=self.sampler,
+            batch_sampler=self.batch_sampler,
+            own=own,
+            shuffles=shuffles,
+            rank=rank,
+            world=world,
+            batch_size=self.batch_size or 1,
+        )
+        self._epochs = Epochs(source, seed)
+        if isinstance(self.sampler, ShardSampler):
+            self.sampler.plan_of = self._epochs.plan
+            self.sampler.on_set_epoch = self._epochs.set_epoch
         self._skips = Skips(max_skipped)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
-        if isinstance(self.sampler, ShardSampler):
-            self.sampler.plan_of = self._plan
-            self.sampler.on_set_epoch = self.set_epoch
-        elif (
-            type(self.sampler) is SequentialSampler
-            and batch_sampler is None
-            and self.sampler.data_source is dataset
-        ):
-            self._own_order = True
-
-    def _sharded(
-        self,
-        dataset: Any,
-        shard: Any,
-        shuffle: bool | None,
-        sampler: Any,
-        batch_sampler: Any,
-        drop_last: bool,
-    ) -> ShardSampler:
-        if sampler is not None or batch_sampler is not None:
-            raise ConfigError(
-                "shard together with a sampler or batch_sampler would shard twice: give one of them"
-            )
-        if isinstance(dataset, IterableDataset):
-            raise ConfigError(
-                "shard needs a map-style dataset: an iterable one shards itself, by get_worker_info()"
-            )
-        self._own_order = True
-        self._rank, self._world = resolve_shard(shard)
-        return ShardSampler(dataset, self._rank, self._world, shuffle=bool(shuffle), drop_last=drop_last)
 
     # ---- iteration
 
@@ -211,17 +190,19 @@ class DataLoader(TorchDataLoader[T_co]):
     def _iterate_inline(self) -> Any:
         if self.timeout:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-        if self.on_error != "raise" and self._streams:
+        epochs, streams = self._epochs, self._epochs.source.streams
+        if self.on_error != "raise" and streams:
             raise ConfigError(
                 "on_error needs a map-style dataset: an iterable one cannot go on behind a failure"
             )
-        states, _ = resumed_streams(self._resume, 0)
-        run, asks = self._begin(lazily=True)
-        recipe = self._recipe(run.seed)
-        if self._streams:
-            prepare = prepare_next(Streamer(recipe, self.drop_last, (states or {}).get(0)))
+        iter(self._index_sampler)
+        self._draw()
+        states, _ = resumed_streams(epochs.resume, 0)
+        run, asks = self._begin()
+        if streams:
+            prepare = prepare_next(Streamer(self._recipe(), self.drop_last, (states or {}).get(0)))
         else:
-            prepare = prepare_keyed(recipe, self._skips.add)
+            prepare = prepare_keyed(self._recipe(), self._skips.add)
         iterator = self._to_device(InlineIterator(prepare, asks, self._counters))
         self._bind(iterator, run)
         self._fast_forward(iterator, run)
@@ -229,7 +210,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _fast_forward(self, iterator: Any, run: Run) -> None:
         """An iterable dataset that cannot say where it stood is iterated again; what was delivered is thrown away."""
-        skip = run.delivered if self._streams and "workers" not in run.extra else 0
+        skip = run.delivered if run.order == "streamed" and "workers" not in run.extra else 0
         if skip:
             warnings.warn(
                 f"resuming an iterable dataset without state_dict(): {skip} batches are prepared again and thrown away",
@@ -242,16 +223,15 @@ class DataLoader(TorchDataLoader[T_co]):
     def _new_engine(self) -> Any:
         self.check_worker_number_rationality()
         base_seed = self._draw()
-        self._settle_seed(base_seed)
         iter(self._index_sampler)  # torch's iterator asks twice, and a user's sampler may count or draw there
         engine = EngineIterator(
             blueprint_of(
                 self,
                 self._options,
-                self._recipe(self._seed),
+                self._recipe(),
                 base_seed=base_seed,
                 local_world=local_world(),
-                resume=self._resume,
+                resume=self._epochs.resume,
             ),
             window=self._window,
             timeout_s=self.timeout,
@@ -261,15 +241,15 @@ class DataLoader(TorchDataLoader[T_co]):
         return self._to_device(engine)
 
     def _iterate_workers(self, engine: Any, *, fresh: bool) -> Any:
-        if not fresh and self._resume is None and self._prefetches_next:
-            run = self._new_run()
+        if not fresh and self._epochs.resume is None and self._prefetches_next:
+            run = self._epochs.new_run()
             if engine.proceed(run.epoch):
-                self._burn_sampler_draw()
+                self._epochs.burn_draw()
                 self._bind(engine, run)
                 return engine
-            self._next_epoch -= 1
+            self._epochs.next -= 1
         try:
-            run, asks = self._begin(lazily=False)
+            run, asks = self._begin()
             self._bind(engine, run)
             engine.begin(asks, run.epoch)
             self._fast_forward(engine, run)
@@ -303,21 +283,10 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _settle_epoch(self, engine: Any, run: Run) -> None:
         """The epoch is settled with its first batch: Lightning, when it resumes, sets it only after `iter()`."""
-        if run.base or run.delivered or run.beyond:
-            return
-        told = self._told_epoch()
-        if told is None or told == run.epoch == run.extra.get("sampler_epoch", told):
-            return
-        self._next_epoch = told
-        run, asks = self._begin(lazily=False)
-        self._bind(engine, run)
-        engine.begin(asks, run.epoch)
-
-    def _told_epoch(self) -> int | None:
-        """The epoch set since an epoch last began, on us or on a DistributedSampler."""
-        told, self._told = self._told, None
-        before, self._sampler_epoch = self._sampler_epoch, epoch_of(self._index_sampler)
-        return self._sampler_epoch if told is None and self._sampler_epoch != before else told
+        if self._epochs.retold(run):
+            run, asks = self._begin()
+            self._bind(engine, run)
+            engine.begin(asks, run.epoch)
 
     def _to_device(self, iterator: Any) -> Any:
         pins = self.pin_memory and torch.accelerator.is_available()
@@ -333,18 +302,6 @@ class DataLoader(TorchDataLoader[T_co]):
     # ---- order
 
     @property
-    def _streams(self) -> bool:
-        return isinstance(self.dataset, IterableDataset)
-
-    @property
-    def _order(self) -> str:
-        if self._streams:
-            return "streamed"
-        batches = self.batch_sampler
-        untouched = batches is None or (type(batches) is BatchSampler and batches.sampler is self.sampler)
-        return "planned" if self._own_order and untouched else "sampled"
-
-    @property
     def _window(self) -> int:
         if self.prefetch_batches is not None:
             return self.prefetch_batches
@@ -356,119 +313,44 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def _prefetches_next(self) -> bool:
         """Whether the next epoch is asked for before this one has ended."""
-        return self.persistent_workers and self.in_order and self._order == "planned" and self.num_workers > 0
+        planned = self._epochs.source.order == "planned"
+        return self.persistent_workers and self.in_order and planned and self.num_workers > 0
 
-    def _recipe(self, seed: int | None) -> Recipe:
-        assert seed is not None
+    def _recipe(self) -> Recipe:
+        assert self._epochs.seed is not None
         assert self.collate_fn is not None
         return Recipe(
             dataset=self.dataset,
             collate_fn=self.collate_fn,
             auto_collation=self._auto_collation,
-            seed=seed,
+            seed=self._epochs.seed,
             on_error=self.on_error,
         )
 
     def _draw(self) -> int:
-        """The draw that torch's iterator makes for its base seed."""
-        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        """The draw that torch's iterator makes for its base seed; the first one is our seed, if none was given."""
+        drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        if self._epochs.seed is None:
+            self._epochs.seed = drawn if self.shard is None else shared_seed(drawn)
+        return drawn
 
-    def _burn_sampler_draw(self) -> None:
-        """The draw that torch's RandomSampler would make when it starts; our order does not need it."""
-        if self._shuffles and type(self.sampler) is RandomSampler:
-            torch.empty((), dtype=torch.int64).random_().item()
-
-    def _settle_seed(self, drawn: int) -> None:
-        if self._resume is not None and self._resume["seed"] is not None:
-            self._seed = self._resume["seed"]
-        if self._seed is None:
-            self._seed = drawn if self.shard is None else shared_seed(drawn)
-
-    def _plan(self, epoch: int) -> EpochPlan:
-        return EpochPlan(
-            length=len(self.dataset),  # type: ignore[arg-type]
-            batch_size=getattr(self.batch_sampler, "batch_size", 1),
-            drop_last=getattr(self.batch_sampler, "drop_last", False),
-            shuffle=self._shuffles,
-            seed=self._seed or 0,
-            epoch=epoch,
-            rank=self._rank,
-            world=self._world,
-        )
-
-    def _new_run(self) -> Run:
-        """The next epoch, from its start or from where a loaded state left it."""
-        state, self._resume = self._resume, None
-        assert self._seed is not None
-        told = self._told_epoch()
-        if state is not None:
-            epoch, self._sampler_epoch = state["epoch"], state.get("sampler_epoch", self._sampler_epoch)
-        else:
-            epoch = self._next_epoch if told is None else told
-        self._next_epoch = epoch + 1
-        run = Run(self._order, self._seed, epoch)
-        if run.order == "planned":
-            run.plan = self._plan(epoch)
-            if state is not None:
-                run.plan = resume_plan(run.plan, state)
-                run.base, run.beyond = state["batches"], set(state["beyond"])
-            run.total = run.plan.batches
-        elif state is not None:
-            run.delivered, run.beyond = state["batches"], set(state["beyond"])
-            run.extra = {key: state[key] for key in EXTRAS if key in state}
-        self._run = run
-        return run
-
-    def _begin(self, *, lazily: bool) -> tuple[Run, Iterator[Ask]]:
-        """The next epoch and its asks; `lazily` delays what torch does at the first `next()` until then."""
-        if lazily:
-            iter(self._index_sampler)
-            self._settle_seed(self._draw())
-        run = self._new_run()
-        if run.order == "planned":
-            return run, self._planned_asks(run)
-        if run.order == "streamed":
-            start = run.delivered if "workers" in run.extra else 0
-            return run, streamed(self.batch_size or 1, epoch=run.epoch, start=start)
-        replay = SamplerReplay(self._index_sampler, self.generator, run)
-        return run, replay.asks(auto_collation=self._auto_collation)
-
-    def _planned_asks(self, run: Run) -> Iterator[Ask]:
-        assert run.plan is not None
-        self._burn_sampler_draw()
-        yield from planned(run.plan, base=run.base, skip=frozenset(run.beyond))
-        epoch = run.epoch
-        while self._prefetches_next and len(self.dataset):  # type: ignore[arg-type]
-            epoch += 1
-            yield from planned(self._plan(epoch))
+    def _begin(self) -> tuple[Run, Iterator[Ask]]:
+        run = self._epochs.new_run()
+        return run, self._epochs.asks(run, self.generator, into_next=self._prefetches_next)
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
-        self._next_epoch = self._told = epoch
+        self._epochs.set_epoch(epoch)
 
     # ---- resume
 
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iterator stands: small, JSON-able, counting batches that were delivered."""
-        if self._resume is not None:
-            return dict(self._resume)
-        if self._run is None:
-            state = fresh_state(self._order, self._seed, self._next_epoch)
-        else:
-            state = self._run.state()
-        if hasattr(self.dataset, "state_dict") and not self._streams:
-            state["dataset"] = self.dataset.state_dict()
-        return state
+        return self._epochs.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next `iter()` continues where `state` was taken."""
-        check_state(state, self._order)
-        if "dataset" in state and hasattr(self.dataset, "load_state_dict"):
-            self.dataset.load_state_dict(state["dataset"])
-        if not state["batches"] and "generator" in state:
-            set_generator(self._index_sampler, self.generator, state["generator"])
-        self._resume = dict(state)
-        self._next_epoch = state["epoch"]
+        self._epochs.load(state, self.generator)
 
     # ---- looking in
 
@@ -476,9 +358,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """Numbers of this loader's life so far."""
         engine = "torch" if self._not_ours() else "workers" if self.num_workers else "inline"
         self._counters.skipped = len(self._skips)
-        return as_stats(
-            self._counters, engine=engine, epoch=self._run.epoch if self._run else self._next_epoch
-        )
+        return as_stats(self._counters, engine=engine, epoch=self._epochs.epoch)
 
     def diagnose(self) -> str:
         """One sentence: what limits this run, and what would help."""
@@ -490,16 +370,15 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def debug(self, index: Any, epoch: int = 0) -> Any:
         """One sample, prepared in this process with the randomness it has in `epoch`, so that a debugger can step in."""
-        if self._streams:
+        source = self._epochs.source
+        if source.streams:
             raise ConfigError("debug needs a map-style dataset")
-        if self._seed is None:
-            self._seed = self._draw()
+        if self._epochs.seed is None:
+            self._draw()
         position = int(index) if isinstance(index, int) else 0
-        if self._order == "planned" and isinstance(index, int):
-            import numpy as np
-
-            position = int(self._plan(epoch).find(np.array([index]))[0])
-        preparer = Preparer(self._recipe(self._seed))
+        if source.order == "planned" and isinstance(index, int):
+            position = int(self._epochs.plan(epoch).find(np.array([index]))[0])
+        preparer = Preparer(self._recipe())
         try:
             return next(sample for _, sample in preparer.samples(Where(epoch, 0, position, 1, 0), [index]))
         except Stopped as stopped:

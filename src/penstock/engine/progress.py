@@ -69,7 +69,7 @@ class Run:
             "seed": self.seed,
             "epoch": self.epoch,
             "batches": self.base + self.delivered,
-            "beyond": sorted(self.beyond),
+            "beyond": sorted(ahead - self.delivered for ahead in self.beyond),
             **self.extra,
         }
         if self.plan is not None:

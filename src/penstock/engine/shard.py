@@ -8,10 +8,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, IterableDataset
 
 from penstock.errors import ConfigError
 from penstock.plan.epoch import EpochPlan
+
+
+def check_shardable(dataset: Any, sampler: Any, batch_sampler: Any) -> None:
+    if sampler is not None or batch_sampler is not None:
+        raise ConfigError(
+            "shard together with a sampler or batch_sampler would shard twice: give one of them"
+        )
+    if isinstance(dataset, IterableDataset):
+        raise ConfigError(
+            "shard needs a map-style dataset: an iterable one shards itself, by get_worker_info()"
+        )
 
 
 def resolve_shard(shard: Any) -> tuple[int, int]:

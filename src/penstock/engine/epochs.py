@@ -1,0 +1,178 @@
+"""Which epoch a loader runs next, in which order, and from where.
+
+`Source` says what decides the order and stays fixed; `Epochs` keeps what moves: the seed once it is known, the number of the
+next epoch, the run of the newest iterator, a state that waits to be resumed. Neither refers to the loader, so that a
+loader that is dropped ends its workers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
+
+from penstock.engine.feed import Ask, planned, streamed
+from penstock.engine.progress import Run, check_state, fresh_state, resume_plan
+from penstock.engine.replay import SamplerReplay, epoch_of, set_generator
+from penstock.plan.epoch import EpochPlan
+
+EXTRAS = ("generator", "sampler", "sampler_epoch", "samples", "workers", "last_worker")
+"""Parts of a state that belong to the user's sampler or dataset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What decides the order of a loader's samples."""
+
+    dataset: Any
+    sampler: Any
+    batch_sampler: Any
+    own: bool
+    """Whether the order is ours (sequential, or shuffle=True alone) rather than a sampler's of the user."""
+    shuffles: bool
+    rank: int
+    world: int
+    batch_size: int
+    """Of an iterable dataset's batches."""
+
+    @property
+    def streams(self) -> bool:
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def index_sampler(self) -> Any:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def order(self) -> str:
+        """`planned`, `sampled` or `streamed`; a batch sampler that the user has changed since is followed."""
+        if self.streams:
+            return "streamed"
+        batches = self.batch_sampler
+        untouched = batches is None or (type(batches) is BatchSampler and batches.sampler is self.sampler)
+        return "planned" if self.own and untouched else "sampled"
+
+    def plan(self, epoch: int, seed: int) -> EpochPlan:
+        return EpochPlan(
+            length=len(self.dataset),
+            batch_size=getattr(self.batch_sampler, "batch_size", 1),
+            drop_last=getattr(self.batch_sampler, "drop_last", False),
+            shuffle=self.shuffles,
+            seed=seed,
+            epoch=epoch,
+            rank=self.rank,
+            world=self.world,
+        )
+
+
+class Epochs:
+    def __init__(self, source: Source, seed: int | None) -> None:
+        self.source, self.seed = source, seed
+        self.next = 0
+        self.run: Run | None = None
+        self.resume: dict[str, Any] | None = None
+        self._told: int | None = None
+        self._sampler_epoch: int | None = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the newest iterator, or the one to come."""
+        return self.next if self.run is None else self.run.epoch
+
+    def plan(self, epoch: int) -> EpochPlan:
+        return self.source.plan(epoch, self.seed or 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
+        self.next = self._told = epoch
+
+    def burn_draw(self) -> None:
+        """The draw that torch's RandomSampler would make when it starts; our order does not need it."""
+        if self.source.shuffles and type(self.source.sampler) is RandomSampler:
+            torch.empty((), dtype=torch.int64).random_().item()
+
+    # ---- runs
+
+    def new_run(self) -> Run:
+        """The next epoch, from its start or from where a loaded state left it."""
+        state, self.resume = self.resume, None
+        assert self.seed is not None
+        told = self._told_epoch()
+        if state is not None:
+            epoch, self._sampler_epoch = state["epoch"], state.get("sampler_epoch", self._sampler_epoch)
+        else:
+            epoch = self.next if told is None else told
+        self.next = epoch + 1
+        run = self.run = Run(self.source.order, self.seed, epoch)
+        if run.order == "planned":
+            run.plan = self.plan(epoch)
+            if state is not None:
+                run.plan = resume_plan(run.plan, state)
+                run.base, run.beyond = state["batches"], set(state["beyond"])
+            run.total = run.plan.batches
+        elif state is not None:
+            run.delivered = state["batches"]
+            run.beyond = {run.delivered + ahead for ahead in state["beyond"]}
+            run.extra = {key: state[key] for key in EXTRAS if key in state}
+        return run
+
+    def asks(self, run: Run, generator: torch.Generator | None, *, into_next: bool) -> Iterator[Ask]:
+        """What the run has prepared; our own order goes on `into_next` epochs when asked to."""
+        if run.order == "planned":
+            return self._planned(run, into_next)
+        if run.order == "streamed":
+            start = run.delivered if "workers" in run.extra else 0
+            return streamed(self.source.batch_size, epoch=run.epoch, start=start)
+        replay = SamplerReplay(self.source.index_sampler, generator, run)
+        return replay.asks(auto_collation=self.source.batch_sampler is not None)
+
+    def _planned(self, run: Run, into_next: bool) -> Iterator[Ask]:
+        assert run.plan is not None
+        self.burn_draw()
+        yield from planned(run.plan, base=run.base, skip=frozenset(run.beyond))
+        epoch = run.epoch
+        while into_next and len(self.source.dataset):
+            epoch += 1
+            yield from planned(self.plan(epoch))
+
+    def retold(self, run: Run) -> bool:
+        """Whether another epoch was set after `iter()`, before the first batch, as Lightning does when it resumes."""
+        if run.base or run.delivered or run.beyond:
+            return False
+        told = self._told_epoch()
+        if told is None or told == run.epoch == run.extra.get("sampler_epoch", told):
+            return False
+        self.next = told
+        return True
+
+    def _told_epoch(self) -> int | None:
+        """The epoch set since an epoch last began, on the loader or on a DistributedSampler."""
+        told, self._told = self._told, None
+        before, self._sampler_epoch = self._sampler_epoch, epoch_of(self.source.index_sampler)
+        return self._sampler_epoch if told is None and self._sampler_epoch != before else told
+
+    # ---- states
+
+    def state(self) -> dict[str, Any]:
+        source = self.source
+        if self.resume is not None:
+            return dict(self.resume)
+        state = fresh_state(source.order, self.seed, self.next) if self.run is None else self.run.state()
+        if hasattr(source.dataset, "state_dict") and not source.streams:
+            state["dataset"] = source.dataset.state_dict()
+        return state
+
+    def load(self, state: dict[str, Any], generator: torch.Generator | None) -> None:
+        source = self.source
+        check_state(state, source.order)
+        if "dataset" in state and hasattr(source.dataset, "load_state_dict"):
+            source.dataset.load_state_dict(state["dataset"])
+        if not state["batches"] and "generator" in state:
+            set_generator(source.index_sampler, generator, state["generator"])
+        self.resume = dict(state)
+        self.next = state["epoch"]
+        if state["seed"] is not None:
+            self.seed = state["seed"]
