@@ -270,7 +270,7 @@ def _exception_differences(expected: Raised, actual: Raised, path: str) -> Itera
             yield f"{path}: frames {sorted(missing)} are not in {actual.rendered}"
 
 
-def observe(loader_class: Loader, case: Case, *, draws: bool = True) -> dict[str, object]:
+def observe(loader_class: Loader, case: Case, *, draws: bool = True, warns: bool = True) -> dict[str, object]:
     """Run `case` from a fixed state of all generators."""
     torch.manual_seed(START_SEED)
     random.seed(START_SEED)
@@ -279,10 +279,9 @@ def observe(loader_class: Loader, case: Case, *, draws: bool = True) -> dict[str
         warnings.simplefilter("always")
         result = describe(case(loader_class))
         gc.collect()
-    seen: dict[str, object] = {
-        "result": result,
-        "warnings": [_describe_warning(w) for w in caught if _counts(w)],
-    }
+    seen: dict[str, object] = {"result": result}
+    if warns:
+        seen["warnings"] = [_describe_warning(w) for w in caught if _counts(w)]
     if draws:
         seen["draws"] = next_draws()
     return seen
@@ -299,12 +298,12 @@ def _counts(warning: warnings.WarningMessage) -> bool:
     return "Triggered internally at" not in str(warning.message)
 
 
-def assert_same(case: Case, *, draws: bool = True) -> None:
-    """Torch's loader and ours must come to the same observation."""
-    expected = observe(DataLoader, case, draws=draws)
+def assert_same(case: Case, *, draws: bool = True, warns: bool = True) -> None:
+    """Torch's loader and ours must come to the same observation, next draws and warnings included unless told."""
+    expected = observe(DataLoader, case, draws=draws, warns=warns)
     before = Snapshot.take()
     try:
-        actual = observe(subject(), case, draws=draws)
+        actual = observe(subject(), case, draws=draws, warns=warns)
     except BaseException:
         before.kill_new_processes()
         raise

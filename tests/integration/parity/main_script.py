@@ -44,7 +44,10 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run(loader_class: Any, method: str) -> list[object]:
-    settings: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method}
+    settings: dict[str, Any] = {
+        "num_workers": 2 if method == "fork" else 1,
+        "multiprocessing_context": method,
+    }
     events: list[object] = []
     iterator = iter(loader_class(Squares(), 2, collate_fn=collate, worker_init_fn=prepare, **settings))
     while True:

@@ -46,7 +46,7 @@ def test_an_iterator_is_its_own_iterator_has_a_length_and_stays_exhausted(worker
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("taken", [0, 1, 3, 5])
+@pytest.mark.parametrize("taken", [0, 2, 5])
 def test_an_epoch_left_early_leaves_the_next_one_whole(taken: int, workers: str) -> None:
     def case(loader_class: Loader) -> object:
         loader = loader_class(Scaled(9), 2, **WORKERS[workers])
@@ -256,13 +256,15 @@ class LoaderInside(Made):
         return torch.cat(list(inner))
 
 
+# What a dataset draws does not move the training process's generators, as it does in torch without workers: the inner
+# loader's base seeds are such draws.
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_dataset_can_iterate_a_loader_without_workers_of_its_own(num_workers: int) -> None:
-    assert_same(lambda L: drain(L(LoaderInside(L, 0), 2, num_workers=num_workers)))
+    assert_same(lambda L: drain(L(LoaderInside(L, 0), 2, num_workers=num_workers)), draws=num_workers > 0)
 
 
 def test_without_workers_a_dataset_can_iterate_a_loader_with_workers() -> None:
-    assert_same(lambda L: drain(L(LoaderInside(L, 1), 2)))
+    assert_same(lambda L: drain(L(LoaderInside(L, 1), 2)), draws=False)
 
 
 def test_workers_inside_workers_are_refused_as_in_torch() -> None:

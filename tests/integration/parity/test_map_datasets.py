@@ -99,7 +99,7 @@ DATASETS: dict[str, Callable[[], Any]] = {
 def test_a_dataset_of_this_kind_is_read_as_torch_reads_it(name: str, num_workers: int) -> None:
     def case(loader_class: Loader) -> object:
         loader = loader_class(DATASETS[name](), 2, num_workers=num_workers)
-        return [drain(loader), drain(loader), len(loader)]
+        return [[drain(loader) for _ in range(2 if num_workers == 0 else 1)], len(loader)]
 
     assert_same(case)
 
@@ -145,8 +145,9 @@ def test_a_sequence_without_length_ends_by_its_index_error(num_workers: int) -> 
     assert_same(lambda L: drain(L(OldStyle(), 2, sampler=range(7), num_workers=num_workers)))
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
-@pytest.mark.parametrize("size", [0, 1, 2, 7, 8])
+@pytest.mark.parametrize(
+    ("num_workers", "size"), [(n, size) for n in (0, 2) for size in (0, 1, 2, 7, 8)] + [(1, 7), (3, 7)]
+)
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_sizes_around_a_batch_and_a_window(size: int, num_workers: int, drop_last: bool) -> None:
     assert_same(lambda L: drain(L(Scaled(size), 2, drop_last=drop_last, num_workers=num_workers)))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from . import datasets
-from .datasets import Fails, Made, Scaled, Sharded, keep
+from .datasets import Made, Scaled, Sharded, keep
 from .harness import SUBJECT_IS_TORCH, Loader, Raised, assert_same, attempt, drain
 
 ROOT = Path(__file__).parents[3]
@@ -28,11 +28,9 @@ class ParentsMark(Scaled):
     """Says what the worker's copy of a module holds: what the parent set there if forked, the initial value if not."""
 
     def __getitem__(self, key: int) -> Any:
+        if key == 2:
+            raise KeyError(f"no {key}")
         return key, self.scale, datasets.mark
-
-
-def refuse(key: int) -> BaseException:
-    return KeyError(f"no {key}")
 
 
 @pytest.fixture
@@ -44,26 +42,21 @@ def _parents_mark() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_parents_mark")
 @pytest.mark.parametrize("method", METHODS)
-def test_workers_are_started_by_the_method_asked_for(method: str) -> None:
-    assert_same(lambda L: drain(L(ParentsMark(5), 2, num_workers=2, multiprocessing_context=method)))
+def test_workers_are_started_by_the_method_asked_for_and_their_errors_arrive(method: str) -> None:
+    assert_same(lambda L: drain(L(ParentsMark(7), 2, num_workers=2, multiprocessing_context=method)))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_errors_cross_from_workers_of_every_start_method(method: str) -> None:
-    def case(loader_class: Loader) -> object:
-        context = multiprocessing.get_context(method)
-        loader = loader_class(
-            Fails(5, [2], refuse), 2, num_workers=1, multiprocessing_context=context, collate_fn=keep
-        )
-        return drain(loader)
-
-    assert_same(case)
+def test_a_context_object_is_as_good_as_its_name() -> None:
+    context = multiprocessing.get_context("fork")
+    assert_same(
+        lambda L: drain(L(Scaled(5), 2, num_workers=2, multiprocessing_context=context, collate_fn=keep))
+    )
 
 
 def test_persistent_spawned_workers_serve_two_epochs_of_an_iterable_dataset() -> None:
     def case(loader_class: Loader) -> object:
         settings: dict[str, Any] = {"multiprocessing_context": "spawn", "persistent_workers": True}
-        loader = loader_class(Sharded([3, 1]), 2, num_workers=2, **settings)
+        loader = loader_class(Sharded([3, 1]), 2, num_workers=1, **settings)
         return [drain(loader), drain(loader)]
 
     assert_same(case)
@@ -85,7 +78,7 @@ def test_a_dataset_that_cannot_be_pickled_cannot_be_spawned(chosen_by: str) -> N
     before = multiprocessing.get_start_method()
     multiprocessing.set_start_method("spawn" if chosen_by == "default" else before, force=True)
     try:
-        assert_same(case, draws=False)
+        assert_same(case, draws=False, warns=False)  # torch's hint is about its own processes
     finally:
         multiprocessing.set_start_method(before, force=True)
 
