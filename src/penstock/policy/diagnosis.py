@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,14 @@ FEW = 10
 """Batches below which a measurement says nothing."""
 FINE = 0.02
 """Share of waiting that is not worth a word of advice."""
+IDLE = 0.5
+"""Share of busy time below which workers are not what is short."""
+SLACK = 0.05
+"""Workers by which the need may exceed a whole number: the error of its measurement."""
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def diagnose(stats: Mapping[str, Any], *, cores: int) -> str:
@@ -24,21 +33,21 @@ def diagnose(stats: Mapping[str, Any], *, cores: int) -> str:
     if not workers:
         return f"{waits}, which happens in the training process itself; num_workers='auto' would use {cores} cores."
     busy = sum(stats["worker_busy_s"]) / max(1e-9, workers * stats["elapsed_s"])
-    where = f"{workers} workers on {cores} cores, busy {busy:.0%} of the time"
-    if busy < 0.5:
-        return (
-            f"{waits}, yet {where}: look at the first batch, slow samples or the disk before adding workers."
-        )
+    where = f"{counted(workers, 'worker')} on {counted(cores, 'core')}, busy {busy:.0%} of the time"
     # Preparation needs workers * busy worker-seconds per second of the run; without waiting the run would take
     # (1 - share) of its time, so that much work must fit into the shorter time.
-    needed = workers * busy / max(1e-9, 1 - share)
-    more = max(1, round(needed + 0.49) - workers)
+    needed = math.ceil(workers * busy / max(1e-9, 1 - share) - SLACK)
+    if busy < IDLE or needed <= workers:
+        return (
+            f"{waits}, yet {where}: look at the first batch, slow samples, the disk or other load on this machine before "
+            f"adding workers."
+        )
     if workers >= cores:
         return (
-            f"{waits}; {where}: all cores are in use, and about {needed:.0f} would be needed. Cheaper samples, reuse or "
+            f"{waits}; {where}: all cores are in use, and about {needed} would be needed. Cheaper samples, reuse or "
             f"more CPUs would help, more workers would not."
         )
-    usable = min(more, cores - workers)
+    usable = min(needed, cores) - workers
     left = max(0.0, 1 - (workers + usable) / needed) if needed > workers + usable else 0.0
     rest = "remove it" if left <= FINE else f"reduce it to {left:.0%}"
     return f"{waits}; {where}; {usable} more {'is' if usable == 1 else 'are'} predicted to {rest}."
