@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Event, Kind, Trouble
-from penstock.engine.ledger import Batch, Waiting
+from penstock.engine.ledger import Batch, Lane, Waiting
 from penstock.engine.moves import (
     all_waiting,
     bind,
@@ -77,9 +77,9 @@ def on_abort(state: State, _: ev.Abort, out: list[Action]) -> None:
     state.due.clear()
     state.ended = False
     for lane in state.lanes:
-        lane.exhausted = False
-        if lane.lost:
-            lane.lost = False
+        lane.exhausted, lane.lost = False, None
+        if lane.gone:
+            lane.gone = False
             out.append(ev.Start(lane.worker))
     state.next_lane = 0
 
@@ -98,6 +98,7 @@ def on_worker_up(state: State, event: ev.WorkerUp, _: list[Action]) -> None:
 def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> None:
     lane = state.lanes[event.worker]
     blamed = lane.tasks.get(event.task)
+    lane.fruitless += blamed is None and not lane.retiring and (bool(lane.tasks) or not lane.up)
     for issued in lane.tasks.values():
         unpin(state, issued)
         unhold(state, issued)
@@ -110,24 +111,30 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
     lane.holding.clear()
     state.waiting = [w for w in state.waiting if w.worker != event.worker]
     lane.up = False
-    lane.fruitless += not lane.retiring
     lane.retiring = False
     if state.kind is Kind.STREAM:
-        # What its iterator would have yielded is lost: say so once, in the place of the next batch it owed.
-        owed = [
-            seq for seq in state.due if state.batches[seq].lane == event.worker and state.batches[seq].todo
-        ]
-        if owed:
-            state.batches[owed[0]].fail(0, Trouble("stream", cause=event.cause))
-        exhaust(state, event.worker, out)
-        lane.lost = True
+        lose_stream(state, lane, event.cause, out)
         return
-    if blamed is not None and not blamed.cancelled:
+    if blamed is not None:
         blame(state, blamed.task, event)
     if lane.fruitless > FRUITLESS_DEATHS:
         break_down(state, Trouble("start", tries=lane.fruitless, cause=event.cause), out)
         return
     out.append(ev.Start(event.worker))
+
+
+def lose_stream(state: State, lane: Lane, cause: str, out: list[Action]) -> None:
+    """What its iterator would have yielded is lost: say so once, in the place of the next batch it owes."""
+    lane.gone = True
+    if lane.exhausted:
+        return
+    lost = Trouble("stream", cause=cause)
+    owed = next((seq for seq in state.due if state.batches[seq].lane == lane.worker and state.batches[seq].todo), None)
+    if owed is None:
+        lane.lost = lost
+    else:
+        state.batches[owed].fail(0, lost)
+        exhaust(state, lane.worker, out)
 
 
 def on_done(state: State, event: ev.Done, out: list[Action]) -> None:
@@ -247,7 +254,8 @@ def on_init_failed(state: State, event: ev.InitFailed, out: list[Action]) -> Non
 
 
 def on_retire(state: State, event: ev.Retire, _: list[Action]) -> None:
-    state.lanes[event.worker].retiring = True
+    # What a worker's iterator has not yielded would be lost with it.
+    state.lanes[event.worker].retiring = state.kind is not Kind.STREAM
 
 
 def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:

@@ -11,7 +11,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.engine.events import Error, Kind, Task
+from penstock.engine.events import Error, Kind, Task, Trouble
 
 
 @dataclass(slots=True, eq=False)
@@ -70,13 +70,15 @@ class Batch:
 
     def fail(self, ordinal: int, error: Error) -> None:
         """Record a failure; samples at and behind it are no longer needed."""
+        if self.kind in (Kind.WHOLE, Kind.STREAM):
+            ordinal = 0  # all or nothing
         if self.error is None or ordinal < self.error[0]:
             self.error = (ordinal, error)
             self.todo = [(s, min(c, ordinal - s)) for s, c in self.todo if s < ordinal]
 
     def restart(self, kind: Kind) -> None:
         """Forget all progress; the caller has taken care of memory and live tasks."""
-        self.kind, self.layout, self.collated = kind, -1, False
+        self.kind, self.layout, self.collated, self.error = kind, -1, False, None
         self.todo = [(0, self.size)]
         self.live.clear()
         self.dropped.clear()
@@ -134,8 +136,10 @@ class Lane:
     up: bool = False
     retiring: bool = False
     exhausted: bool = False
-    lost: bool = False
+    gone: bool = False
     """Died with its iterator: there is nothing for a replacement to do before the next epoch."""
+    lost: Trouble | None = None
+    """The error for the next batch that it owes, where it died owing none."""
     tasks: dict[int, Issued] = field(default_factory=dict)
     """In the order they were issued: the first is running."""
     holding: dict[int, Issued] = field(default_factory=dict)
@@ -143,7 +147,7 @@ class Lane:
     head_s: float = 0.0
     """When the running task began, as far as the agent can know."""
     fruitless: int = 0
-    """Deaths in a row without any finished work between."""
+    """Deaths in a row with work to do but none begun, and none finished between: nobody but the worker is to blame."""
     beat: int = 0
     beat_s: float = 0.0
     dumped_s: float = 0.0

@@ -235,12 +235,14 @@ def relay(state: State, batch: Batch, layout: int, out: list[Action]) -> None:
 
 
 def blame(state: State, task: Task, event: ev.WorkerLost) -> None:
-    """Count a lost worker against the sample it was working on."""
+    """Count a lost worker against the sample it was working on, which will be tried again even if this task was void."""
+    batch = state.batches.get(task.seq)
+    if batch is None or batch.delivered:
+        return
     ordinal = event.ordinal if event.ordinal >= 0 else task.start
     tries = state.deaths[task.seq, ordinal] = state.deaths.get((task.seq, ordinal), 0) + 1
     if tries < (HANGS_PER_SAMPLE if event.hung else DEATHS_PER_SAMPLE):
         return
-    batch = state.batches[task.seq]
     if state.config.poison_raises or task.kind not in (Kind.SLOTS, Kind.PARTS):
         batch.fail(ordinal, Trouble("hung" if event.hung else "died", ordinal, tries, event.cause))
     else:
@@ -263,6 +265,9 @@ def bind(state: State, batch: Batch) -> bool:
         if not lane.exhausted:
             batch.lane = lane.worker
             state.next_lane = (lane.worker + 1) % count
+            if lane.lost is not None:
+                batch.fail(0, lane.lost)
+                lane.exhausted, lane.lost = True, None
             return True
     return False
 
@@ -274,19 +279,22 @@ def schedule(state: State, out: list[Action]) -> None:
     """Give every worker with room its next task: first one each, then one more to queue."""
     if state.fatal is not None:
         return
+    for lane in state.lanes:
+        if lane.retiring and lane.up and not lane.tasks:
+            lane.up = False
+            out.append(ev.Stop(lane.worker))
     size = chosen_size(state, state.batches[state.due[0]].size) if state.due else 1
     depth = queue_depth(task_s=None if state.sample_s is None else state.sample_s * size)
     for level in range(1, depth + 1):
         for lane in state.lanes:
-            if lane.retiring and lane.up and not lane.tasks:
-                lane.up = False
-                out.append(ev.Stop(lane.worker))
-            if not lane.up or lane.retiring or len(lane.tasks) >= level:
+            # A worker whose results all wait for memory is idle: the due batch, which they wait for, may need it.
+            stalled = bool(state.waiting and lane.tasks) and all_waiting(state, lane)
+            if not lane.up or (not stalled and (lane.retiring or len(lane.tasks) >= level)):
                 continue
-            task = next_task(state, lane, out)
+            task = next_task(state, lane, state.due[:1] if stalled else state.due, out)
             if task is not None:
                 issue(state, lane, task, out)
-            elif state.kind is not Kind.STREAM:
+            elif not stalled and state.kind is not Kind.STREAM:
                 return
 
 
@@ -296,9 +304,9 @@ def chosen_size(state: State, batch: int) -> int:
     return task_size(sample_s=state.sample_s, batch=batch, workers=state.config.workers)
 
 
-def next_task(state: State, lane: Lane, out: list[Action]) -> Task | None:
+def next_task(state: State, lane: Lane, due: list[int], out: list[Action]) -> Task | None:
     """The most urgent work this worker can do."""
-    for seq in state.due:
+    for seq in due:
         batch = state.batches[seq]
         if batch.awaits_collate:
             parts = tuple(batch.parts[start].offset for start in sorted(batch.parts))
