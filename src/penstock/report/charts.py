@@ -9,8 +9,8 @@ from statistics import median
 from penstock.report import svg
 from penstock.report.reading import Run, percentile
 
-WIDTH, HEIGHT = 490.0, 230.0
-LEFT, RIGHT, TOP, BOTTOM = 46.0, 482.0, 30.0, 196.0
+WIDTH, HEIGHT = 490.0, 240.0
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 482.0, 40.0, 206.0
 SHORTEST_S = 1e-5
 """Waits below this are drawn as this: the batch was there."""
 PER_DECADE = 6
@@ -22,7 +22,7 @@ PERCENTILES = ((0.5, "median"), (0.9, "p90"), (0.99, "p99"))
 def wait_histogram(run: Run) -> str:
     """How many batches were waited for how long; the time axis is logarithmic."""
     took = [max(SHORTEST_S, wait.took_s) for wait in run.waits]
-    low = math.floor(math.log10(min(took)))
+    low = math.floor(math.log10(min(took)) + 1e-9)
     high = max(low + 1, math.ceil(math.log10(max(took)) + 1e-9))
     counts = [0] * ((high - low) * PER_DECADE)
     for value in took:
@@ -55,11 +55,11 @@ def wait_histogram(run: Run) -> str:
 
 
 def percentile_marks(found: Sequence[tuple[str, float]], x: Callable[[float], float]) -> list[str]:
-    """Dashed lines; the labels of neighbours on two heights, so that they do not meet."""
+    """Dashed lines; each label on a height of its own, so that neighbours do not meet."""
     parts = []
     for at, (label, value) in enumerate(found):
         place = x(value)
-        y = TOP - 18 if at % 2 == 0 else TOP - 6
+        y = TOP - 34 + 12 * at
         anchor = "end" if place > RIGHT - 60 else "start"
         shift = -4 if anchor == "end" else 4
         parts += [

@@ -66,6 +66,8 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 def in_time(seconds: float) -> str:
     """A duration as people write it: 480 µs, 12.5 ms, 1.25 s, 3 min."""
+    if seconds == 0:
+        return "0 s"
     if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 0.9995:

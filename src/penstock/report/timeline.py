@@ -132,7 +132,8 @@ def batch_numbers(row: int, tasks: Sequence[Task], axis: Axis) -> list[str]:
     for (batch, _), group in groupby(tasks, key=lambda task: (task.batch, task.epoch)):
         stretch = list(group)
         left, right = axis.x(stretch[0].start_s), axis.x(stretch[-1].end_s)
-        if batch >= 0 and right - left > 8.0 * len(str(batch)) + 4:
+        filled = sum(axis.x(task.end_s) - axis.x(task.start_s) for task in stretch)
+        if batch >= 0 and filled > max(8.0 * len(str(batch)) + 4, 0.8 * (right - left)):
             look = f"inside {look_of(stretch[0]).rpartition(' ')[2]}"
             parts.append(
                 svg.text((left + right) / 2, row_y(row) + ROW / 2 + 4, str(batch), look, anchor="middle")
