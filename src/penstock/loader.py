@@ -28,8 +28,9 @@ from penstock.engine.feed import Ask
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next
 from penstock.engine.iterator import EngineIterator
 from penstock.engine.progress import Run
-from penstock.engine.shard import ShardSampler, check_shardable, resolve_shard, shared_seed
+from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, resolve_shard, shared_seed
 from penstock.engine.streams import resumed_streams
+from penstock.engine.trainers import KEYWORDS, AskedByAccelerate
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
 from penstock.measure import host
@@ -120,7 +121,7 @@ class DataLoader(TorchDataLoader[T_co]):
             sampler, shuffle = None, sampler.shuffle
         own = sampler is None and batch_sampler is None and generator is None
         rank, world, shuffles = 0, 1, bool(shuffle)
-        if shard is not None:
+        if shard is not None and not is_sharded(batch_sampler):
             check_shardable(dataset, sampler, batch_sampler)
             rank, world = resolve_shard(shard)
             sampler, shuffle, own = (
@@ -351,6 +352,15 @@ class DataLoader(TorchDataLoader[T_co]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next `iter()` continues where `state` was taken."""
         self._epochs.load(state, self.generator)
+
+    # ---- trainers
+
+    _is_accelerate_prepared = AskedByAccelerate()
+
+    @property
+    def penstock_keywords(self) -> dict[str, Any]:
+        """The keywords that torch's DataLoader does not have, as they were given."""
+        return {name: getattr(self, name) for name in KEYWORDS}
 
     # ---- looking in
 

@@ -25,6 +25,11 @@ def check_shardable(dataset: Any, sampler: Any, batch_sampler: Any) -> None:
         )
 
 
+def is_sharded(batch_sampler: Any) -> bool:
+    """Whether a trainer has built this batch sampler around the sampler of a loader with `shard`."""
+    return isinstance(getattr(batch_sampler, "sampler", None), ShardSampler)
+
+
 def resolve_shard(shard: Any) -> tuple[int, int]:
     """(rank, world) of `shard="auto"` (torch.distributed, else torchrun's environment) or of the pair given."""
     if shard == "auto":

@@ -1,0 +1,55 @@
+"""What trainers see of a loader.
+
+Lightning builds a loader anew from its attributes, by its own class, so keywords that are attributes survive. Accelerate, and
+the HF Trainer with it, reads torch's attributes only and builds torch's class from them: our engine and our keywords would be
+gone without a word. `penstock.integrations` prevents that; where it was not asked to, we warn.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+KEYWORDS = (
+    "seed",
+    "shard",
+    "device",
+    "dtype",
+    "memory_format",
+    "task_size",
+    "prefetch_batches",
+    "hang_timeout",
+    "on_error",
+    "max_skipped",
+    "worker_memory",
+    "slab_bytes",
+    "trace",
+)
+"""Parameters of our DataLoader that torch's does not have."""
+CARRIED = "penstock_keywords"
+"""The attribute under which Accelerate finds all of them at once, when it has been told to look."""
+
+
+class AskedByAccelerate:
+    """The attribute `_is_accelerate_prepared`, which Accelerate reads just before it builds a loader from ours.
+
+    It is not a data descriptor, so Accelerate may still set the attribute on an instance.
+    """
+
+    def __get__(self, loader: Any, owner: type) -> bool:
+        if loader is not None and not keeps_engine(sys.modules.get("accelerate.data_loader")):
+            warnings.warn(
+                "Accelerate's prepare() builds a plain torch DataLoader from this one: penstock's engine, keywords and "
+                "resume are lost. Call penstock.integrations.accelerate.enable() once, before prepare().",
+                stacklevel=3,
+            )
+        return False
+
+
+def keeps_engine(accelerate: Any) -> bool:
+    """Whether the loaders that Accelerate builds from ours are ours again."""
+    if accelerate is None or CARRIED in getattr(accelerate, "_PYTORCH_DATALOADER_KWARGS", {}):
+        return True
+    built = getattr(accelerate, "DataLoader", None)  # `penstock run` has put ours there
+    return getattr(built, "__module__", "").startswith("penstock.")
