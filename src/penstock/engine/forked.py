@@ -11,6 +11,7 @@ import warnings
 from typing import Any
 
 from penstock.engine.agent import Agent, AgentConfig
+from penstock.engine.exposure import our_own_fork
 from penstock.engine.procs import Hand
 from penstock.lanes.entry import work
 from penstock.lanes.wire import Channel
@@ -27,7 +28,7 @@ def fork_agent(
 ) -> tuple[int, socket.socket]:
     """Fork an agent; returns its pid and our end of its socket."""
     ours, theirs = socket.socketpair()
-    with warnings.catch_warnings():
+    with our_own_fork(), warnings.catch_warnings():
         # Forking beside torch's threads is torch's own rule here; the children touch nothing those threads own.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()

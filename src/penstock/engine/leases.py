@@ -15,7 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from penstock.engine.exposure import Child, watch
 from penstock.store.arena import Arena
+
+
+class View(weakref.ref[memoryview]):
+    """One tensor's memory, watched: when it dies, this is put on a list."""
+
+    __slots__ = ("number", "tenancy")
+
+    tenancy: Tenancy
+    number: int
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +34,9 @@ class Tenancy:
 
     seq: int
     nbytes: int = 0
-    views: dict[int, weakref.ref[memoryview]] = field(default_factory=dict)
+    views: dict[int, View] = field(default_factory=dict)
+    children: list[Child] = field(default_factory=list)
+    """Processes forked while the batch was held: they see its memory too."""
     made: int = 0
     sealed: bool = False
     """All views have been made: from now on an empty set means that the batch is free."""
@@ -37,14 +49,20 @@ class Leases:
         self._arena, self._limit = arena, limit_bytes
         self._tenancies: dict[int, Tenancy] = {}
         self._owner = os.getpid()
+        self._dead: deque[View] = deque()
         self.freed: deque[int] = deque()
         self.private_copies = 0
+        self._seen: list[tuple[int, list[Child]]] = []
+        """Batches that are free here, but which children can still see."""
+        watch(self)
 
     @property
     def held_bytes(self) -> int:
+        self.collect()
         return sum(tenancy.nbytes for tenancy in list(self._tenancies.values()))
 
     def open(self, seq: int) -> Tenancy:
+        self.collect()
         tenancy = self._tenancies[seq] = Tenancy(seq)
         return tenancy
 
@@ -55,8 +73,12 @@ class Leases:
             return np.frombuffer(self._arena.view[offset : offset + nbytes], np.uint8).copy().data
         view = self._arena.view[offset : offset + nbytes]
         tenancy.nbytes += nbytes
-        number = tenancy.made = tenancy.made + 1
-        tenancy.views[number] = weakref.ref(view, lambda _: self._gone(tenancy, number))
+        # A view may die in any thread and at any time, the middle of a send or of an interrupt included, and what Python
+        # code raises there is swallowed. So no Python code runs there: the deque's own method takes note.
+        watched = View(view, self._dead.append)
+        watched.tenancy, watched.number = tenancy, tenancy.made
+        tenancy.views[tenancy.made] = watched
+        tenancy.made += 1
         return view
 
     def seal(self, tenancy: Tenancy) -> None:
@@ -65,15 +87,41 @@ class Leases:
         if not tenancy.views:
             self._free(tenancy)
 
-    def _gone(self, tenancy: Tenancy, number: int) -> None:
-        # May run in any thread and at any time, the middle of another send included: so it only notes the fact.
-        tenancy.views.pop(number, None)
-        if tenancy.sealed and not tenancy.views:
-            self._free(tenancy)
+    def collect(self) -> None:
+        """Look through the views that have died: batches without any are free."""
+        while self._dead:
+            view = self._dead.popleft()
+            view.tenancy.views.pop(view.number, None)
+            if view.tenancy.sealed and not view.tenancy.views:
+                self._free(view.tenancy)
 
     def _free(self, tenancy: Tenancy) -> None:
-        if self._tenancies.pop(tenancy.seq, None) is not None and os.getpid() == self._owner:
+        if self._tenancies.pop(tenancy.seq, None) is None or os.getpid() != self._owner:
+            return
+        if tenancy.children:
+            self._seen.append((tenancy.seq, tenancy.children))
+        else:
             self.freed.append(tenancy.seq)
+
+    # ---- forked children of the training process
+
+    def holds_batches(self) -> bool:
+        return bool(self._tenancies) and os.getpid() == self._owner
+
+    def expose(self, child: Child) -> None:
+        for tenancy in list(self._tenancies.values()):
+            tenancy.children.append(child)
+
+    def sweep(self) -> None:
+        """Free what only children could still see, where they have ended since."""
+        if self._seen:
+            waiting, self._seen = self._seen, []
+            for seq, children in waiting:
+                alive = [child for child in children if not child.gone()]
+                if alive:
+                    self._seen.append((seq, alive))
+                else:
+                    self.freed.append(seq)
 
 
 def without(batch: Any, keep: list[int]) -> Any:

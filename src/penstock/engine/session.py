@@ -88,6 +88,8 @@ class Session:
 
     def give_back(self) -> None:
         """Tell the agent which batches' memory is free again."""
+        self.leases.collect()
+        self.leases.sweep()
         while self.leases.freed:
             self.send(Msg.RELEASE, wire.SEQ.pack(self.leases.freed.popleft()))
 
