@@ -1,5 +1,6 @@
-"""What a run looked like, on one page: `write_summary(path, trace_path, stats)`."""
+"""What a run looks like: `progress(loader)` while it lasts, `write_summary(path, trace_path, stats)` on one page afterwards."""
 
+from penstock.report.display import progress
 from penstock.report.html import write_summary
 
-__all__ = ["write_summary"]
+__all__ = ["progress", "write_summary"]

@@ -1,0 +1,111 @@
+"""A progress bar that says how much of the time the training loop has waited: `for batch in progress(loader): …`.
+
+The bar is rich's or tqdm's, whichever is installed. It has no thread of its own, since a loader forks its workers while the
+bar is there, and it is drawn at most ten times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from penstock.errors import ConfigError, MissingExtra
+from penstock.loader import DataLoader
+
+T = TypeVar("T")
+REDRAW_S = 0.1
+
+
+class Bar(Protocol):
+    """Somewhere to show progress. Used by one thread."""
+
+    def show(self, done: int, note: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class RichBar:
+    def __init__(self, description: str, total: int | None) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"), auto_refresh=False, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        self._task = self._progress.add_task(description, total=total, note="")
+        self._progress.start()
+
+    def show(self, done: int, note: str) -> None:
+        self._progress.update(self._task, completed=done, note=note, refresh=True)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+class TqdmBar:
+    def __init__(self, description: str, total: int | None) -> None:
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+        class Unwatched(tqdm):  # type: ignore[misc]
+            monitor_interval = 0  # tqdm's own thread, which redraws bars that stand still
+
+        self._bar: Any = Unwatched(total=total, desc=description or None, unit="batch")
+
+    def show(self, done: int, note: str) -> None:
+        self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+BARS: dict[str, Callable[[str, int | None], Bar]] = {"rich": RichBar, "tqdm": TqdmBar}
+
+
+def make_bar(display: str, description: str, total: int | None) -> Bar:
+    if display not in ("auto", *BARS):
+        raise ConfigError(f"display must be 'auto', 'rich' or 'tqdm', got {display!r}")
+    for name in BARS if display == "auto" else (display,):
+        with contextlib.suppress(ImportError):
+            return BARS[name](description, total)
+    wanted = "rich or tqdm" if display == "auto" else display
+    raise MissingExtra(
+        f"a progress display needs {wanted}: pip install 'penstock[demo]' (rich) or pip install tqdm"
+    )
+
+
+def progress(
+    loader: DataLoader[T],
+    description: str = "",
+    *,
+    display: str = "auto",
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[T]:
+    """The loader's batches, under a bar with the share of this epoch's time that was spent waiting for them."""
+    try:
+        total: int | None = len(loader)
+    except TypeError:
+        total = None  # an iterable dataset without a length
+    bar = make_bar(display, description, total)
+    start = loader.stats()
+    done, drawn_s = 0, -REDRAW_S
+    try:
+        for batch in loader:
+            done += 1
+            if clock() - drawn_s >= REDRAW_S:
+                drawn_s = clock()
+                bar.show(done, waiting(start, loader.stats()))
+            yield batch
+        bar.show(done, waiting(start, loader.stats()))
+    finally:
+        bar.close()
+
+
+def waiting(start: dict[str, Any], now: dict[str, Any]) -> str:
+    """What to show beside the bar: the waiting share between two `stats()`."""
+    if now["engine"] == "torch":
+        return ""  # not measured
+    elapsed_s = now["elapsed_s"] - start["elapsed_s"]
+    share = (now["wait_s"] - start["wait_s"]) / elapsed_s if elapsed_s > 0 else 0.0
+    return f"waits {share:.0%}"
