@@ -222,7 +222,7 @@ class EngineIterator:
                 self._restart("was interrupted")
             while self._inbox:
                 self._on_frame(*self._inbox.popleft())
-            if self._ready:
+            if self._ready or self._ended:
                 continue
             try:
                 frames = self._session.receive(deadline)
