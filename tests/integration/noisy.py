@@ -89,6 +89,6 @@ def epoch(batches: Any) -> list[Any]:
     return [frozen(batch) for batch in batches]
 
 
-def keys_of(batches: Any) -> list[list[int]]:
+def order_of(batches: Any) -> list[int]:
     """Which samples batches of `Noisy` hold."""
-    return [batch[:, 0].long().tolist() for batch in batches]
+    return [int(key) for batch in batches for key in batch[:, 0]]

@@ -24,7 +24,7 @@ from tests.integration.noisy import (
     draws,
     epoch,
     frozen,
-    keys_of,
+    order_of,
     shaking,
 )
 
@@ -211,7 +211,7 @@ def test_epochs_differ_in_order_and_in_noise_and_repeat_under_the_same_seed(
 
     loader = make(1)
     epochs = [list(loader) for _ in range(3)]
-    orders = [sum(keys_of(batches), []) for batches in epochs]
+    orders = [order_of(batches) for batches in epochs]
     assert len({tuple(order) for order in orders}) == 3
     assert all(sorted(order) == list(range(SIZE)) for order in orders)
     noise = {value for batches in epochs for value in torch.cat(batches)[:, 1:].flatten().tolist()}
@@ -235,4 +235,4 @@ def test_the_default_seed_follows_torchs(shuffle: bool) -> None:
 def test_without_shuffle_the_order_is_the_datasets_in_every_epoch() -> None:
     loader: DataLoader[Any] = DataLoader(Noisy(), 5, seed=1)
     for _ in range(2):
-        assert sum(keys_of(loader), []) == list(range(SIZE))
+        assert order_of(loader) == list(range(SIZE))
