@@ -278,7 +278,7 @@ class DataLoader(TorchDataLoader[T_co]):
             if owner is not None:
                 owner._settle_epoch(held(), run)
 
-        engine.on_delivered, engine.on_end, engine.before_first = run.deliver, end, settle
+        engine.run, engine.on_end, engine.before_first = run, end, settle
         sampler = self._index_sampler
         engine.length = lambda: len(sampler)
 

@@ -285,11 +285,11 @@ class Agent:
     def _on_worker_frame(self, hand: Hand, kind: int, payload: bytes) -> None:
         worker, now = hand.id, time.monotonic()
         if kind == Msg.DONE:
-            task, took_ns, holds, count = wire.DONE.unpack_from(payload)
+            task, took_ns, holds, refers, count = wire.DONE.unpack_from(payload)
             dropped = unpack_from(f"<{count}i", payload, wire.DONE.size)
             if self.config.spans:
                 self._report_span(hand, task, took_ns)
-            self.happen(ev.Done(worker, task, took_ns / 1e9, now, bool(holds), dropped))
+            self.happen(ev.Done(worker, task, took_ns / 1e9, now, bool(holds), dropped, bool(refers)))
         elif kind == Msg.PREPARED:
             task, nbytes, described = wire.PREPARED.unpack_from(payload)
             layout = self._layout(payload[wire.PREPARED.size :]) if described else -1

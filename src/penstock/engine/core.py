@@ -27,6 +27,7 @@ from penstock.engine.moves import (
     finish,
     fits,
     give_back,
+    let_go,
     relay,
     schedule,
     serve_memory,
@@ -129,7 +130,9 @@ def lose_stream(state: State, lane: Lane, cause: str, out: list[Action]) -> None
     if lane.exhausted:
         return
     lost = Trouble("stream", cause=cause)
-    owed = next((seq for seq in state.due if state.batches[seq].lane == lane.worker and state.batches[seq].todo), None)
+    owed = next(
+        (seq for seq in state.due if state.batches[seq].lane == lane.worker and state.batches[seq].todo), None
+    )
     if owed is None:
         lane.lost = lost
     else:
@@ -160,6 +163,9 @@ def on_done(state: State, event: ev.Done, out: list[Action]) -> None:
         batch.fail(0, Trouble("empty"))
     if task.kind is Kind.COLLATE:
         batch.collated = True
+        if not event.refers:
+            let_go(state, batch.parts.values())
+            batch.parts.clear()
     elif task.samples:
         cost = event.took_s / task.samples
         state.sample_s = cost if state.sample_s is None else 0.8 * state.sample_s + 0.2 * cost

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from penstock.engine.feed import Ask
+from penstock.engine.progress import Run
 from penstock.errors import ConfigError
 
 AHEAD = 2
@@ -123,7 +123,7 @@ class DeviceIterator:
         self._queue: queue.Queue[Any] = queue.Queue(AHEAD)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.on_delivered: Callable[[Ask], None] = lambda _: None
+        self.run = Run("planned", 0, 0)
         self.on_end: Callable[[], None] = lambda: None
         self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
@@ -161,6 +161,7 @@ class DeviceIterator:
         raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
+        self.run.count()
         if self.before_first is not None:
             settle, self.before_first = self.before_first, None
             settle()
@@ -183,7 +184,7 @@ class DeviceIterator:
         if kind == "error":
             self._halt()
             raise value
-        self.on_delivered(ask)
+        self.run.hand = ask
         if kind == "failed":
             value.result()
         return self._mover.arrive(value, event)

@@ -89,6 +89,8 @@ class Done(NamedTuple):
     """The worker still refers to the parts it was given (the user's collate kept them)."""
     dropped: tuple[int, ...] = ()
     """Samples of the batch that `on_error="skip"` left out."""
+    refers: bool = False
+    """The collated result refers to its parts instead of copying them."""
 
 
 class LayoutKnown(NamedTuple):

@@ -18,6 +18,12 @@ CHUNK = 4096
 """Positions whose keys are computed at once."""
 
 
+PLACE_LOST = (
+    "the iterator was interrupted while it drew from its sampler, so its place is lost: start a new one with iter(loader); "
+    "loader.load_state_dict(loader.state_dict()) before it goes on behind the last batch"
+)
+
+
 class Ask(NamedTuple):
     """One batch: where it stands and which samples it holds."""
 

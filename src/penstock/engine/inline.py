@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.engine.feed import Ask
+from penstock.engine.feed import PLACE_LOST, Ask
 from penstock.engine.iterator import Outcome
+from penstock.engine.progress import Run
+from penstock.errors import PenstockError
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
 from penstock.lanes.seeding import generators_kept
 from penstock.measure.counters import Counters
@@ -24,29 +26,58 @@ class InlineIterator:
         self, prepare: Callable[[Ask], tuple[Any, Any]], asks: Iterator[Ask], counters: Counters
     ) -> None:
         self._prepare, self._asks, self._counters = prepare, asks, counters
-        self.on_delivered: Callable[[Ask], None] = lambda _: None
+        self.run = Run("planned", 0, 0)
+        self._ask: Ask | None = None
+        """What is being prepared; after an interrupt it is prepared again."""
+        self._drawing = False
+        """True for the moment of a draw; found true later, an interrupt fell into it."""
         self.on_end: Callable[[], None] = lambda: None
         self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
 
     def begin(self, asks: Iterator[Ask], epoch: int) -> None:  # noqa: ARG002 - as EngineIterator
-        self._asks = asks
+        self._asks, self._ask, self._drawing = asks, None, False
 
     def pull(self) -> tuple[Ask, Outcome] | None:
+        taken = self._take()
+        if taken is None:
+            return None
+        self._ask = None
+        return taken[0], Outcome(taken[1], b"")
+
+    def _take(self) -> tuple[Ask, Any] | None:
         began = time.monotonic()
-        ask = next(self._asks, None)
+        self.run.count()
+        if self.before_first is not None:
+            self.before_first()
+            self.before_first = None
+        if self._ask is None:
+            self._draw()
+        ask = self._ask
         if ask is None:
             return None
         try:
             batch, state = self._prepare(ask)
         except StopIteration:
+            self._ask = None
             return None
         except Exception:
             # As with workers, a batch that failed has been dealt with: `next()` goes on behind it.
-            self.on_delivered(ask)
+            self.run.hand, self._ask = ask, None
             raise
         self._counters.delivered(began, time.monotonic(), ask.size, 0)
-        return ask if state is None else ask._replace(state=state), Outcome(batch, b"")
+        return ask if state is None else ask._replace(state=state), batch
+
+    def _draw(self) -> None:
+        if self._drawing:
+            raise PenstockError(PLACE_LOST)
+        self._drawing = True
+        try:
+            self._ask = next(self._asks, None)
+        except Exception:
+            self._drawing = False
+            raise
+        self._drawing = False
 
     def __iter__(self) -> InlineIterator:
         return self
@@ -58,16 +89,13 @@ class InlineIterator:
         raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
-        if self.before_first is not None:
-            settle, self.before_first = self.before_first, None
-            settle()
-        pulled = self.pull()
-        if pulled is None:
+        taken = self._take()
+        if taken is None:
             self.on_end()
             raise StopIteration
-        ask, outcome = pulled
-        self.on_delivered(ask)
-        return outcome.batch
+        ask, batch = taken
+        self.run.hand, self._ask = ask, None
+        return batch
 
 
 def prepare_keyed(

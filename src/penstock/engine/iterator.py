@@ -1,7 +1,8 @@
 """The iterator of a loader with workers: ask, wait, hand out. Scheduling happens in the agent, not here.
 
 Rule 1: what was delivered is counted when `next()` returns it; everything asked for and not delivered can be asked again.
-So the end of an agent, or an interrupt in the middle of a message, is answered by a new agent and the same asks.
+So the end of an agent, or an interrupt in the middle of a message, is answered by a new agent and the same asks. The
+interpreter runs signal handlers at calls and jumps only: what is stored right before a `return` is done or not done with it.
 Rule 2: after an error of one batch, `next()` goes on with the next, as torch's loader does.
 """
 
@@ -15,8 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from penstock.engine.feed import Ask
+from penstock.engine.feed import PLACE_LOST, Ask
 from penstock.engine.leases import without
+from penstock.engine.progress import Run
 from penstock.engine.session import AgentGone, Blueprint, Session
 from penstock.engine.streams import Stream
 from penstock.engine.troubles import unword
@@ -46,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 class EngineIterator:
-    """Batches from workers. `on_delivered` is told each batch that goes out, `on_end` that the epoch is over."""
+    """Batches from workers. `run` is told each batch that goes out, `on_end` that the epoch is over."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class EngineIterator:
     ) -> None:
         self._blueprint, self._window, self._timeout_s = blueprint, window, timeout_s
         self._counters, self._on_skip = counters, on_skip
-        self.on_delivered: Callable[[Ask], None] = lambda _: None
+        self.run = Run("planned", 0, 0)
         self.on_end: Callable[[], None] = lambda: None
         self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
@@ -69,6 +71,8 @@ class EngineIterator:
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._layouts: dict[int, Layout] = {}
         self._next_seq = 0
+        self._handed = -1
+        """Batch that the caller has; it leaves our books with the next call."""
         self._epoch = -1
         self._ended = False
         self._broken = False
@@ -84,7 +88,11 @@ class EngineIterator:
 
     def begin(self, asks: Iterator[Ask], epoch: int) -> None:
         """Start an epoch: whatever an earlier one left open is void."""
-        if self._open or self._ready or self._ended:
+        self._settle()
+        if self._broken:
+            self._open.clear()
+            self._renew()
+        elif self._open or self._ready or self._ended:
             self._abort()
         self._asks, self._epoch, self._ended, self._asking = asks, epoch, False, False
         for _ in range(self._window):
@@ -93,6 +101,7 @@ class EngineIterator:
 
     def proceed(self, epoch: int) -> bool:
         """Go on into an epoch that has been asked for already; False when it has not."""
+        self._settle()
         if self._session is None or self._broken or any(ask.epoch != epoch for ask in self._open.values()):
             return False
         self._epoch = epoch
@@ -100,10 +109,7 @@ class EngineIterator:
 
     def _ask(self) -> bool:
         if self._asking:
-            raise PenstockError(
-                "the iterator was interrupted while it drew from its sampler, so its place is lost: start a new one "
-                "with iter(loader); loader.load_state_dict(loader.state_dict()) before it goes on behind the last batch"
-            )
+            raise PenstockError(PLACE_LOST)
         self._asking = True
         seq = self._next_seq
         try:
@@ -141,18 +147,24 @@ class EngineIterator:
     # ---- iteration
 
     def pull(self) -> tuple[Ask, Outcome] | None:
-        """The next batch of the epoch, or the error it came to; None at the end."""
-        try:
-            return self._pull(time.monotonic())
-        except Exception:
-            raise
-        except BaseException:
-            # An interrupt may have cut a message in two: the next call starts a new agent and asks again for all
-            # that is open, this batch among it.
-            self._broken = True
-            raise
+        """The next batch of the epoch, or the error it came to; None at the end. For callers that are never interrupted."""
+        taken = self._take()
+        if taken is None:
+            return None
+        self._handed, ask, outcome = taken
+        self._settle()
+        return ask, outcome
 
-    def _pull(self, began: float) -> tuple[Ask, Outcome] | None:
+    def _take(self) -> tuple[int, Ask, Outcome] | None:
+        """The next batch, which stays on our books until it is in the caller's hand."""
+        self._settle()
+        self.run.count()
+        if self.before_first is not None:
+            self.before_first()
+            self.before_first = None
+        return self._next_outcome(time.monotonic())
+
+    def _next_outcome(self, began: float) -> tuple[int, Ask, Outcome] | None:
         frame = self._due(began)
         if frame is None:
             return None
@@ -160,7 +172,7 @@ class EngineIterator:
         error = payload[wire.SEQ.size :] if kind == Msg.ERROR else b""
         if self._stream.lost_worker(error):
             self._restart("lost a worker")
-            return self._pull(began)
+            return self._next_outcome(began)
         ask = self._open[seq]
         batch: Any = None if error else self._batch(payload, ask)
         if self._stream.on and not error:
@@ -171,16 +183,16 @@ class EngineIterator:
         try:
             self._ask()
         except Exception:
-            self._settle(seq)  # the user's sampler failed; as in torch, the batch in hand is gone with it
+            self._handed = seq  # the user's sampler failed; as in torch, the batch in hand is gone with it
             raise
         self._counters.delivered(began, time.monotonic(), 0 if error else ask.size, len(self._ready) - 1)
-        self._settle(seq)
-        return ask, Outcome(batch, error)
+        return seq, ask, Outcome(batch, error)
 
-    def _settle(self, seq: int) -> None:
-        """The batch leaves: from here on it is not asked for again."""
-        self._ready.popleft()
-        del self._open[seq]
+    def _settle(self) -> None:
+        """The batch handed out last leaves our books: from here on it is not asked for again."""
+        self._open.pop(self._handed, None)
+        if self._ready and self._ready[0][0] == self._handed:
+            self._ready.popleft()
 
     def pin(self) -> None:
         """Pin the batches' memory for copies to a CUDA device."""
@@ -197,29 +209,36 @@ class EngineIterator:
         raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
-        if self.before_first is not None:
-            settle, self.before_first = self.before_first, None
-            settle()
-        pulled = self.pull()
-        if pulled is None:
-            self.on_end()
-            raise StopIteration
-        ask, outcome = pulled
-        self.on_delivered(ask)
-        return outcome.result()
+        try:
+            taken = self._take()
+            if taken is None:
+                self.on_end()
+                raise StopIteration
+            seq, ask, (batch, error) = taken
+            self.run.hand, self._handed = ask, seq
+            if error:
+                raise_error(error)
+            return batch
+        except Exception:
+            raise
+        except BaseException:
+            # An interrupt may have cut a message in two: the next call starts a new agent and asks again for all
+            # that is open, this batch among it.
+            self._broken = True
+            raise
 
     def _due(self, began: float) -> tuple[int, int, bytes] | None:
         """The next frame that answers an ask of this epoch; None at its end."""
         deadline = began + self._timeout_s if self._timeout_s > 0 else None
         while True:
+            if self._broken:
+                self._restart("was interrupted")
             if self._ready and self._open[self._ready[0][0]].epoch == self._epoch:
                 return self._ready[0]
             if self._ended or not any(ask.epoch == self._epoch for ask in self._open.values()):
                 return None
             if self._session is None:
                 return None
-            if self._broken:
-                self._restart("was interrupted")
             while self._inbox:
                 self._on_frame(*self._inbox.popleft())
             if self._ready or self._ended:
@@ -292,10 +311,9 @@ class EngineIterator:
 
     def _restart(self, how: str) -> None:
         """A new agent, asked for everything that has not been delivered."""
-        assert self._session is not None
-        self._restarts += 1
-        pid = self._session.pid
-        self.close()
+        pid = self._session.pid if self._session is not None else 0
+        self._restarts += not self._broken
+        self._end_session()
         if self._restarts > AGENT_RESTARTS:
             raise AgentDied(
                 f"the agent (pid {pid}) {how}; it was started {self._restarts} times without delivering a batch. Look "
@@ -306,15 +324,19 @@ class EngineIterator:
                 f"the agent (pid {pid}) {how} while its workers iterated an iterable dataset. What they had not yielded is "
                 f"lost: give the dataset state_dict() and load_state_dict(), or use a map-style dataset."
             )
-        if how != "was interrupted":
+        if not self._broken:
             log.warning("the agent (pid %s) %s; a new one goes on from the last delivered batch", pid, how)
         self._counters.agent_restarts += 1
+        self._renew()
+        for seq, ask in self._open.items():
+            self._feed(seq, ask)
+
+    def _renew(self) -> None:
+        self._end_session()
         self._ready.clear()
         self._inbox.clear()
         self._layouts.clear()
         self._start()
-        for seq, ask in self._open.items():
-            self._feed(seq, ask)
 
     @property
     def closed(self) -> bool:
@@ -322,6 +344,10 @@ class EngineIterator:
 
     def close(self) -> None:
         """End the agent and the workers; idempotent. (Lightning knows it as `_shutdown_workers`.)"""
+        self._end_session()
+        self._broken = False
+
+    def _end_session(self) -> None:
         if self._closer is not None:
             self._counters.detach()
             self._closer()

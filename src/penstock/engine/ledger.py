@@ -65,7 +65,7 @@ class Batch:
         """A live task is void: its samples are to do again, unless a smaller failure made them needless."""
         if self.error is not None:
             count = min(count, self.error[0] - start)
-        if count > 0:
+        if count > 0 or (not self.size and self.error is None):
             insort(self.todo, (start, count))
 
     def fail(self, ordinal: int, error: Error) -> None:

@@ -7,6 +7,8 @@ While a batch is short of memory no later one gets any, so that what comes free 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task, Trouble
 from penstock.engine.ledger import Batch, Issued, Lane, Slab, Waiting
@@ -31,11 +33,15 @@ def free_if_unused(state: State, slab: Slab) -> None:
         state.memory.release(slab.offset, slab.nbytes)
 
 
-def disown(state: State, batch: Batch) -> None:
-    """The batch lets go of its memory; tasks that can still touch it keep it from being reused."""
-    for slab in batch.slabs():
+def let_go(state: State, slabs: Iterable[Slab]) -> None:
+    """Their batch does not need them any more; tasks that can still touch them keep them from being reused."""
+    for slab in slabs:
         slab.owned = False
         free_if_unused(state, slab)
+
+
+def disown(state: State, batch: Batch) -> None:
+    let_go(state, batch.slabs())
     batch.slab = None
     batch.parts.clear()
 
@@ -161,7 +167,7 @@ def in_turn(state: State, batch: Batch, need: int) -> bool:
     """What an iterator yielded cannot be made again, so its memory cannot be taken back: a batch of a stream waits for
     those before it, unless all of them together would need little of what there is."""
     state.largest = max(state.largest, aligned(need))
-    if STREAM_ROOM * len(state.due) * state.largest <= state.config.limit_bytes:
+    if STREAM_ROOM * len(state.due) * state.largest <= state.limit - state.config.base:
         return True
     return all(state.batches[seq].slab is not None for seq in state.due[: state.due.index(batch.seq)])
 
@@ -212,8 +218,7 @@ def give_back(state: State, task: Task) -> None:
     if task.kind not in (Kind.PARTS, Kind.SLOTS):
         void, batch.slab = batch.slab, None
     if void is not None:
-        void.owned = False
-        free_if_unused(state, void)
+        let_go(state, [void])
     if task.kind is not Kind.COLLATE:
         batch.give_back(task.start, task.samples)
 

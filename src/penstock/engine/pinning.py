@@ -34,7 +34,9 @@ class Pins:
         if code:
             # Locked-memory limits (ulimit -l) or an unusual kernel: copies then go through the driver's own buffers.
             self.denied = True
-            log.warning("cudaHostRegister of %s bytes is denied (error %s): copies are not asynchronous", size, code)
+            log.warning(
+                "cudaHostRegister of %s bytes is denied (error %s): copies are not asynchronous", size, code
+            )
             return
         self._ranges.append((address, size))
         self._end = end

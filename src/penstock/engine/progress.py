@@ -40,9 +40,19 @@ class Run:
     after: dict[str, Any] = field(default_factory=dict)
     """What the next epoch starts from, once the sampler has come to its end."""
     finished: bool = False
+    hand: Ask | None = None
+    """The batch that `next()` returned last. Setting it is the moment of delivery: one store, which no interrupt can
+    halve; it is counted when someone looks."""
+
+    def count(self) -> None:
+        """Count the batch in the caller's hand. Doing half of this, and then all of it, comes to the same."""
+        if self.hand is not None:
+            self.deliver(self.hand)
+            self.hand = None
 
     def deliver(self, ask: Ask) -> None:
-        self.beyond.add(ask.batch - self.base)
+        if ask.batch - self.base >= self.delivered:
+            self.beyond.add(ask.batch - self.base)
         while self.delivered in self.beyond:
             self.beyond.discard(self.delivered)
             self.delivered += 1
@@ -61,6 +71,7 @@ class Run:
         return self.finished or (self.total is not None and self.delivered >= self.total)
 
     def state(self) -> dict[str, Any]:
+        self.count()
         if self.exhausted:
             return fresh_state(self.order, self.seed, self.epoch + 1, self.extra_between())
         state = {

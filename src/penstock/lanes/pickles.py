@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
+from operator import itemgetter
 from pickle import PicklingError
 from typing import Any, NamedTuple
 
@@ -49,13 +51,17 @@ class Ref(NamedTuple):
 
 
 class Packer(ForkingPickler):
-    """Pickles a structure; tensors and arrays become `Ref`s and are remembered in `chunks`."""
+    """Pickles a structure; tensors and arrays become `Ref`s and are remembered in `chunks`.
 
-    def __init__(self, file: io.BytesIO, arena_start: int, arena_size: int) -> None:
+    A tensor that lies in a range of `lent` (from, to; sorted) is not copied: the structure refers to it where it is.
+    """
+
+    def __init__(self, file: io.BytesIO, arena_start: int, lent: Sequence[tuple[int, int]]) -> None:
         super().__init__(file, 5)
-        self._arena = (arena_start, arena_start + arena_size)
+        self._arena_start, self._lent = arena_start, lent
         self.chunks: list[tuple[int, memoryview]] = []
         self.nbytes = 0
+        self.refers = False
 
     def persistent_id(self, obj: Any) -> Ref | None:
         if type(obj) is torch.Tensor and is_plain(obj):
@@ -76,12 +82,17 @@ class Packer(ForkingPickler):
             tensor = tensor.contiguous()
         span, shape, stride = span_of(tensor), tuple(tensor.shape), tuple(tensor.stride())
         nbytes = span * tensor.element_size()
-        start = tensor.data_ptr()
-        if nbytes and self._arena[0] <= start and start + nbytes <= self._arena[1]:
-            return Ref(False, start - self._arena[0], True, nbytes, tensor.dtype, shape, stride)
+        start = tensor.data_ptr() - self._arena_start
+        if nbytes and self._is_lent(start, start + nbytes):
+            self.refers = True
+            return Ref(False, start, True, nbytes, tensor.dtype, shape, stride)
         flat = torch.as_strided(tensor, (span,), (1,)).view(torch.uint8) if nbytes else None
         data = flat.numpy().data if flat is not None else None
         return self._put(False, nbytes, data, tensor.dtype, shape, stride)
+
+    def _is_lent(self, start: int, end: int) -> bool:
+        at = bisect_right(self._lent, start, key=itemgetter(0)) - 1
+        return at >= 0 and end <= self._lent[at][1]
 
     def _put(
         self,
@@ -112,10 +123,11 @@ class Packed:
 
     HEAD = 16
 
-    def __init__(self, obj: object, arena_start: int, arena_size: int) -> None:
+    def __init__(self, obj: object, arena_start: int = 0, lent: Sequence[tuple[int, int]] = ()) -> None:
         file = io.BytesIO()
-        packer = Packer(file, arena_start, arena_size)
+        packer = Packer(file, arena_start, lent)
         packer.dump(obj)
+        self.refers = packer.refers
         self._skeleton = file.getbuffer()
         self._chunks = packer.chunks
         self._body = aligned(self.HEAD + len(self._skeleton), LANE_ALIGN)
@@ -143,7 +155,10 @@ def unpack(view: memoryview, offset: int, load: Callable[[Ref], Any]) -> Any:
 def rebuild(ref: Ref, view: memoryview) -> torch.Tensor | np.ndarray[Any, Any]:
     """The tensor or array of `ref` over `view`, which holds just its bytes and lives as long as the result does."""
     if ref.array:
-        flat = np.frombuffer(view, dtype=ref.dtype)
+        if not ref.nbytes:
+            return np.empty(ref.shape, ref.dtype)
+        # NumPy's own `frombuffer` makes a view of the view and lets go of this one; a tensor keeps it.
+        flat = torch.frombuffer(view, dtype=torch.uint8).numpy().view(ref.dtype)
         return flat.reshape(ref.shape[::-1]).T if ref.stride[0] else flat.reshape(ref.shape)
     if not ref.nbytes:
         return torch.empty_strided(ref.shape, ref.stride, dtype=ref.dtype)

@@ -63,8 +63,8 @@ PLACE = Struct("<qqi")
 TASK = Struct("<q")
 LAYOUT = Struct("<i")
 """layout; then its packed form"""
-DONE = Struct("<qqB3xi")
-"""task, nanoseconds, holds, number of dropped samples; then their ordinals"""
+DONE = Struct("<qqBB2xi")
+"""task, nanoseconds, holds, refers, number of dropped samples; then their ordinals"""
 PREPARED = Struct("<qqB")
 """task, bytes, whether a packed layout follows"""
 FAILED = Struct("<qi")

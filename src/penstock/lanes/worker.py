@@ -13,7 +13,7 @@ import random
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -67,6 +67,8 @@ class Pending(NamedTuple):
     write: Callable[[int, int], None]
     took_ns: int
     dropped: tuple[int, ...]
+    refers: bool = False
+    """It refers to the parts it was made from."""
 
 
 class Worker:
@@ -130,11 +132,7 @@ class Worker:
                 self._write_pending(self.pending.pop(task), offset, layout)
         elif kind == Msg.CANCEL:
             (task,) = wire.TASK.unpack(payload)
-            queued = next((job for job in self.jobs if job.task == task), None)
-            if queued is not None:
-                self.jobs.remove(queued)
-            if queued is not None or self.pending.pop(task, None) is not None:
-                self.channel.send(Msg.DROPPED, wire.TASK.pack(task))
+            self._cancel(task)
         elif kind == Msg.LAYOUT:
             (layout,) = wire.LAYOUT.unpack_from(payload)
             self.layouts[layout] = loads(payload[wire.LAYOUT.size :])
@@ -143,6 +141,18 @@ class Worker:
             self._guarded(None, self.restart)
         elif kind == Msg.STOP:
             self.running = False
+
+    def _cancel(self, task: int) -> None:
+        """Forget a task that has not begun or whose result waits for memory; of any other the end will be told."""
+        queued = next((job for job in self.jobs if job.task == task), None)
+        if queued is not None:
+            self.jobs.remove(queued)
+        pending = self.pending.pop(task, None)
+        if pending is not None and task in self.held:
+            # The result is void, but the user's collate may have kept what it was made from.
+            self._done(pending.job, pending.took_ns, ())
+        elif queued is not None or pending is not None:
+            self.channel.send(Msg.DROPPED, wire.TASK.pack(task))
 
     # ---- tasks
 
@@ -258,10 +268,12 @@ class Worker:
         offsets = np.frombuffer(job.tail, dtype=np.int64).tolist()
         before = time.perf_counter_ns()
         leases: list[weakref.ref[memoryview]] = []
+        lent: list[tuple[int, int]] = []
 
         def load(ref: Ref) -> Any:
             view = self.arena.view[ref.offset : ref.offset + ref.nbytes]
             leases.append(weakref.ref(view))
+            lent.append((ref.offset, ref.offset + ref.nbytes))
             return rebuild(ref, view)
 
         samples = [sample for offset in offsets for sample in unpack(self.arena.view, offset, load)]
@@ -270,7 +282,7 @@ class Worker:
         self.row[Board.COLLATE_NS] += took_ns
         del samples
         self.held[job.task] = leases
-        self._offer(job, result, took_ns)
+        self._offer(job, result, took_ns, sorted(lent))
 
     def _stream(self, job: Job) -> None:
         assert self.streamer is not None
@@ -296,14 +308,14 @@ class Worker:
 
     # ---- results
 
-    def _offer(self, job: Job, result: Any, took_ns: int) -> None:
+    def _offer(self, job: Job, result: Any, took_ns: int, lent: Sequence[tuple[int, int]] = ()) -> None:
         """Ask for memory for a structure of any shape."""
-        packed = Packed(result, self.arena_start, self.arena.size)
+        packed = Packed(result, self.arena_start, lent)
 
         def write(offset: int, _: int) -> None:
             packed.write(self.arena.view[offset : offset + packed.nbytes])
 
-        self.pending[job.task] = Pending(job, write, took_ns, self._dropped())
+        self.pending[job.task] = Pending(job, write, took_ns, self._dropped(), packed.refers)
         self.channel.send(Msg.PREPARED, wire.PREPARED.pack(job.task, packed.nbytes, 0))
 
     def _write_pending(self, pending: Pending, offset: int, layout: int) -> None:
@@ -313,11 +325,13 @@ class Worker:
         except Mismatch:
             return
         self.row[Board.WRITE_NS] += time.perf_counter_ns() - before
-        job, took_ns, dropped = pending.job, pending.took_ns, pending.dropped
+        job, took_ns, dropped, refers = pending.job, pending.took_ns, pending.dropped, pending.refers
         del pending
-        self._done(job, took_ns, dropped)
+        self._done(job, took_ns, dropped, refers)
 
-    def _done(self, job: Job, took_ns: int, dropped: tuple[int, ...] | None = None) -> None:
+    def _done(
+        self, job: Job, took_ns: int, dropped: tuple[int, ...] | None = None, refers: bool = False
+    ) -> None:
         if dropped is None:
             dropped = self._dropped()
         holds = bool(self.held) and any(lease() is not None for lease in self.held.get(job.task, ()))
@@ -325,7 +339,7 @@ class Worker:
             self.held.pop(job.task, None)
         self.channel.send(
             Msg.DONE,
-            wire.DONE.pack(job.task, took_ns, holds, len(dropped)),
+            wire.DONE.pack(job.task, took_ns, holds, refers, len(dropped)),
             np.array(dropped, dtype=np.int32).tobytes() if dropped else b"",
         )
 
