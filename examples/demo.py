@@ -366,4 +366,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.platform != "linux":
+        sys.exit("the demo kills workers of penstock's engine, which needs Linux")
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
