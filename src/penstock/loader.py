@@ -12,6 +12,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,15 +22,13 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import Options
-from penstock.engine.build import blueprint_of
 from penstock.engine.device import DeviceIterator, check_device
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next
-from penstock.engine.iterator import EngineIterator
-from penstock.engine.progress import Run
+from penstock.engine.portable import over_torchs_workers
+from penstock.engine.progress import Run, resumed_streams
 from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, resolve_shard, shared_seed
-from penstock.engine.streams import resumed_streams
 from penstock.engine.trainers import KEYWORDS, AskedByAccelerate
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
@@ -53,6 +52,11 @@ def count_workers() -> int:
         quota=host.cpu_quota(),
         local_world=local_world(),
     )
+
+
+@lru_cache(maxsize=8)
+def warn_once(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -167,6 +171,8 @@ class DataLoader(TorchDataLoader[T_co]):
         self._counters.begin(time.monotonic())
         if self.num_workers == 0:
             return self._iterate_inline()
+        if sys.platform != "linux":
+            return self._iterate_portable()
         if not self.persistent_workers:
             return self._iterate_workers(self._new_engine(), fresh=True)
         kept: Any = self._iterator
@@ -181,11 +187,8 @@ class DataLoader(TorchDataLoader[T_co]):
             return "PENSTOCK_DISABLE is set"
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
             return "DataPipes are torch's own"
-        if sys.platform != "linux" and self.num_workers:
-            warnings.warn(
-                f"penstock's engine needs Linux; on {sys.platform} torch's workers are used", stacklevel=3
-            )
-            return "not Linux"
+        if sys.platform != "linux" and self._epochs.source.streams:
+            return "only Linux has our engine"
         return None
 
     def _iterate_inline(self) -> Any:
@@ -209,6 +212,20 @@ class DataLoader(TorchDataLoader[T_co]):
         self._fast_forward(iterator, run)
         return iterator
 
+    def _iterate_portable(self) -> Any:
+        """Where our engine cannot run: the same order and randomness, over torch's own workers."""
+        warn_once(
+            f"penstock's engine needs Linux: on {sys.platform} torch's workers prepare the same batches in the same order, "
+            f"without surviving a killed worker, and no faster than torch's"
+        )
+        self._draw()
+        iter(self._index_sampler)
+        run, asks = self._begin()
+        prepare, asks = over_torchs_workers(self, self._recipe(), asks, self._skips.add)
+        iterator = self._to_device(InlineIterator(prepare, asks, self._counters))
+        self._bind(iterator, run)
+        return iterator
+
     def _fast_forward(self, iterator: Any, run: Run) -> None:
         """An iterable dataset that cannot say where it stood is iterated again; what was delivered is thrown away."""
         skip = run.delivered if run.order == "streamed" and "workers" not in run.extra else 0
@@ -222,6 +239,9 @@ class DataLoader(TorchDataLoader[T_co]):
                 break
 
     def _new_engine(self) -> Any:
+        from penstock.engine.build import blueprint_of  # Linux only, as all that these import
+        from penstock.engine.iterator import EngineIterator
+
         self.check_worker_number_rationality()
         base_seed = self._draw()
         iter(self._index_sampler)  # torch's iterator asks twice, and a user's sampler may count or draw there

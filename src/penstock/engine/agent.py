@@ -13,6 +13,7 @@ import selectors
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import unpack_from
@@ -66,6 +67,7 @@ class Agent:
         self.state = new_state(config.core)
         self.recorder = Recorder(config.record, config.core)
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
+        self.events: deque[Event] = deque()
         self.hands: dict[int, Hand] = {}
         self.fed: dict[int, Fed] = {}
         self.layouts: dict[bytes, int] = {}
@@ -98,10 +100,16 @@ class Agent:
     # ---- the core
 
     def happen(self, event: Event) -> None:
-        actions = on_event(self.state, event)
-        self.recorder.add(event, actions)
-        for action in actions:
-            self.perform(action)
+        """Tell the core and do what it says; an event that an action causes at once waits until all are performed."""
+        self.events.append(event)
+        if len(self.events) > 1:
+            return
+        while self.events:
+            actions = on_event(self.state, self.events[0])
+            self.recorder.add(self.events[0], actions)
+            for action in actions:
+                self.perform(action)
+            self.events.popleft()
 
     def perform(self, action: Action) -> None:
         match action:
@@ -166,7 +174,7 @@ class Agent:
             self.happen(ev.GrowDenied(str(exc)))
         else:
             self.happen(ev.Grown(end))
-            self._post_board()
+            self._post_board(end)
 
     def _error_bytes(self, fed: Fed, error: ev.Error) -> bytes:
         if isinstance(error, bytes):
@@ -388,9 +396,9 @@ class Agent:
             self.next_memory_s = now + MEMORY_CHECK_S
             self._check_memory()
 
-    def _post_board(self) -> None:
+    def _post_board(self, end: int | None = None) -> None:
         row = self.arena.board.row(self.arena.workers)
-        row[Board.BACKED] = self.state.memory.end - self.config.core.base
+        row[Board.BACKED] = (self.state.memory.end if end is None else end) - self.config.core.base
         row[Board.REISSUED] = self.state.reissued
         row[Board.TASK_SIZE] = self.state.task_size
 

@@ -11,9 +11,9 @@ from torch.utils.data import IterableDataset
 
 from penstock.config import Options
 from penstock.engine.agent import AgentConfig
+from penstock.engine.progress import resumed_streams
 from penstock.engine.session import Blueprint
 from penstock.engine.state import CoreConfig
-from penstock.engine.streams import resumed_streams
 from penstock.errors import ConfigError
 from penstock.lanes.kinds import Kind
 from penstock.lanes.prepare import Recipe

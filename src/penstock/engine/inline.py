@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.engine.feed import PLACE_LOST, Ask
-from penstock.engine.iterator import Outcome
+from penstock.engine.outcome import Outcome
 from penstock.engine.progress import Run
 from penstock.errors import PenstockError
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where

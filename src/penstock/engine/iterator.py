@@ -14,14 +14,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.engine.feed import PLACE_LOST, Ask
 from penstock.engine.leases import without
+from penstock.engine.outcome import Outcome, raise_error
 from penstock.engine.progress import Run
 from penstock.engine.session import AgentGone, Blueprint, Session
 from penstock.engine.streams import Stream
-from penstock.engine.troubles import unword
 from penstock.errors import AgentDied, PenstockError
 from penstock.lanes import wire
 from penstock.lanes.layout import Layout, read_batch
@@ -33,18 +33,6 @@ log = logging.getLogger("penstock")
 
 AGENT_RESTARTS = 5
 """Agents lost in a row, with no batch delivered between, before it is an error."""
-
-
-class Outcome(NamedTuple):
-    """What one ask came to."""
-
-    batch: Any
-    error: bytes
-
-    def result(self) -> Any:
-        if self.error:
-            raise_error(self.error)
-        return self.batch
 
 
 class EngineIterator:
@@ -70,6 +58,8 @@ class EngineIterator:
         self._ready: deque[tuple[int, int, bytes]] = deque()
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._layouts: dict[int, Layout] = {}
+        self._starved = b""
+        """What the agent lacks memory for, until it has been answered."""
         self._next_seq = 0
         self._handed = -1
         """Batch that the caller has; it leaves our books with the next call."""
@@ -243,6 +233,11 @@ class EngineIterator:
                 self._on_frame(*self._inbox.popleft())
             if self._ready or self._ended:
                 continue
+            if self._starved:
+                # Only now is it true: what was delivered has been taken, and what the user let go of is given back.
+                self._session.give_back()
+                self._session.send(Msg.STUCK, self._starved)
+                self._starved = b""
             try:
                 frames = self._session.receive(deadline)
             except AgentGone:
@@ -270,8 +265,7 @@ class EngineIterator:
             self._counters.warned(payload.decode(), time.monotonic())
             log.warning("%s", payload.decode())
         elif kind == Msg.STARVED:
-            self._session.give_back()
-            self._session.send(Msg.STUCK, payload)
+            self._starved = payload
         elif kind == Msg.REPORT:
             self._on_skip(json.loads(payload))
         elif kind == Msg.SPAN:
@@ -335,6 +329,7 @@ class EngineIterator:
         self._end_session()
         self._ready.clear()
         self._inbox.clear()
+        self._starved = b""
         self._layouts.clear()
         self._start()
 
@@ -355,15 +350,3 @@ class EngineIterator:
         self._session = None
 
     _shutdown_workers = close
-
-
-def raise_error(data: bytes) -> None:
-    """Raise what a worker packed (by torch's rules for types) or what the engine found."""
-    if data[:1] == b"J":
-        raise unword(data)
-    wrapped, note = loads(data[1:])
-    try:
-        wrapped.reraise()
-    except BaseException as exc:
-        exc.add_note(note)
-        raise

@@ -125,3 +125,17 @@ def resume_plan(plan: EpochPlan, state: dict[str, Any]) -> EpochPlan:
             f"{state.get('cut')}); it can only be resumed with the same, not {[plan.batch_size, plan.world]}"
         )
     return replace(plan, origin=state["position"])
+
+
+def resumed_streams(resume: dict[str, Any] | None, workers: int) -> tuple[dict[int, Any] | None, int]:
+    """Each worker's dataset state, and which worker is next, of a loaded state of an iterable dataset."""
+    states = (resume or {}).get("workers")
+    if states is None or resume is None:
+        return None, 0
+    if max(map(int, states)) >= max(1, workers):
+        raise StateError(
+            f"the state holds an iterable dataset's place in {len(states)} workers, this loader has {workers}: "
+            f"give it as many workers, since each has its own share of the data"
+        )
+    next_worker = (resume["last_worker"] + 1) % max(1, workers)
+    return {int(worker): state for worker, state in states.items()}, next_worker

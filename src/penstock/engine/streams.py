@@ -7,23 +7,9 @@ from typing import Any
 
 from penstock.engine.session import Blueprint
 from penstock.engine.troubles import unword
-from penstock.errors import StateError, WorkerDied
+from penstock.errors import WorkerDied
 from penstock.lanes.kinds import Kind
 from penstock.lanes.prepare import is_stateful
-
-
-def resumed_streams(resume: dict[str, Any] | None, workers: int) -> tuple[dict[int, Any] | None, int]:
-    """Each worker's dataset state, and which worker is next, of a loaded state of an iterable dataset."""
-    states = (resume or {}).get("workers")
-    if states is None or resume is None:
-        return None, 0
-    if max(map(int, states)) >= max(1, workers):
-        raise StateError(
-            f"the state holds an iterable dataset's place in {len(states)} workers, this loader has {workers}: "
-            f"give it as many workers, since each has its own share of the data"
-        )
-    next_worker = (resume["last_worker"] + 1) % max(1, workers)
-    return {int(worker): state for worker, state in states.items()}, next_worker
 
 
 class Stream:

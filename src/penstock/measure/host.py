@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
-DUMP_SIGNAL = signal.SIGRTMIN + 9
+DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 9
 """What a worker answers with the stacks of its threads, even while C code holds its interpreter lock."""
 
 
