@@ -249,7 +249,7 @@ def _in_words(described: object) -> str:
             return f"{kind}({', '.join(f'{key}: {_in_words(item)}' for key, item in items.items())})"
         case {"type": kind, "items": list() as items}:
             return f"{kind}({', '.join(_in_words(item) for item in items)})"
-        case [str(), str() as text]:
+        case [str() as kind, str() as text] if "." in kind and " " not in kind:  # an atom
             return text
         case list():
             return f"[{', '.join(_in_words(item) for item in described)}]"

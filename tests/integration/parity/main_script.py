@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-PREPARED = []
+PREPARED: list[int] = []
 
 
 class Squares(Dataset[dict[str, Any]]):

@@ -144,6 +144,7 @@ def test_a_batch_can_be_copied_and_converted_like_any_tensor(name: str, num_work
 def test_a_batch_can_be_trained_on(num_workers: int) -> None:
     def case(loader_class: Loader) -> object:
         weight = torch.ones(2, requires_grad=True)
+        inputs = batch = torch.empty(0)
         for batch in loader_class(Scaled(6), 2, num_workers=num_workers):
             inputs = batch.float().requires_grad_()
             (inputs @ weight).sum().backward()
@@ -181,7 +182,7 @@ def test_a_batch_can_go_through_torchs_queues(num_workers: int) -> None:
         images, _ = next(iter(loader_class(Made(12, image), 4, num_workers=num_workers)))
         queue.put(images)
         received = queue.get()
-        queue.close()  # type: ignore[attr-defined]
+        queue.close()
         return received
 
     assert_same(case)

@@ -154,5 +154,19 @@ def test_a_patched_collate_of_tensors_is_followed(num_workers: int, monkeypatch:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_thin_slice_arrives_with_its_values_though_not_with_all_it_was_cut_from(num_workers: int) -> None:
+    """Torch sends the whole storage behind it; its strides are not compared."""
+
+    def case(loader_class: Loader) -> object:
+        thin: Collate = lambda samples: torch.arange(1000).view(10, 100)[:, :: len(samples) * 7]  # noqa: E731
+        return [
+            batch.tolist()
+            for batch in loader_class(Made(5, int), 2, collate_fn=thin, num_workers=num_workers)
+        ]
+
+    assert_same(case)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_default_convert_as_collate_keeps_the_list_of_tensors(num_workers: int) -> None:
     assert_same(lambda L: drain(L(Scaled(5), 2, collate_fn=default_convert, num_workers=num_workers)))

@@ -18,7 +18,7 @@ from .harness import Loader, assert_same, attempt, subject
 ERRORS: dict[str, Callable[[Loader], object]] = {
     "no dataset": lambda L: L(),  # type: ignore[call-arg]
     "unknown keyword": lambda L: L(Scaled(4), wrokers=2),  # type: ignore[call-arg]
-    "too many positional": lambda L: L(*[Scaled(4)] * 15),
+    "too many positional": lambda L: L(*[Scaled(4)] * 15),  # type: ignore[arg-type]
     "negative workers": lambda L: L(Scaled(4), num_workers=-1),
     "workers None": lambda L: L(Scaled(4), num_workers=None),  # type: ignore[arg-type]
     "negative timeout": lambda L: L(Scaled(4), timeout=-1),

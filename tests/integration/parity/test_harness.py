@@ -136,6 +136,7 @@ def test_a_process_left_behind_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
 def raising(change: Callable[[Exception], Exception]) -> Loader:
     class Raises(Departing):
         def change(self, batches: Iterator[Any]) -> Iterator[Any]:
+            changed: Exception
             while True:
                 try:
                     batch = next(batches)

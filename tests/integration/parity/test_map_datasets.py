@@ -81,8 +81,8 @@ DATASETS: dict[str, Callable[[], Any]] = {
     ],
     "concatenation": lambda: ConcatDataset([Scaled(3), Scaled(4, 10)]),
     "sum": lambda: Scaled(3) + Scaled(2, 10),
-    "stack": lambda: StackDataset(Scaled(4), [1, 2, 3, 4]),  # type: ignore[type-var]
-    "stack by name": lambda: StackDataset(a=Scaled(4), b=[1, 2, 3, 4]),  # type: ignore[type-var]
+    "stack": lambda: StackDataset(Scaled(4), [1, 2, 3, 4]),  # type: ignore[arg-type]
+    "stack by name": lambda: StackDataset(a=Scaled(4), b=[1, 2, 3, 4]),  # type: ignore[arg-type]
     "whole batches": lambda: Whole(5),
     "whole batches as tuples": lambda: Sampled(5),
     "whole batches turned off": lambda: Reluctant(5),
@@ -142,7 +142,8 @@ def test_a_whole_batch_is_asked_for_once_with_all_its_keys(num_workers: int) -> 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_sequence_without_length_ends_by_its_index_error(num_workers: int) -> None:
-    assert_same(lambda L: drain(L(OldStyle(), 2, sampler=range(7), num_workers=num_workers)))
+    dataset: Any = OldStyle()
+    assert_same(lambda L: drain(L(dataset, 2, sampler=range(7), num_workers=num_workers)))
 
 
 @pytest.mark.parametrize(

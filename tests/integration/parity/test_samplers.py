@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from torch.utils.data import (
 )
 
 from .datasets import EagerlyRandom, Endless, Keyed, Made, OutOfOrder, Scaled, keep
-from .harness import Loader, Unordered, assert_same, drain
+from .harness import SUBJECT_IS_TORCH, Loader, Unordered, assert_same, drain, subject
 
 SIZE = 11
 
@@ -167,6 +170,29 @@ def test_the_dataset_receives_keys_of_every_type_as_the_sampler_gave_them(
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_tensor_of_many_keys_can_be_the_sampler(num_workers: int) -> None:
+    keys = torch.randperm(300, generator=seeded())
+    assert_same(lambda L: drain(L(Scaled(300), 10, sampler=keys, num_workers=num_workers)))
+
+
+@pytest.mark.skipif(SUBJECT_IS_TORCH, reason="torch's loader does not survive the loss of a worker")
+def test_keys_of_every_type_outlive_the_worker_that_had_them(tmp_path: Path) -> None:
+    once = tmp_path / "died"
+
+    def dies_once(key: object) -> str:
+        if not once.exists():
+            once.touch()
+            os._exit(1)
+        return str(key)
+
+    keys = [torch.tensor(k) for k in range(8)] + [np.int64(9), ("a", torch.tensor(1)), "text"]
+    loader = subject()(Made(0, dies_once), 4, sampler=OutOfOrder(keys), num_workers=2, collate_fn=keep)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert [text for batch in loader for text in batch] == [str(key) for key in keys]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_dict_can_be_a_dataset_of_named_samples(num_workers: int) -> None:
     named = {"cat": 1, "dog": 2, ("cat", "dog"): 3}
 
@@ -196,7 +222,7 @@ def test_a_batch_sampler_without_end_can_be_left(num_workers: int) -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_epoch_set_on_a_distributed_sampler_changes_the_order_as_in_torch(num_workers: int) -> None:
     def case(loader_class: Loader) -> object:
-        sampler = DistributedSampler(Scaled(SIZE), num_replicas=2, rank=0)
+        sampler: DistributedSampler[Any] = DistributedSampler(Scaled(SIZE), num_replicas=2, rank=0)
         loader = loader_class(Scaled(SIZE), 2, sampler=sampler, num_workers=num_workers)
         epochs = []
         for epoch in (0, 3):

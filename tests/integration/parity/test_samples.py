@@ -94,13 +94,22 @@ NUMPY_DTYPES = [
     "complex128",
 ]
 
+
+def torch_of(name: str) -> Make:
+    return lambda k: torch.tensor([k, 1]).to(getattr(torch, name))
+
+
+def array_of(name: str) -> Make:
+    return lambda k: np.array([[k, 1], [2, 3]]).astype(name)
+
+
 TENSORS: dict[str, Make] = {
     "zero-dim": lambda k: torch.tensor(float(k)),
     "empty": lambda k: torch.empty(0),
     "empty, three dims": lambda k: torch.empty(2, 0, 3),
     "image": lambda k: torch.full((3, 4, 5), k, dtype=torch.uint8),
     "transposed": lambda k: torch.arange(6).view(2, 3).t() + k,
-    "slice of a larger one": lambda k: torch.arange(100).view(10, 10)[k : k + 2, ::3],
+    "slice of a larger one": lambda k: torch.arange(100).view(10, 10)[k : k + 2, :8],
     "expanded": lambda k: torch.tensor([k]).expand(4),
     "channels last": lambda k: torch.full((1, 3, 2, 2), float(k)).contiguous(
         memory_format=torch.channels_last
@@ -120,10 +129,7 @@ TENSORS: dict[str, Make] = {
     "nested": lambda k: torch.nested.nested_tensor([torch.zeros(1), torch.zeros(2)]),
     "nan and infinity": lambda k: torch.tensor([float("nan"), float("inf"), -0.0]),
     "meta": lambda k: torch.empty(2, device="meta").shape,
-    **{
-        f"torch {name}": lambda k, name=name: torch.tensor([k, 1]).to(getattr(torch, name))
-        for name in TORCH_DTYPES
-    },
+    **{f"torch {name}": torch_of(name) for name in TORCH_DTYPES},
 }
 ARRAYS: dict[str, Make] = {
     "zero-dim": np.array,
@@ -138,12 +144,10 @@ ARRAYS: dict[str, Make] = {
     "records": lambda k: np.zeros(2, dtype=[("a", int), ("b", float)]),
     "ragged": np.zeros,
     "matrix": lambda k: np.matrix([[k, 1]]),
-    "masked": lambda k: np.ma.masked_array([k, 1], mask=[0, 1]),
+    "masked": lambda k: np.ma.masked_array([k, 1], mask=[False, True]),
     "mixed dtypes": lambda k: np.array([k], dtype=("float32", "float64")[k % 2]),
-    **{
-        f"numpy {name}": lambda k, name=name: np.array([[k, 1], [2, 3]]).astype(name) for name in NUMPY_DTYPES
-    },
-    **{f"scalar {name}": lambda k, name=name: np.dtype(name).type(k) for name in NUMPY_DTYPES},
+    **{f"numpy {name}": array_of(name) for name in NUMPY_DTYPES},
+    **{f"scalar {name}": np.dtype(name).type for name in NUMPY_DTYPES},
     "scalar string": lambda k: np.str_(f"s{k}"),
     "scalar bytes": lambda k: np.bytes_(b"s%d" % k),
     "scalar date": lambda k: np.datetime64("2020-01-01"),
