@@ -22,7 +22,7 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import Options
-from penstock.engine.device import DeviceIterator, check_device
+from penstock.engine.device import DeviceIterator, Mover, check_device, moved
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next
@@ -207,7 +207,7 @@ class DataLoader(TorchDataLoader[T_co]):
             prepare = prepare_next(Streamer(self._recipe(), self.drop_last, (states or {}).get(0)))
         else:
             prepare = prepare_keyed(self._recipe(), self._skips.add)
-        iterator = self._to_device(InlineIterator(prepare, asks, self._counters))
+        iterator = InlineIterator(moved(prepare, self._mover()), asks, self._counters)
         self._bind(iterator, run)
         self._fast_forward(iterator, run)
         return iterator
@@ -222,7 +222,7 @@ class DataLoader(TorchDataLoader[T_co]):
         iter(self._index_sampler)
         run, asks = self._begin()
         prepare, asks = over_torchs_workers(self, self._recipe(), asks, self._skips.add)
-        iterator = self._to_device(InlineIterator(prepare, asks, self._counters))
+        iterator = InlineIterator(moved(prepare, self._mover()), asks, self._counters)
         self._bind(iterator, run)
         return iterator
 
@@ -259,7 +259,8 @@ class DataLoader(TorchDataLoader[T_co]):
             counters=self._counters,
             on_skip=self._skips.add,
         )
-        return self._to_device(engine)
+        mover = self._mover()
+        return engine if mover is None else DeviceIterator(engine, mover)
 
     def _iterate_workers(self, engine: Any, *, fresh: bool) -> Any:
         if not fresh and self._epochs.resume is None and self._prefetches_next:
@@ -309,16 +310,19 @@ class DataLoader(TorchDataLoader[T_co]):
             self._bind(engine, run)
             engine.begin(asks, run.epoch)
 
-    def _to_device(self, iterator: Any) -> Any:
+    def _mover(self) -> Mover | None:
+        """What brings batches to their device or into pinned memory; None when they stay where they are."""
         pins = self.pin_memory and torch.accelerator.is_available()
         if self.pin_memory and not pins:
             warnings.warn(
                 "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
                 stacklevel=4,
             )
-        if self.device is None and not pins:
-            return iterator
-        return DeviceIterator(iterator, self.device, self.dtype, self.memory_format, pin=pins)
+        return (
+            Mover(self.device, self.dtype, self.memory_format, pins)
+            if self.device is not None or pins
+            else None
+        )
 
     # ---- order
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from penstock.engine.feed import Ask
 from penstock.engine.progress import Run
 from penstock.errors import ConfigError
 
@@ -100,6 +101,19 @@ class Mover:
         return batch
 
 
+def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Callable[[Ask], tuple[Any, Any]]:
+    """`prepare`, and the batch is brought to the device at once. Without workers nothing may run in the background: the
+    dataset would seed the generators that the training loop draws from at that moment."""
+    if mover is None:
+        return prepare
+
+    def prepare_and_move(ask: Ask) -> tuple[Any, Any]:
+        batch, state = prepare(ask)
+        return mover.arrive(*mover.move(batch)), state
+
+    return prepare_and_move
+
+
 def recorded(tensor: torch.Tensor, stream: Any) -> torch.Tensor:
     if tensor.is_cuda:
         tensor.record_stream(stream)
@@ -109,17 +123,8 @@ def recorded(tensor: torch.Tensor, stream: Any) -> torch.Tensor:
 class DeviceIterator:
     """Wraps an iterator of batches; a thread keeps `AHEAD` of them on the device."""
 
-    def __init__(
-        self,
-        source: Any,
-        device: Any,
-        dtype: torch.dtype | None,
-        memory_format: torch.memory_format | None,
-        *,
-        pin: bool,
-    ) -> None:
-        self._source = source
-        self._mover = Mover(device, dtype, memory_format, pin)
+    def __init__(self, source: Any, mover: Mover) -> None:
+        self._source, self._mover = source, mover
         self._queue: queue.Queue[Any] = queue.Queue(AHEAD)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -137,6 +142,10 @@ class DeviceIterator:
     def proceed(self, epoch: int) -> bool:
         self._halt()
         return bool(self._source.proceed(epoch))
+
+    def pull(self) -> Any:
+        """The next batch as it is, for one who throws it away before the iteration begins."""
+        return self._source.pull()
 
     @property
     def closed(self) -> bool:
