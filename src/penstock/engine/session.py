@@ -128,15 +128,15 @@ class Session:
         board = self.arena.board
         agent = board.row(self.arena.workers)
         return Live(
-            agent_pid=self.pid,
-            worker_pids=tuple(pid for pid in board.column(Board.PID) if pid),
+            agent_pid=0 if self._closed else self.pid,
+            worker_pids=() if self._closed else tuple(pid for pid in board.column(Board.PID) if pid),
             prepare_ns=tuple(board.column(Board.PREPARE_NS)),
             write_ns=tuple(board.column(Board.WRITE_NS)),
             collate_ns=tuple(board.column(Board.COLLATE_NS)),
             tasks=sum(board.column(Board.TASKS)),
             task_size=agent[Board.TASK_SIZE],
             reissued=agent[Board.REISSUED],
-            arena_bytes=agent[Board.BACKED],
+            arena_bytes=0 if self._closed else agent[Board.BACKED],
             arena_limit_bytes=self._limit,
             held_bytes=self.leases.held_bytes,
             private_copies=self.leases.private_copies,
