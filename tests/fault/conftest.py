@@ -36,7 +36,7 @@ def _deadline(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def _zygote() -> Iterator[Zygote]:
-    zygote = Zygote("torch", "torch.utils.data", "numpy", "penstock.loader")
+    zygote = Zygote("tests.fault.jobs")
     yield zygote
     zygote.close()
 

@@ -172,10 +172,7 @@ class Worker:
         self._guarded(job, lambda: steps.get(job.kind, self._whole)(job))
         self.row[Board.TASK] = -1
         self.row[Board.TASKS] += 1
-        if self.preparer.skips:
-            for skip in self.preparer.skips:
-                self.channel.send(Msg.SKIPPED, json.dumps(skip._asdict()).encode())
-            self.preparer.skips.clear()
+        self._report_skips()
 
     def _guarded(self, job: Job | None, step: Callable[[], None]) -> None:
         """Run user code; what it raises is the batch's error."""
@@ -245,7 +242,7 @@ class Worker:
                     self._mismatch(job, self.layouts[number], sample)
                     raise
 
-        self.pending[job.task] = Pending(job, write, took_ns, self._dropped())
+        self.pending[job.task] = Pending(job, write, took_ns, self._report_skips())
         self.channel.send(Msg.PREPARED, wire.PREPARED.pack(job.task, 0, 1), packed)
 
     def _parts(self, job: Job) -> None:
@@ -315,7 +312,7 @@ class Worker:
         def write(offset: int, _: int) -> None:
             packed.write(self.arena.view[offset : offset + packed.nbytes])
 
-        self.pending[job.task] = Pending(job, write, took_ns, self._dropped(), packed.refers)
+        self.pending[job.task] = Pending(job, write, took_ns, self._report_skips(), packed.refers)
         self.channel.send(Msg.PREPARED, wire.PREPARED.pack(job.task, packed.nbytes, 0))
 
     def _write_pending(self, pending: Pending, offset: int, layout: int) -> None:
@@ -333,7 +330,7 @@ class Worker:
         self, job: Job, took_ns: int, dropped: tuple[int, ...] | None = None, refers: bool = False
     ) -> None:
         if dropped is None:
-            dropped = self._dropped()
+            dropped = self._report_skips()
         holds = bool(self.held) and any(lease() is not None for lease in self.held.get(job.task, ()))
         if not holds:
             self.held.pop(job.task, None)
@@ -343,8 +340,16 @@ class Worker:
             np.array(dropped, dtype=np.int32).tobytes() if dropped else b"",
         )
 
-    def _dropped(self) -> tuple[int, ...]:
-        return tuple(skip.ordinal for skip in self.preparer.skips if skip.replaced_by is None)
+    def _report_skips(self) -> tuple[int, ...]:
+        """Tell of samples left out or replaced; returns those left out. Before their batch can be delivered: its last
+        report may otherwise find the loader closed."""
+        if not self.preparer.skips:
+            return ()
+        for skip in self.preparer.skips:
+            self.channel.send(Msg.SKIPPED, json.dumps(skip._asdict()).encode())
+        dropped = tuple(skip.ordinal for skip in self.preparer.skips if skip.replaced_by is None)
+        self.preparer.skips.clear()
+        return dropped
 
     def _let_go(self) -> None:
         """Tell the agent of parts that the user's collate kept and has dropped since."""
