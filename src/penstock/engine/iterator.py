@@ -60,7 +60,7 @@ class EngineIterator:
         self._layouts: dict[int, Layout] = {}
         self._starved = b""
         """What the agent lacks memory for, until it has been answered."""
-        self._next_seq = 0
+        self._next_seq = self._first_seq = 0
         self._handed = -1
         """Batch that the caller has; it leaves our books with the next call."""
         self._epoch = -1
@@ -85,6 +85,7 @@ class EngineIterator:
         elif self._open or self._ready or self._ended:
             self._abort()
         self._asks, self._epoch, self._ended, self._asking = asks, epoch, False, False
+        self._first_seq = self._next_seq
         for _ in range(self._window):
             if not self._ask():
                 break
@@ -258,7 +259,7 @@ class EngineIterator:
         elif kind == Msg.LAYOUT:
             (number,) = wire.LAYOUT.unpack_from(payload)
             self._layouts[number] = loads(payload[wire.LAYOUT.size :])
-        elif kind == Msg.END:
+        elif kind == Msg.END and wire.SEQ.unpack(payload)[0] >= self._first_seq:
             self._ended = True
             self._open = {seq: self._open[seq] for seq, _, _ in self._ready}
         elif kind == Msg.WARN:
@@ -344,7 +345,7 @@ class EngineIterator:
 
     def _end_session(self) -> None:
         if self._closer is not None:
-            self._counters.detach()
+            self._counters.detach(None if self._session is None else self._session.live)
             self._closer()
             self._closer = None
         self._session = None

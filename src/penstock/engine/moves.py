@@ -18,8 +18,8 @@ from penstock.store.extents import aligned, lane_offsets
 
 DEATHS_PER_SAMPLE = 3
 HANGS_PER_SAMPLE = 2
-STEAL_FACTOR = 3.0
-STEAL_MIN_S = 0.010
+STEAL_FACTOR = 5.0
+STEAL_MIN_S = 0.050
 """A task queued behind one that runs this much longer than expected goes to another worker."""
 STREAM_ROOM = 4
 """Batches of a stream are placed out of turn while all that are due would fill a quarter of the arena at most."""
@@ -382,7 +382,6 @@ def steal(state: State, out: list[Action]) -> None:
                 if not issued.cancelled:
                     cancel(state, lane, issued, out)
                     give_back(state, issued.task)
-                    state.reissued += 1
 
 
 # ---- delivery
@@ -402,7 +401,7 @@ def deliver(state: State, out: list[Action]) -> None:
         and all(x.exhausted for x in state.lanes)
     ):
         state.ended = True
-        out.append(ev.DeliverEnd())
+        out.append(ev.DeliverEnd(state.asked))
 
 
 def hand_out(state: State, seq: int, out: list[Action]) -> None:

@@ -69,9 +69,9 @@ class Counters:
         self.detach()
         self.read = read
 
-    def detach(self) -> None:
-        """The engine ends: keep its sums."""
-        if self.read is not None:
+    def detach(self, read: Callable[[], Live] | None = None) -> None:
+        """An engine ends (that of `read`, or the newest): keep its sums."""
+        if self.read is not None and read in (None, self.read):
             self.past, self.read = self.live(), None
 
     def live(self) -> Live:

@@ -5,7 +5,8 @@ from __future__ import annotations
 TASK_S = 0.004
 """Work per task that makes the agent's share of the CPU negligible and still divides a batch finely."""
 QUEUE_S = 0.020
-"""Tasks longer than this are not queued ahead: the round trip to the agent no longer shows."""
+"""Work that waits at a worker: on a busy machine the agent may get a core only after this long."""
+DEEPEST = 8
 FIRST_TASK = 4
 """FusionFlow's tiny-batch, until a sample's cost is known."""
 
@@ -20,5 +21,7 @@ def task_size(*, sample_s: float | None, batch: int, workers: int) -> int:
 
 
 def queue_depth(*, task_s: float | None) -> int:
-    """Tasks a worker may hold: one running, and one queued where the gap between two would show."""
-    return 2 if task_s is not None and task_s < QUEUE_S else 1
+    """Tasks a worker may hold: one running and `QUEUE_S` of work behind it; long tasks are not queued ahead at all."""
+    if task_s is None or task_s >= QUEUE_S:
+        return 1
+    return min(DEEPEST, 1 + max(1, round(QUEUE_S / max(task_s, 1e-6))))
