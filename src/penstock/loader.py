@@ -32,6 +32,7 @@ from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, res
 from penstock.engine.trainers import KEYWORDS, AskedByAccelerate
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
+from penstock.lanes.seeding import generators_kept
 from penstock.measure import host
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.skips import Skips
@@ -407,16 +408,19 @@ class DataLoader(TorchDataLoader[T_co]):
         source = self._epochs.source
         if source.streams:
             raise ConfigError("debug needs a map-style dataset")
-        if self._epochs.seed is None:
-            self._draw()
-        position = int(index) if isinstance(index, int) else 0
-        if source.order == "planned" and isinstance(index, int):
-            position = int(self._epochs.plan(epoch).find(np.array([index]))[0])
-        preparer = Preparer(self._recipe())
-        try:
-            return next(sample for _, sample in preparer.samples(Where(epoch, 0, position, 1, 0), [index]))
-        except Stopped as stopped:
-            raise stopped.original from None
+        with generators_kept():
+            if self._epochs.seed is None:
+                self._draw()
+            position = int(index) if isinstance(index, int) else 0
+            if source.order == "planned" and isinstance(index, int):
+                position = int(self._epochs.plan(epoch).find(np.array([index]))[0])
+            preparer = Preparer(self._recipe())
+            try:
+                return next(
+                    sample for _, sample in preparer.samples(Where(epoch, 0, position, 1, 0), [index])
+                )
+            except Stopped as stopped:
+                raise stopped.original from None
 
     def _write_trace(self) -> None:
         if self.trace is not None:
