@@ -6,9 +6,12 @@ import gc
 import os
 import signal
 import socket
+import threading
 import traceback
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from penstock.engine.agent import Agent, AgentConfig
 from penstock.engine.exposure import our_own_fork
@@ -28,22 +31,55 @@ def fork_agent(
 ) -> tuple[int, socket.socket]:
     """Fork an agent; returns its pid and our end of its socket."""
     ours, theirs = socket.socketpair()
-    with our_own_fork(), warnings.catch_warnings():
-        # Forking beside torch's threads is torch's own rule here; the children touch nothing those threads own.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid:
+    pid = -1
+    try:
+        with our_own_fork(), interrupts_held(), warnings.catch_warnings():
+            # Forking beside torch's threads is torch's own rule here; the children touch nothing those threads own.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+            if pid == 0:
+                ours.close()
+                be_agent(config, spec, arena, context, theirs)
+    except BaseException:
+        ours.close()
+        if pid > 0:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise
+    finally:
         theirs.close()
-        return pid, ours
+    return pid, ours
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold back Ctrl-C for the moment of a fork: in the parent the interpreter's own hooks around it would swallow the
+    interrupt, and in the child it would run the user's handlers a second time."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    seen: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
+
+
+def be_agent(
+    config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any, trainer: socket.socket
+) -> NoReturn:
     code = 1
     try:
-        ours.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in RESET:
             signal.signal(number, signal.SIG_DFL)
         name_process("penstock agent")
         gc.freeze()
-        run_agent(config, spec, arena, context, Channel(theirs))
+        run_agent(config, spec, arena, context, Channel(trainer))
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it was, a forked child must not return from here
         traceback.print_exc()
