@@ -127,9 +127,9 @@ class Agent:
                 self._tell(Msg.BATCH, wire.BATCH.pack(seq, offset, layout, len(dropped)), tail)
             case ev.DeliverError(seq, error):
                 self._tell(Msg.ERROR, wire.SEQ.pack(seq), self._error_bytes(self.fed.pop(seq), error))
-            case ev.DeliverEnd():
+            case ev.DeliverEnd(seq):
                 self.fed.clear()
-                self._tell(Msg.END)
+                self._tell(Msg.END, wire.SEQ.pack(seq))
             case ev.Start(worker):
                 self._start(worker)
             case ev.Stop(worker):

@@ -59,6 +59,7 @@ def on_event(state: State, event: Event) -> list[Action]:
 
 
 def on_feed(state: State, event: ev.Feed, _: list[Action]) -> None:
+    state.asked = event.seq
     # An empty batch has nothing to divide: the collate function alone decides what becomes of it.
     kind = Kind.WHOLE if event.size == 0 and state.kind is not Kind.STREAM else state.kind
     batch = Batch(event.seq, event.size, kind, todo=[(0, event.size)])
@@ -127,17 +128,15 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
 def lose_stream(state: State, lane: Lane, cause: str, out: list[Action]) -> None:
     """What its iterator would have yielded is lost: say so once, in the place of the next batch it owes."""
     lane.gone = True
-    if lane.exhausted:
-        return
     lost = Trouble("stream", cause=cause)
     owed = next(
         (seq for seq in state.due if state.batches[seq].lane == lane.worker and state.batches[seq].todo), None
     )
-    if owed is None:
-        lane.lost = lost
-    else:
+    if owed is not None:
         state.batches[owed].fail(0, lost)
         exhaust(state, lane.worker, out)
+    elif not lane.exhausted:
+        lane.lost = lost
 
 
 def on_done(state: State, event: ev.Done, out: list[Action]) -> None:

@@ -226,6 +226,9 @@ class DeliverError(NamedTuple):
 class DeliverEnd(NamedTuple):
     """All workers' iterators have ended."""
 
+    asked: int
+    """The newest batch that had been asked for: an end that crosses an abort on its way is not that of the new epoch."""
+
 
 class Kill(NamedTuple):
     worker: int

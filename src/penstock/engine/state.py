@@ -41,6 +41,8 @@ class State:
     batches: dict[int, Batch] = field(default_factory=dict)
     due: list[int] = field(default_factory=list)
     """Undelivered batches, in order."""
+    asked: int = -1
+    """The newest batch that was asked for."""
     layouts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layout: int = -1
     """Layout of the newest batch: the guess for the next."""
