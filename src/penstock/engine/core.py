@@ -145,6 +145,9 @@ def on_done(state: State, event: ev.Done, out: list[Action]) -> None:
     if issued is None:
         return
     lane.fruitless = 0
+    if issued.task.samples and issued.task.kind is not Kind.COLLATE:
+        pace = (event.at_s - lane.head_s) / issued.task.samples
+        state.pace_s = pace if state.pace_s is None else 0.8 * state.pace_s + 0.2 * pace
     lane.head_s = state.now_s = event.at_s
     task = issued.task
     unpin(state, issued)

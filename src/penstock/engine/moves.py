@@ -376,7 +376,7 @@ def steal(state: State, out: list[Action]) -> None:
         ):
             continue
         running, *queued = lane.tasks.values()
-        expected = (state.sample_s or 0.0) * running.task.samples
+        expected = (state.pace_s or 0.0) * running.task.samples
         if state.now_s - lane.head_s > max(STEAL_MIN_S, STEAL_FACTOR * expected):
             for issued in queued:
                 if not issued.cancelled:

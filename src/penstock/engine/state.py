@@ -54,6 +54,9 @@ class State:
     next_task: int = 0
     next_lane: int = 0
     sample_s: float | None = None
+    """Work in a sample, as workers measure it: without their waiting for a core."""
+    pace_s: float | None = None
+    """Time a sample takes a worker, as seen from here: on a busy machine much longer than its work."""
     ended: bool = False
     reissued: int = 0
     task_size: int = 0

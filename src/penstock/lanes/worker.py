@@ -27,6 +27,7 @@ from penstock.lanes.pickles import Packed, Ref, dumps, is_portable, loads, rebui
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Unfit, Where
 from penstock.lanes.torch_private import enter_worker, numpy_worker_seed, wrap_exception
 from penstock.lanes.wire import Channel, Msg
+from penstock.measure.host import RunDelay
 from penstock.store.arena import Arena, Board
 
 WRITERS = 64
@@ -83,6 +84,8 @@ class Worker:
         self.writers: OrderedDict[tuple[int, int, int], Write] = OrderedDict()
         self.held: dict[int, list[weakref.ref[memoryview]]] = {}
         self.arena_start = torch.frombuffer(arena.view[:8], dtype=torch.uint8).data_ptr()
+        self.waited = RunDelay()
+        self.waited_before = 0
         self.running = True
 
     # ---- life
@@ -156,6 +159,11 @@ class Worker:
 
     # ---- tasks
 
+    def _since(self, before_ns: int) -> int:
+        """Time spent on the present task since `before_ns`, without what we waited for a core: that is no cost of it."""
+        waited = self.waited.read() - self.waited_before
+        return max(0, time.perf_counter_ns() - before_ns - waited)
+
     def _began(self, ordinal: int) -> None:
         self.row[Board.ORDINAL] = ordinal
         self.row[Board.BEAT] += 1
@@ -163,6 +171,7 @@ class Worker:
     def _run(self, job: Job) -> None:
         self.row[Board.ORDINAL] = -1
         self.row[Board.TASK] = job.task
+        self.waited_before = self.waited.read()
         steps = {
             Kind.SLOTS: self._slots,
             Kind.PARTS: self._parts,
@@ -203,23 +212,22 @@ class Worker:
             self._unplaced_slots(job, keys)
             return
         write = self._writer(job.layout, job.size, job.offset)
-        clock, prepare_ns, write_ns, wrote = time.perf_counter_ns, 0, 0, 0
-        before = clock()
+        clock, write_ns, wrote = time.perf_counter_ns, 0, 0
+        began = clock()
         for ordinal, sample in self.preparer.samples(job.where, keys, poisoned=job.poisoned):
-            middle = clock()
+            before = clock()
             try:
                 write(sample, ordinal)
             except Mismatch:
                 self._mismatch(job, self.layouts[job.layout], sample)
                 return
-            after = clock()
-            prepare_ns += middle - before
-            write_ns += after - middle
-            before, wrote = after, wrote + 1
-        self.row[Board.PREPARE_NS] += prepare_ns
+            write_ns += clock() - before
+            wrote += 1
+        took_ns = self._since(began)
+        self.row[Board.PREPARE_NS] += max(0, took_ns - write_ns)
         self.row[Board.WRITE_NS] += write_ns
         self.row[Board.SAMPLES] += wrote
-        self._done(job, prepare_ns + write_ns)
+        self._done(job, took_ns)
 
     def _unplaced_slots(self, job: Job, keys: list[Any]) -> None:
         """The layout of this batch is not known yet: keep the samples and propose theirs."""
@@ -256,7 +264,7 @@ class Worker:
     def _whole(self, job: Job) -> None:
         before = time.perf_counter_ns()
         result = self.preparer.whole(job.where, unpack_keys(job.key_kind, job.tail))
-        took_ns = time.perf_counter_ns() - before
+        took_ns = self._since(before)
         self.row[Board.PREPARE_NS] += took_ns
         self.row[Board.SAMPLES] += job.size
         self._offer(job, result, took_ns)
@@ -275,7 +283,7 @@ class Worker:
 
         samples = [sample for offset in offsets for sample in unpack(self.arena.view, offset, load)]
         result = self.preparer.collate(job.where, samples)
-        took_ns = time.perf_counter_ns() - before
+        took_ns = self._since(before)
         self.row[Board.COLLATE_NS] += took_ns
         del samples
         self.held[job.task] = leases
@@ -290,7 +298,7 @@ class Worker:
         except StopIteration:
             self.channel.send(Msg.EXHAUSTED, wire.TASK.pack(job.task))
             return
-        took_ns = time.perf_counter_ns() - before
+        took_ns = self._since(before)
         self.row[Board.PREPARE_NS] += took_ns
         self.row[Board.SAMPLES] += job.size
         self._offer(job, (result, self.id, self.streamer.state()), took_ns)
@@ -298,7 +306,7 @@ class Worker:
     def _samples(self, job: Job, keys: list[Any]) -> tuple[list[tuple[int, Any]], int]:
         before = time.perf_counter_ns()
         samples = list(self.preparer.samples(job.where, keys, poisoned=job.poisoned))
-        took_ns = time.perf_counter_ns() - before
+        took_ns = self._since(before)
         self.row[Board.PREPARE_NS] += took_ns
         self.row[Board.SAMPLES] += len(samples)
         return samples, took_ns
