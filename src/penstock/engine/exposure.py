@@ -7,11 +7,12 @@ arena only when the child has ended too, which a pipe tells: the child holds its
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 from weakref import WeakSet
+
+from penstock.engine.procs import wait_readable
 
 
 class Child:
@@ -22,7 +23,7 @@ class Child:
 
     def gone(self) -> bool:
         """Whether it, and every child of its own, has ended or become another program."""
-        if self._fd >= 0 and select.select([self._fd], [], [], 0)[0]:
+        if self._fd >= 0 and wait_readable(self._fd, 0.0):
             os.close(self._fd)
             self._fd = -1
         return self._fd < 0

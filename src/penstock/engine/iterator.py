@@ -206,9 +206,10 @@ class EngineIterator:
                 self.on_end()
                 raise StopIteration
             seq, ask, (batch, error) = taken
-            self.run.hand, self._handed = ask, seq
             if error:
+                self.run.hand, self._handed = ask, seq
                 raise_error(error)
+            self.run.hand, self._handed = ask, seq
             return batch
         except Exception:
             raise

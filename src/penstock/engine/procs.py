@@ -27,6 +27,13 @@ def open_pidfd(pid: int) -> int:
     return -1
 
 
+def wait_readable(fd: int, timeout_s: float) -> bool:
+    """Whether `fd` becomes readable in time. By poll: select refuses the descriptors above 1023 of a large program."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
 @dataclass(slots=True, eq=False)
 class Hand:
     """One worker process, held by the agent."""
@@ -119,7 +126,7 @@ class Hand:
         if self.process is not None:
             self.process.join(left)
         elif self.pidfd >= 0:
-            select.select([self.pidfd], [], [], left)
+            wait_readable(self.pidfd, left)
         self.kill()
         if self.process is not None:
             self.process.join(1.0)

@@ -15,7 +15,7 @@ from penstock.engine.agent import AgentConfig
 from penstock.engine.forked import fork_agent
 from penstock.engine.leases import Leases
 from penstock.engine.pinning import Pins
-from penstock.engine.procs import open_pidfd
+from penstock.engine.procs import open_pidfd, wait_readable
 from penstock.engine.spawned import SpawnedWorkers, exec_agent
 from penstock.lanes import wire
 from penstock.lanes.wire import Channel, Msg
@@ -47,14 +47,22 @@ class Session:
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._owner = os.getpid()
-        self._closed = False
+        self._closed = self._reaped = False
         self._pins: Pins | None = None
         self._limit = blueprint.limit_bytes
-        workers = blueprint.agent.core.workers
-        self.arena = Arena.create(blueprint.limit_bytes, workers)
-        self.leases = Leases(self.arena, blueprint.limit_bytes)
         self.spawned: SpawnedWorkers | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self.pid = self._pidfd = -1
+        self._poll = select.poll()
+        self.arena = Arena.create(blueprint.limit_bytes, blueprint.agent.core.workers)
+        try:
+            self.leases = Leases(self.arena, blueprint.limit_bytes)
+            self._start(blueprint)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, blueprint: Blueprint) -> None:
         if blueprint.context.get_start_method() == "fork":
             self.pid, sock = fork_agent(blueprint.agent, blueprint.spec, self.arena, blueprint.context)
         else:
@@ -63,17 +71,12 @@ class Session:
             self.spawned = SpawnedWorkers(blueprint.spec, self.arena, blueprint.context, adoptions)
         self.channel = Channel(sock)
         self._pidfd = open_pidfd(self.pid)
-        self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         if self._pidfd >= 0:
             self._poll.register(self._pidfd, select.POLLIN)
         if self.spawned is not None:
-            try:
-                for worker in range(workers):
-                    self.spawned.start(worker)
-            except BaseException:
-                self.close()
-                raise
+            for worker in range(blueprint.agent.core.workers):
+                self.spawned.start(worker)
 
     def send(self, kind: Msg, *chunks: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -152,40 +155,56 @@ class Session:
         """Wait for the agent's end until the deadline; its exit code if it was ours to ask."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return self._process.wait(max(0.0, deadline_s - time.monotonic()))
+                code = self._process.wait(max(0.0, deadline_s - time.monotonic()))
+                self._reaped = True
+                return code
             return None
-        while True:
+        while not self._reaped:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
+                self._reaped = True  # by someone else's wait
                 return None
             if pid:
+                self._reaped = True
                 return os.waitstatus_to_exitcode(status)
             left = deadline_s - time.monotonic()
             if left <= 0:
                 return None
             if self._pidfd >= 0:
-                select.select([self._pidfd], [], [], left)
+                wait_readable(self._pidfd, left)
             else:
                 time.sleep(0.005)
+        return None
 
     def close(self) -> None:
         """End the agent and with it the workers. Batches that the user holds stay valid."""
         if self._closed:
             return
         self._closed = True
+        channel: Channel | None = getattr(self, "channel", None)
         if os.getpid() != self._owner:
             # A forked child of the training process: the agent is not ours to end.
-            self.channel.close()
+            if channel is not None:
+                channel.close()
             return
-        self.send(Msg.STOP)
-        if self._reap(time.monotonic() + CLOSE_S) is None:
+        try:
+            if channel is not None:
+                self.send(Msg.STOP)
+                self._reap(time.monotonic() + CLOSE_S)
+        finally:
+            # Also when a second Ctrl-C cuts the wait short.
+            self._let_go(channel)
+
+    def _let_go(self, channel: Channel | None) -> None:
+        if self.pid > 0 and not self._reaped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             self._reap(time.monotonic() + CLOSE_S)
         if self.spawned is not None:
             self.spawned.close()
-        self.channel.close()
+        if channel is not None:
+            channel.close()
         if self._pins is not None:
             self._pins.close()
         self.arena.close()
