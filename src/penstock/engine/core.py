@@ -21,7 +21,6 @@ from penstock.engine.moves import (
     break_down,
     cancel,
     cancel_all,
-    deliver,
     disown,
     draining,
     finish,
@@ -29,13 +28,12 @@ from penstock.engine.moves import (
     give_back,
     let_go,
     relay,
-    schedule,
     serve_memory,
     start_over,
-    steal,
     unhold,
     unpin,
 )
+from penstock.engine.scheduling import deliver, schedule, steal
 from penstock.engine.state import CoreConfig, State, new_state
 
 __all__ = ["CoreConfig", "State", "new_state", "on_event"]

@@ -1,4 +1,4 @@
-"""The moves that the core's handlers are made of: issue, cancel, place, free, deliver. Pure, like the core.
+"""The moves that the core's handlers are made of: obtain memory, place, free, cancel, start over. Pure, like the core.
 
 Memory is first come, first served in due order. When the due batch finds none: the arena grows up to its limit; then
 the latest batches give way and are prepared again later; then the consumer is asked to let go; then it is an error.
@@ -13,14 +13,10 @@ from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task, Trouble
 from penstock.engine.ledger import Batch, Issued, Lane, Slab, Waiting
 from penstock.engine.state import State
-from penstock.policy.tasks import queue_depth, task_size
 from penstock.store.extents import aligned, lane_offsets
 
 DEATHS_PER_SAMPLE = 3
 HANGS_PER_SAMPLE = 2
-STEAL_FACTOR = 5.0
-STEAL_MIN_S = 0.050
-"""A task queued behind one that runs this much longer than expected goes to another worker."""
 STREAM_ROOM = 4
 """Batches of a stream are placed out of turn while all that are due would fill a quarter of the arena at most."""
 
@@ -275,146 +271,3 @@ def bind(state: State, batch: Batch) -> bool:
                 lane.exhausted, lane.lost = True, None
             return True
     return False
-
-
-# ---- scheduling
-
-
-def schedule(state: State, out: list[Action]) -> None:
-    """Give every worker with room its next task: first one each, then one more to queue."""
-    if state.fatal is not None:
-        return
-    for lane in state.lanes:
-        if lane.retiring and lane.up and not lane.tasks:
-            lane.up = False
-            out.append(ev.Stop(lane.worker))
-    size = chosen_size(state, state.batches[state.due[0]].size) if state.due else 1
-    depth = queue_depth(task_s=None if state.sample_s is None else state.sample_s * size)
-    for level in range(1, depth + 1):
-        for lane in state.lanes:
-            # A worker whose results all wait for memory is idle: the due batch, which they wait for, may need it.
-            stalled = bool(state.waiting and lane.tasks) and all_waiting(state, lane)
-            if not lane.up or (not stalled and (lane.retiring or len(lane.tasks) >= level)):
-                continue
-            task = next_task(state, lane, state.due[:1] if stalled else state.due, out)
-            if task is not None:
-                issue(state, lane, task, out)
-            elif not stalled and state.kind is not Kind.STREAM:
-                return
-
-
-def chosen_size(state: State, batch: int) -> int:
-    if state.config.task_size:
-        return state.config.task_size
-    return task_size(sample_s=state.sample_s, batch=batch, workers=state.config.workers)
-
-
-def next_task(state: State, lane: Lane, due: list[int], out: list[Action]) -> Task | None:
-    """The most urgent work this worker can do."""
-    for seq in due:
-        batch = state.batches[seq]
-        if batch.awaits_collate:
-            parts = tuple(batch.parts[start].offset for start in sorted(batch.parts))
-            return Task(new_id(state), seq, Kind.COLLATE, 0, batch.size, parts=parts)
-        if not batch.todo or (batch.kind is Kind.STREAM and batch.lane != lane.worker):
-            continue
-        if batch.kind in (Kind.WHOLE, Kind.STREAM):
-            batch.todo.clear()
-            return Task(new_id(state), seq, batch.kind, 0, batch.size)
-        if batch.kind is Kind.SLOTS:
-            if batch.layout < 0:
-                batch.layout = state.layout
-            if batch.layout >= 0 and batch.slab is None:
-                batch.slab = obtain(state, slab_bytes(state, batch), seq, out)
-                if batch.slab is None:
-                    return None
-        start, count = batch.take(chosen_size(state, batch.size))
-        state.task_size = count
-        offset = batch.slab.offset if batch.slab is not None else -1
-        return Task(
-            new_id(state),
-            seq,
-            batch.kind,
-            start,
-            count,
-            offset,
-            batch.layout,
-            poisoned=start in batch.poisoned,
-        )
-    return None
-
-
-def new_id(state: State) -> int:
-    state.next_task += 1
-    return state.next_task
-
-
-def issue(state: State, lane: Lane, task: Task, out: list[Action]) -> None:
-    batch = state.batches[task.seq]
-    issued = Issued(task, state.now_s)
-    if task.kind is Kind.SLOTS and batch.slab is not None:
-        batch.slab.pins += 1
-        issued.slabs.append(batch.slab)
-    if task.kind is Kind.COLLATE:
-        issued.held.extend(batch.parts.values())
-        for slab in issued.held:
-            slab.holds += 1
-    if not lane.tasks:
-        lane.head_s = state.now_s
-    lane.tasks[task.id] = issued
-    batch.live.add(task.id)
-    out.append(ev.Assign(lane.worker, task))
-
-
-def steal(state: State, out: list[Action]) -> None:
-    """Work queued behind a slow sample goes back, so that it does not wait for it."""
-    for lane in state.lanes:
-        if (
-            len(lane.tasks) < 2
-            or state.kind is Kind.STREAM
-            or any(w.worker == lane.worker for w in state.waiting)
-        ):
-            continue
-        running, *queued = lane.tasks.values()
-        expected = (state.pace_s or 0.0) * running.task.samples
-        if state.now_s - lane.head_s > max(STEAL_MIN_S, STEAL_FACTOR * expected):
-            for issued in queued:
-                if not issued.cancelled:
-                    cancel(state, lane, issued, out)
-                    give_back(state, issued.task)
-
-
-# ---- delivery
-
-
-def deliver(state: State, out: list[Action]) -> None:
-    """Hand out what is settled: in order, or whatever is there."""
-    while state.due and state.batches[state.due[0]].settled:
-        hand_out(state, state.due[0], out)
-    if not state.config.in_order:
-        for seq in [seq for seq in state.due if state.batches[seq].settled]:
-            hand_out(state, seq, out)
-    if (
-        state.kind is Kind.STREAM
-        and not state.due
-        and not state.ended
-        and all(x.exhausted for x in state.lanes)
-    ):
-        state.ended = True
-        out.append(ev.DeliverEnd(state.asked))
-
-
-def hand_out(state: State, seq: int, out: list[Action]) -> None:
-    state.due.remove(seq)
-    batch = state.batches[seq]
-    if state.deaths:
-        state.deaths = {key: tries for key, tries in state.deaths.items() if key[0] != seq}
-    if batch.error is not None:
-        disown(state, batch)
-        del state.batches[seq]
-        out.append(ev.DeliverError(seq, batch.error[1]))
-        return
-    assert batch.slab is not None, "a settled batch without an error has its memory"
-    batch.delivered = True
-    layout = batch.layout if batch.kind is Kind.SLOTS else -1
-    out.append(ev.Deliver(seq, batch.slab.offset, layout, tuple(sorted(batch.dropped))))

@@ -158,7 +158,7 @@ def rebuild(ref: Ref, view: memoryview) -> torch.Tensor | np.ndarray[Any, Any]:
         if not ref.nbytes:
             return np.empty(ref.shape, ref.dtype)
         # NumPy's own `frombuffer` makes a view of the view and lets go of this one; a tensor keeps it.
-        flat = torch.frombuffer(view, dtype=torch.uint8).numpy().view(ref.dtype)
+        flat: np.ndarray[Any, Any] = torch.frombuffer(view, dtype=torch.uint8).numpy().view(ref.dtype)
         return flat.reshape(ref.shape[::-1]).T if ref.stride[0] else flat.reshape(ref.shape)
     if not ref.nbytes:
         return torch.empty_strided(ref.shape, ref.stride, dtype=ref.dtype)
@@ -223,7 +223,8 @@ def pack_keys(keys: list[Any]) -> tuple[int, bytes]:
             return INTS, np.array(keys, dtype=np.int64).tobytes()
         except OverflowError:
             pass
-    return OBJECTS, join_keys([dumps(key) for key in keys])
+    # By value: torch's reductions would hand a tensor over once, and a task may be issued again.
+    return OBJECTS, join_keys([pickle.dumps(key, 5) for key in keys])
 
 
 def unpack_keys(kind: int, data: bytes) -> list[Any]:

@@ -1,0 +1,176 @@
+"""Who works on what next, and which batches leave. Pure, like the core that calls it after every event.
+
+The due batch comes first, and its work goes to the worker that has least: so all workers share the batch that is waited
+for, and only then run ahead. Work that waits behind a slow sample is taken back and given to others.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heapreplace
+
+from penstock.engine import events as ev
+from penstock.engine.events import Action, Kind, Task
+from penstock.engine.ledger import Issued, Lane
+from penstock.engine.moves import all_waiting, cancel, disown, give_back, obtain, slab_bytes
+from penstock.engine.state import State
+from penstock.policy.tasks import queue_depth, task_size
+
+STEAL_FACTOR = 5.0
+STEAL_MIN_S = 0.050
+"""A task queued behind one that runs this much longer than expected goes to another worker."""
+
+
+def schedule(state: State, out: list[Action]) -> None:
+    """Give every worker with room its next task, the least loaded first."""
+    if state.fatal is not None:
+        return
+    size = chosen_size(state, state.batches[state.due[0]].size) if state.due else 1
+    depth = queue_depth(task_s=None if state.sample_s is None else state.sample_s * size)
+    room: list[tuple[int, int]] = []
+    for lane in state.lanes:
+        load = len(lane.tasks)
+        if lane.up and lane.retiring and not load:
+            lane.up = False
+            out.append(ev.Stop(lane.worker))
+        elif lane.up and not lane.retiring and load < depth:
+            room.append((load, lane.worker))
+    room.sort()  # a sorted list is a heap
+    while room:
+        load, worker = room[0]
+        task = next_task(state, state.lanes[worker], state.due, out)
+        if task is not None:
+            issue(state, state.lanes[worker], task, out)
+        elif state.kind is not Kind.STREAM:
+            break
+        if task is not None and load + 1 < depth:
+            heapreplace(room, (load + 1, worker))
+        else:
+            heappop(room)
+    if state.waiting:
+        use_stalled(state, out)
+
+
+def use_stalled(state: State, out: list[Action]) -> None:
+    """A worker whose results all wait for memory is idle: the due batch, which they wait for, may need it."""
+    for lane in state.lanes:
+        if lane.up and lane.tasks and all_waiting(state, lane):
+            task = next_task(state, lane, state.due[:1], out)
+            if task is not None:
+                issue(state, lane, task, out)
+
+
+def chosen_size(state: State, batch: int) -> int:
+    if state.config.task_size:
+        return state.config.task_size
+    return task_size(sample_s=state.sample_s, batch=batch, workers=state.config.workers)
+
+
+def next_task(state: State, lane: Lane, due: list[int], out: list[Action]) -> Task | None:
+    """The most urgent work this worker can do."""
+    for seq in due:
+        batch = state.batches[seq]
+        if batch.awaits_collate:
+            parts = tuple(batch.parts[start].offset for start in sorted(batch.parts))
+            return Task(new_id(state), seq, Kind.COLLATE, 0, batch.size, parts=parts)
+        if not batch.todo or (batch.kind is Kind.STREAM and batch.lane != lane.worker):
+            continue
+        if batch.kind in (Kind.WHOLE, Kind.STREAM):
+            batch.todo.clear()
+            return Task(new_id(state), seq, batch.kind, 0, batch.size)
+        if batch.kind is Kind.SLOTS:
+            if batch.layout < 0:
+                batch.layout = state.layout
+            if batch.layout >= 0 and batch.slab is None:
+                batch.slab = obtain(state, slab_bytes(state, batch), seq, out)
+                if batch.slab is None:
+                    return None
+        start, count = batch.take(chosen_size(state, batch.size))
+        state.task_size = count
+        offset = batch.slab.offset if batch.slab is not None else -1
+        return Task(
+            new_id(state),
+            seq,
+            batch.kind,
+            start,
+            count,
+            offset,
+            batch.layout,
+            poisoned=start in batch.poisoned,
+        )
+    return None
+
+
+def new_id(state: State) -> int:
+    state.next_task += 1
+    return state.next_task
+
+
+def issue(state: State, lane: Lane, task: Task, out: list[Action]) -> None:
+    batch = state.batches[task.seq]
+    issued = Issued(task, state.now_s)
+    if task.kind is Kind.SLOTS and batch.slab is not None:
+        batch.slab.pins += 1
+        issued.slabs.append(batch.slab)
+    if task.kind is Kind.COLLATE:
+        issued.held.extend(batch.parts.values())
+        for slab in issued.held:
+            slab.holds += 1
+    if not lane.tasks:
+        lane.head_s = state.now_s
+    lane.tasks[task.id] = issued
+    batch.live.add(task.id)
+    out.append(ev.Assign(lane.worker, task))
+
+
+def steal(state: State, out: list[Action]) -> None:
+    """Work queued behind a slow sample goes back, so that it does not wait for it."""
+    if state.kind is Kind.STREAM:
+        return
+    for lane in state.lanes:
+        late_s = state.now_s - lane.head_s
+        if late_s <= STEAL_MIN_S or len(lane.tasks) < 2:
+            continue
+        running, *queued = lane.tasks.values()
+        expected_s = (state.pace_s or 0.0) * running.task.samples
+        if late_s <= STEAL_FACTOR * expected_s or any(w.worker == lane.worker for w in state.waiting):
+            continue
+        for issued in queued:
+            if not issued.cancelled:
+                cancel(state, lane, issued, out)
+                give_back(state, issued.task)
+
+
+# ---- delivery
+
+
+def deliver(state: State, out: list[Action]) -> None:
+    """Hand out what is settled: in order, or whatever is there."""
+    while state.due and state.batches[state.due[0]].settled:
+        hand_out(state, state.due[0], out)
+    if not state.config.in_order:
+        for seq in [seq for seq in state.due if state.batches[seq].settled]:
+            hand_out(state, seq, out)
+    if (
+        state.kind is Kind.STREAM
+        and not state.due
+        and not state.ended
+        and all(x.exhausted for x in state.lanes)
+    ):
+        state.ended = True
+        out.append(ev.DeliverEnd(state.asked))
+
+
+def hand_out(state: State, seq: int, out: list[Action]) -> None:
+    state.due.remove(seq)
+    batch = state.batches[seq]
+    if state.deaths:
+        state.deaths = {key: tries for key, tries in state.deaths.items() if key[0] != seq}
+    if batch.error is not None:
+        disown(state, batch)
+        del state.batches[seq]
+        out.append(ev.DeliverError(seq, batch.error[1]))
+        return
+    assert batch.slab is not None, "a settled batch without an error has its memory"
+    batch.delivered = True
+    layout = batch.layout if batch.kind is Kind.SLOTS else -1
+    out.append(ev.Deliver(seq, batch.slab.offset, layout, tuple(sorted(batch.dropped))))
