@@ -1,0 +1,48 @@
+"""Virtual time. What is planned happens in order of time, ties in order of planning: a run is a function of its seed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+
+class Agenda:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.steps = 0
+        self._planned: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+
+    def at(self, time_s: float, call: Callable[..., None], *args: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._planned, (time_s, self._count, call, args))
+
+    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        self.at(self.now_s + delay_s, call, *args)
+
+    def step(self) -> bool:
+        """Let the next thing happen; False when nothing is planned."""
+        if not self._planned:
+            return False
+        self.now_s, _, call, args = heapq.heappop(self._planned)
+        self.steps += 1
+        call(*args)
+        return True
+
+
+class Link:
+    """Messages from one process to another: in order, each after a delay; none arrive once the reader is gone."""
+
+    def __init__(self, agenda: Agenda, delay: Callable[[], float], read: Callable[[Any], None]) -> None:
+        self._agenda, self._delay, self._read = agenda, delay, read
+        self._newest_s = 0.0
+        self.cut = False
+
+    def send(self, message: Any) -> None:
+        self._newest_s = max(self._newest_s, self._agenda.now_s + self._delay())
+        self._agenda.at(self._newest_s, self._arrive, message)
+
+    def _arrive(self, message: Any) -> None:
+        if not self.cut:
+            self._read(message)

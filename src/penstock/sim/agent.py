@@ -1,0 +1,339 @@
+"""The driver of the simulator: performs what the core decides, as `engine/agent.py` does, and objects to what is not legal."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.engine import events as ev
+from penstock.engine.core import CoreConfig, new_state, on_event
+from penstock.engine.events import Action, Event, Kind
+from penstock.engine.feed import Ask
+from penstock.policy.tasks import DEEPEST
+from penstock.sim.agenda import Link
+from penstock.sim.memory import Memory, Shape, room_beside
+from penstock.sim.violation import Violation
+from penstock.sim.worker import Cancel, FakeWorker, Job, Place, Restart, Stop
+from penstock.store.extents import ALIGN, aligned, lane_offsets
+
+if TYPE_CHECKING:
+    from penstock.sim.world import World
+
+TICK_S, SLOW_TICK_S = 0.05, 0.5
+DUMP_WAIT_S = 0.3
+
+
+class Lost(NamedTuple):
+    """Last word of a worker: what its board said when it ended."""
+
+    task: int
+    ordinal: int
+
+
+class Delivery(NamedTuple):
+    """A batch, or the error in its place, on its way to the training process."""
+
+    seq: int
+    offset: int = -1
+    layout: Shape | None = None
+    dropped: tuple[int, ...] = ()
+    error: ev.Error | None = None
+    nbytes: int = 0
+
+
+class End(NamedTuple):
+    """All iterators have ended."""
+
+    asked: int
+
+
+class Gone(NamedTuple):
+    """The agent has ended."""
+
+
+class Starved(NamedTuple):
+    seq: int
+    need: int
+
+
+@dataclass(slots=True, eq=False)
+class Hand:
+    worker: FakeWorker
+    to_worker: Link
+    from_worker: Link
+    lost: bool = False
+    hung: bool = False
+    issued: dict[int, ev.Task] = field(default_factory=dict)
+    offered: dict[int, int] = field(default_factory=dict)
+    """Results that wait for memory, and how much they need."""
+
+
+class FakeAgent:
+    def __init__(self, world: World, workers: int, epoch: int) -> None:
+        scenario = world.scenario
+        self.world, self.scenario, self.epoch = world, scenario, epoch
+        config = CoreConfig(
+            workers=workers,
+            kind=scenario.kind,
+            task_size=scenario.task_size,
+            in_order=scenario.in_order,
+            limit_bytes=scenario.limit_bytes,
+            base=ALIGN,
+            hang_s=scenario.hang_s,
+            poison_raises=not scenario.skips,
+        )
+        self.state = new_state(config)
+        self.memory = Memory(config.base + config.limit_bytes)
+        self.to_trainer = Link(world.agenda, world.delay, world.tell_trainer)
+        self.hands: dict[int, Hand] = {}
+        self.fed: dict[int, Ask] = {}
+        self.layouts: list[Shape] = []
+        self.events: deque[Event] = deque()
+        self.alive = True
+        self.deaths: Counter[tuple[int, int]] = Counter()
+        """How often a worker was lost on a sample (seq, ordinal), by our own count."""
+        self.barren: Counter[int] = Counter()
+        """How often a worker was lost since it last finished something."""
+        self.last_task = 0
+        for worker in range(workers):
+            self._start(worker)
+        world.agenda.after(TICK_S, self._tick)
+
+    # ---- the core
+
+    def happen(self, event: Event) -> None:
+        """Tell the core; what its actions bring about at once is told when they have all been performed."""
+        self.events.append(event)
+        if len(self.events) > 1:
+            return
+        while self.events:
+            event = self.events[0]
+            beside = self._beside(event.seq) if isinstance(event, ev.Stuck) else []
+            actions = on_event(self.state, event)
+            self.world.witness(event, actions)
+            for action in actions:
+                self.perform(action, beside)
+            self.events.popleft()
+
+    def perform(self, action: Action, beside: list[tuple[int, int]]) -> None:
+        match action:
+            case ev.Assign(worker, task):
+                self._assign(self._living(worker, action), task)
+            case ev.Place(worker, task_id, offset, layout):
+                self._place(self._living(worker, action), task_id, offset, layout)
+            case ev.Cancel(worker, task_id):
+                hand = self._living(worker, action)
+                if task_id not in hand.issued:
+                    raise Violation(f"{action}: the worker does not have this task")
+                hand.to_worker.send(Cancel(task_id))
+            case ev.Deliver(seq, offset, layout, dropped):
+                self._deliver(seq, offset, layout, dropped)
+            case ev.DeliverError(seq, error):
+                self._check_error(seq, self.fed.pop(seq), error, beside)
+                self.to_trainer.send(Delivery(seq, error=error))
+            case ev.DeliverEnd(seq):
+                self.fed.clear()
+                self.to_trainer.send(End(seq))
+            case ev.Start(worker):
+                if not self.hands[worker].lost:
+                    raise Violation(f"{action}: it has not been lost")
+                self._start(worker)
+            case ev.Stop(worker):
+                self._living(worker, action).to_worker.send(Stop())
+            case ev.Kill(worker, _):
+                hand = self._living(worker, action)
+                hand.hung = True
+                self.world.agenda.after(DUMP_WAIT_S, self.world.kill, hand.worker)
+            case ev.Grow(end):
+                self._grow(end)
+            case ev.Starved(seq, need):
+                self.to_trainer.send(Starved(seq, need))
+
+    def _living(self, worker: int, action: Action) -> Hand:
+        hand = self.hands[worker]
+        if hand.lost:
+            raise Violation(f"{action}: the worker is known to be lost")
+        return hand
+
+    def _assign(self, hand: Hand, task: ev.Task) -> None:
+        if task.id <= self.last_task:
+            raise Violation(f"task id {task.id} is used twice")
+        self.last_task = task.id
+        if len(hand.issued) >= DEEPEST and hand.issued.keys() != hand.offered.keys():
+            raise Violation(f"{task} is given to worker {hand.worker.id}, which has {list(hand.issued)}")
+        hand.issued[task.id] = task
+        ask, layout = self.fed[task.seq], self._shape(task.layout)
+        if task.offset >= 0:
+            assert layout is not None
+            nbytes = lane_offsets(layout.items, ask.size)[1]
+            self._claim(hand, task, (task.seq, task.offset, task.layout), task.offset, nbytes)
+        for part in task.parts if hand.worker.alive else ():
+            who = ("reads", hand.worker, task.id)
+            self.memory.claim(who, ("part", task.seq, part), part, self.memory.result_at(part).nbytes)
+        hand.to_worker.send(Job(task, ask, layout))
+
+    def _place(self, hand: Hand, task_id: int, offset: int, layout: int) -> None:
+        if task_id not in hand.offered:
+            raise Violation(
+                f"worker {hand.worker.id} is given memory for task {task_id}, which has not asked"
+            )
+        need, task, shape = hand.offered.pop(task_id), hand.issued[task_id], self._shape(layout)
+        if task.kind is Kind.SLOTS:
+            assert shape is not None
+            need = lane_offsets(shape.items, self.fed[task.seq].size)[1]
+            self._claim(hand, task, (task.seq, offset, layout), offset, need)
+        else:
+            self._claim(hand, task, ("own", task.seq, task_id), offset, need)
+        hand.to_worker.send(Place(task_id, offset, shape))
+
+    def _claim(self, hand: Hand, task: ev.Task, slab: Any, offset: int, nbytes: int) -> None:
+        if hand.worker.alive:
+            self.memory.claim(("writes", hand.worker, task.id), slab, offset, nbytes)
+
+    def _deliver(self, seq: int, offset: int, layout: int, dropped: tuple[int, ...]) -> None:
+        ask, shape = self.fed.pop(seq), self._shape(layout)
+        if late := self.memory.writers(offset):
+            raise Violation(f"batch {seq} is delivered while {late} may still write it")
+        if shape is not None:
+            nbytes = lane_offsets(shape.items, ask.size)[1]
+        else:
+            nbytes = self.memory.result_at(offset).nbytes
+            for part in self.memory.result_at(offset).refers:
+                self.memory.claim(
+                    ("user", seq), ("part", seq, part), part, self.memory.result_at(part).nbytes
+                )
+        self.memory.claim(("user", seq), ("user", seq), offset, nbytes)
+        self.to_trainer.send(Delivery(seq, offset, shape, dropped, None, nbytes))
+
+    def _check_error(self, seq: int, ask: Ask, error: ev.Error, beside: list[tuple[int, int]]) -> None:
+        """Trouble of the engine's own must be true by our own count."""
+        if isinstance(error, bytes):
+            return
+        if error.kind in ("died", "hung"):
+            needed = 2 if error.kind == "hung" else 3
+            if self.deaths[seq, error.ordinal] < needed:
+                raise Violation(
+                    f"{error} of {ask}, which took down {self.deaths[seq, error.ordinal]} workers"
+                )
+        if error.kind == "start" and max(self.barren.values(), default=0) <= 3:
+            raise Violation(f"{error}, but {self.barren}")
+        if error.kind == "memory" and not error.cause:
+            taken = [
+                (claim.start, claim.end)
+                for who, claims in self.memory.claims.items()
+                if isinstance(who, tuple) and who[0] == "user"
+                for claim in claims
+            ]
+            room = room_beside([*taken, *beside], self.state.config.base, self.state.limit)
+            if room >= aligned(error.need_bytes):
+                raise Violation(f"{error} of {ask}, although {room} bytes can be had")
+
+    def _beside(self, seq: int) -> list[tuple[int, int]]:
+        """What a batch must fit beside that is not the user's: its own parts, and parts that collates hold on to."""
+        state = self.state
+        slabs = [slab for lane in state.lanes for issued in lane.holding.values() for slab in issued.held]
+        for batch in state.batches.values():
+            # What streams yielded stays: the arena stopped growing when it had been given out already.
+            if batch.seq == seq or (batch.kind is Kind.STREAM and state.limit < self.memory.end):
+                slabs += batch.slabs()
+        return [(slab.offset, slab.offset + aligned(slab.nbytes)) for slab in slabs]
+
+    def _grow(self, end: int) -> None:
+        if end - self.state.config.base <= self.scenario.denied_bytes:
+            self.happen(ev.Grown(end))
+            return
+        if not self.state.memory.used:
+            self.happen(ev.InitFailed(-1, ev.Trouble("memory", cause="denied")))
+        self.happen(ev.GrowDenied("denied"))
+
+    def _shape(self, layout: int) -> Shape | None:
+        return self.layouts[layout] if layout >= 0 else None
+
+    def _number(self, shape: Shape) -> int:
+        if shape not in self.layouts:
+            self.layouts.append(shape)
+            self.happen(ev.LayoutKnown(len(self.layouts) - 1, shape.items))
+        return self.layouts.index(shape)
+
+    def _tick(self) -> None:
+        if not self.alive:
+            return
+        beats = tuple(self.hands[worker].worker.beat for worker in range(len(self.hands)))
+        self.happen(ev.Tick(self.world.agenda.now_s, beats))
+        busy = any(lane.tasks for lane in self.state.lanes)
+        self.world.agenda.after(TICK_S if busy else SLOW_TICK_S, self._tick)
+
+    # ---- workers
+
+    def _start(self, worker: int) -> None:
+        world = self.world
+        from_worker = Link(world.agenda, world.delay, lambda said: self._hear(hand, *said))
+
+        def send(event: Event, layout: Shape | None) -> None:
+            from_worker.send((event, layout))
+
+        fake = FakeWorker(self.scenario, worker, self.memory, send, self.epoch)
+        to_worker = Link(world.agenda, world.delay, lambda message: world.wake(fake, message))
+        hand = self.hands[worker] = Hand(fake, to_worker, from_worker)
+        world.enter(fake)
+
+    def lose(self, worker: FakeWorker) -> None:
+        """A worker has ended: it touches nothing any more; the agent will notice."""
+        hand = self.hands[worker.id]
+        for task in hand.issued:
+            self.memory.unclaim(("writes", worker, task))
+        for task in [*hand.issued, *worker.held]:
+            self.memory.unclaim(("reads", worker, task))
+        hand.from_worker.send((Lost(worker.task, worker.ordinal), None))
+
+    def _hear(self, hand: Hand, event: Any, layout: Shape | None) -> None:
+        if not self.alive:
+            return
+        if isinstance(event, Lost):
+            self._on_lost(hand, event)
+            return
+        now_s = self.world.agenda.now_s
+        match event:
+            case ev.Prepared():
+                hand.offered[event.task] = event.nbytes
+            case ev.Done() | ev.Failed():
+                self.barren[hand.worker.id] = 0
+        if isinstance(event, (ev.Done, ev.WorkerUp)):
+            event = event._replace(at_s=now_s)
+        if layout is not None:
+            event = event._replace(layout=self._number(layout))
+        if not isinstance(event, (ev.Prepared, ev.WorkerUp, ev.InitFailed)):
+            hand.issued.pop(event.task, None)
+            hand.offered.pop(event.task, None)
+        self.happen(event)
+
+    def _on_lost(self, hand: Hand, last: Lost) -> None:
+        hand.lost = True
+        self.barren[hand.worker.id] += 1
+        task = hand.issued.get(last.task)
+        if task is not None:
+            self.deaths[task.seq, last.ordinal if last.ordinal >= 0 else task.start] += 1
+        hand.issued.clear()
+        self.happen(ev.WorkerLost(hand.worker.id, last.task, last.ordinal, "was killed", hand.hung))
+
+    # ---- the training process
+
+    def on_trainer(self, message: Any) -> None:
+        match message:
+            case Ask():
+                self.fed[message.first] = message
+                self.happen(ev.Feed(message.first, message.size))
+                if message.first not in self.state.batches and self.state.kind is Kind.STREAM:
+                    self.fed.pop(message.first, None)
+            case Restart(epoch):
+                self.epoch = epoch
+                self.happen(ev.Abort())
+                self.fed.clear()
+                for hand in self.hands.values():
+                    hand.to_worker.send(Restart(epoch))
+            case ev.Released(seq):
+                self.memory.unclaim(("user", seq))
+                self.happen(message)
+            case _:
+                self.happen(message)

@@ -1,0 +1,128 @@
+"""The arena as the simulator sees it: cells that remember what was written last, and claims on them.
+
+A claim says that someone may still write or read a range: a task at a living worker, a collate whose parts are still
+referred to, a batch in the user's hands. To give such a range to another slab is the fault that no test of real memory
+can be sure to notice, so it is noticed here the moment it happens, not when bytes go wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+from penstock.sim.violation import Violation
+from penstock.store.extents import aligned, lane_offsets
+
+CELL = 64
+
+
+class Shape(NamedTuple):
+    """What a sample looks like: tensors of one kind, and a text that needs some room."""
+
+    kind: int
+    room: int
+
+    @property
+    def items(self) -> tuple[int, ...]:
+        return (2 * CELL * (self.kind + 1), CELL * self.room)
+
+    def holds(self, sample: Shape | None) -> bool:
+        return sample is not None and sample.kind == self.kind and sample.room <= self.room
+
+    def widened(self, sample: Shape) -> Shape:
+        return Shape(sample.kind, max(self.room, sample.room)) if sample.kind == self.kind else sample
+
+
+class Result(NamedTuple):
+    """An encoded result: its samples, and the parts that it refers to instead of copying them."""
+
+    nbytes: int
+    tokens: tuple[Any, ...]
+    refers: tuple[int, ...] = ()
+
+
+class Claim(NamedTuple):
+    start: int
+    end: int
+    slab: Hashable
+    """Claims on one slab may overlap: its writers write different slots, or the same bytes."""
+
+
+class Memory:
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self._cells: list[Any] = [None] * (end // CELL)
+        self.claims: dict[Hashable, list[Claim]] = {}
+
+    # ---- who may touch what
+
+    def claim(self, who: Hashable, slab: Hashable, offset: int, nbytes: int) -> None:
+        end = offset + aligned(nbytes)
+        if end > len(self._cells) * CELL:
+            raise Violation(f"{who} was given [{offset}, {end}), beyond the end of the arena")
+        for other, claims in self.claims.items():
+            for claim in claims:
+                if claim.start < end and offset < claim.end and claim.slab != slab:
+                    raise Violation(
+                        f"{who} was given [{offset}, {end}) for {slab}, which {other} still has for {claim.slab}"
+                    )
+        self.claims.setdefault(who, []).append(Claim(offset, end, slab))
+
+    def unclaim(self, who: Hashable) -> None:
+        self.claims.pop(who, None)
+
+    def writers(self, offset: int) -> list[Hashable]:
+        """Tasks that may still write the slab at `offset`."""
+        return [
+            who
+            for who, claims in self.claims.items()
+            if isinstance(who, tuple)
+            and who[0] == "writes"
+            and any(claim.start == offset for claim in claims)
+        ]
+
+    # ---- contents
+
+    def write_slot(self, offset: int, shape: Shape, size: int, ordinal: int, token: Any) -> None:
+        starts, _ = lane_offsets(shape.items, size)
+        for start, item in zip(starts, shape.items, strict=True):
+            self._fill(offset + start + ordinal * item, item, token)
+
+    def read_slot(self, offset: int, shape: Shape, size: int, ordinal: int) -> set[Any]:
+        """What the cells of one slot hold; one thing, if all is well."""
+        starts, _ = lane_offsets(shape.items, size)
+        found: set[Any] = set()
+        for start, item in zip(starts, shape.items, strict=True):
+            first = (offset + start + ordinal * item) // CELL
+            found.update(self._cells[first : first + item // CELL])
+        return found
+
+    def write_result(self, offset: int, result: Result, share: float = 1.0) -> None:
+        """Write a result, or the first `share` of it: a worker may die in the middle."""
+        self._fill(offset, int(result.nbytes * share) // CELL * CELL, result)
+
+    def result_at(self, offset: int) -> Result:
+        result = self._cells[offset // CELL]
+        if not isinstance(result, Result):
+            raise Violation(f"no result at {offset}, but {result}")
+        return result
+
+    def read_result(self, offset: int) -> tuple[Any, ...]:
+        """The samples of the result at `offset`, and of the parts it refers to; raises when it is not all there."""
+        result, first = self.result_at(offset), offset // CELL
+        if set(self._cells[first : first + result.nbytes // CELL]) != {result}:
+            raise Violation(f"the result at {offset} is torn")
+        return result.tokens + tuple(token for part in result.refers for token in self.read_result(part))
+
+    def _fill(self, offset: int, nbytes: int, value: Any) -> None:
+        first, count = offset // CELL, nbytes // CELL
+        self._cells[first : first + count] = [value] * count
+
+
+def room_beside(taken: list[tuple[int, int]], start: int, end: int) -> int:
+    """The longest free stretch of [start, end) beside the ranges `taken`."""
+    best, at = 0, start
+    for first, last in sorted(taken):
+        best = max(best, first - at)
+        at = max(at, last)
+    return max(best, end - at)

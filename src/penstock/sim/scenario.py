@@ -1,0 +1,187 @@
+"""What a simulated run is made of: how much work, how its samples behave, and what goes wrong when.
+
+Everything that happens is a function of the scenario. The fate of a sample depends on its place in the run alone, as
+with a real dataset; who prepares it, when, and in which attempt makes no difference.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.engine.events import Kind
+from penstock.sim.memory import CELL, Shape
+from penstock.store.extents import ALIGN
+
+FAULTS = ("kill", "freeze", "agent", "restore", "retire")
+"""A worker is killed; is stopped; the agent is killed; the training process is killed and resumes; a worker is too large."""
+
+
+class Fault(NamedTuple):
+    step: int
+    """Number of the simulation step before which it strikes."""
+    what: str
+    which: int = 0
+    """Which worker, counted modulo the living; for `restore` also the new number of workers."""
+
+
+class Sample(NamedTuple):
+    fate: str
+    """`fine`, `fails`, `kills` or `hangs`."""
+    took_s: float
+    shape: Shape | None
+    """None: it cannot travel between workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One simulated run. Shares are of all samples, between 0 and 1."""
+
+    seed: int
+    kind: Kind = Kind.SLOTS
+    workers: int = 2
+    epochs: int = 1
+    batches: int = 8
+    batch_size: int = 4
+    ragged_sizes: bool = False
+    """Batches of various sizes, empty ones included, as a batch sampler may give."""
+    window: int = 4
+    task_size: int = 0
+    in_order: bool = True
+    skips: bool = False
+    """`on_error="skip"`."""
+    limit_bytes: int = 1 << 20
+    denied_bytes: int = 1 << 30
+    """Growth beyond this is refused, as by a full machine."""
+    hang_s: float = 0.0
+    sample_s: float = 0.002
+    train_s: float = 0.003
+    delay_s: float = 0.0002
+    """Mean time that a message travels."""
+    start_s: float = 0.02
+    keeps: int = 1
+    """Batches that the user holds on to, the newest included."""
+    slow: float = 0.0
+    fails: float = 0.0
+    kills: float = 0.0
+    hangs: float = 0.0
+    odd: float = 0.0
+    """Samples of another shape than their fellows; a whole batch may be odd as well."""
+    texts: int = 1
+    """Greatest room that a sample's text needs; it varies from 1."""
+    refused: bool = False
+    """Samples cannot travel between workers."""
+    collate_fails: float = 0.0
+    collate_keeps: float = 0.0
+    """Collates that hold on to their parts for a while."""
+    refers: bool = False
+    """Collated batches refer to their parts instead of copying them."""
+    init_fails: bool = False
+    faults: tuple[Fault, ...] = ()
+    aborts: tuple[int, ...] = ()
+    """Epochs that the user breaks off; where, the seed says."""
+    proceeds: bool = False
+    """The next epoch is asked for before the last has ended."""
+    cells: int = field(default=1)
+    """Size of a sample in an encoded result, in cells."""
+
+    def chance(self, *where: int) -> float:
+        """A number in [0, 1) that belongs to a place."""
+        return (hash((self.seed, *where)) >> 16 & 0xFFFFFF) / 0x1000000
+
+    def size(self, epoch: int, batch: int) -> int:
+        if not self.ragged_sizes:
+            return self.batch_size
+        return int(self.chance(1, epoch, batch) * (self.batch_size + 1))
+
+    def sample(self, epoch: int, batch: int, ordinal: int) -> Sample:
+        place = (epoch, batch, ordinal)
+        at, fate = self.chance(2, *place), "fine"
+        for name, share in (("fails", self.fails), ("kills", self.kills), ("hangs", self.hangs)):
+            at -= share
+            if at < 0:
+                fate = name
+                break
+        took_s = self.sample_s * (0.5 + self.chance(3, *place))
+        if self.chance(4, *place) < self.slow:
+            took_s *= 50
+        if self.refused and self.chance(5, epoch, batch) < 0.8:
+            return Sample(fate, took_s, None)
+        all_odd = self.chance(6, epoch, batch) < self.odd * 4
+        kind = 1 if all_odd or self.chance(7, *place) < self.odd else 0
+        return Sample(fate, took_s, Shape(kind, 1 + int(self.chance(8, *place) * self.texts)))
+
+    def stream_length(self, epoch: int, worker: int) -> int:
+        """Batches that a worker's iterator yields."""
+        return int(self.chance(9, epoch, worker) * 2 * self.batches / self.workers)
+
+    def collate_fate(self, epoch: int, batch: int) -> str:
+        return "fails" if self.chance(10, epoch, batch) < self.collate_fails else "fine"
+
+    def break_at(self, epoch: int) -> int:
+        """How many batches the user takes of an epoch that is broken off."""
+        return int(self.chance(11, epoch) * self.batches)
+
+    def result_bytes(self, samples: int) -> int:
+        return CELL * (1 + self.cells * samples)
+
+
+def draw(seed: int) -> Scenario:
+    """A scenario from all that can happen; most runs have a few troubles, some have many, some none."""
+    rng = random.Random(seed)
+
+    def maybe(chance: float, value: float) -> float:
+        return value * rng.random() if rng.random() < chance else 0.0
+
+    kind = rng.choice((Kind.SLOTS, Kind.SLOTS, Kind.PARTS, Kind.PARTS, Kind.WHOLE, Kind.STREAM))
+    workers, batches = rng.randint(1, 8), rng.randint(1, 14)
+    batch_size = rng.randint(1, 12)
+    cells = rng.choice((1, 1, 8, 40))
+    hang_s = rng.choice((0.0, 0.4, 1.0))
+    epochs = rng.choice((1, 1, 2, 3))
+    steps = 12 + 8 * batches * (batch_size if kind is not Kind.STREAM else 2) * epochs
+    names = ["kill"] * 4 + ["freeze", "retire"]
+    if kind is not Kind.STREAM:
+        names += ["agent", "restore"]
+    faults = [
+        Fault(rng.randrange(steps), rng.choice(names), rng.randrange(1000))
+        for _ in range(rng.choice((0, 1, 1, 2, 3, 5, 8)))
+    ]
+    pages = rng.choice((2, 3, 4, 6, 10, 1000, 1000, 1000))
+    return Scenario(
+        seed=seed,
+        kind=kind,
+        workers=workers,
+        epochs=epochs,
+        batches=batches,
+        batch_size=batch_size,
+        ragged_sizes=rng.random() < 0.15,
+        window=rng.choice((1, 2, 4, 8)),
+        task_size=rng.choice((0, 0, 1, 2, 3, 5)),
+        in_order=rng.random() < 0.85,
+        skips=kind is not Kind.STREAM and rng.random() < 0.3,
+        limit_bytes=pages * ALIGN * max(1, batch_size * cells * CELL // ALIGN),
+        denied_bytes=rng.choice((1 << 30,) * 12 + (3 * ALIGN, 8 * ALIGN)),
+        hang_s=hang_s,
+        sample_s=rng.choice((0.0001, 0.002, 0.002, 0.03)),
+        train_s=rng.choice((0.0, 0.003, 0.05)),
+        delay_s=rng.choice((0.00005, 0.0005, 0.005)),
+        start_s=rng.choice((0.001, 0.02, 0.3)),
+        keeps=rng.choice((1, 1, 1, 2, 5, 1000)),
+        slow=maybe(0.3, 0.1),
+        fails=maybe(0.25, 0.06),
+        kills=maybe(0.12, 0.02),
+        hangs=maybe(0.12, 0.02) if hang_s else 0.0,
+        odd=maybe(0.25, 0.08),
+        texts=rng.choice((1, 1, 3)),
+        refused=rng.random() < 0.1,
+        collate_fails=maybe(0.15, 0.3),
+        collate_keeps=maybe(0.2, 0.6),
+        refers=rng.random() < 0.5,
+        init_fails=rng.random() < 0.01,
+        faults=tuple(sorted(faults)),
+        aborts=tuple(epoch for epoch in range(epochs) if rng.random() < 0.2),
+        proceeds=rng.random() < 0.4,
+        cells=cells,
+    )  # fmt: skip

@@ -1,0 +1,266 @@
+"""One simulated run: the core under a virtual clock, fake workers, a fake training process, and faults at any step.
+
+Promises that are held here: every batch exactly once and in order, whatever dies; every sample in its slot, as long as the
+user holds it; no memory with two owners; every error true; no action that cannot be performed; everything in flight
+bounded; an end that is reached; nothing left behind.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from typing import Any
+
+from penstock.engine import events as ev
+from penstock.engine.events import Action, Event, Kind
+from penstock.engine.feed import Ask
+from penstock.sim.agenda import Agenda, Link
+from penstock.sim.agent import FakeAgent, Gone
+from penstock.sim.audit import audit
+from penstock.sim.scenario import Fault, Scenario
+from penstock.sim.trainer import FakeTrainer
+from penstock.sim.violation import Violation
+from penstock.sim.worker import DIES, HANGS, IDLE, FakeWorker
+
+PATIENCE_S = 100.0
+"""Virtual seconds without a batch after which nothing will come any more."""
+MAX_STEPS = 200_000
+"""Steps after which a run goes round in circles."""
+DRAIN_S = 10.0
+HISTORY = 200
+"""Newest events that are kept for whoever wants to know what led to a violation."""
+
+
+class World:
+    def __init__(self, scenario: Scenario, *, audits: bool = False, remembers: bool = False) -> None:
+        self.scenario, self.audits = scenario, audits
+        self.rng = random.Random(scenario.seed)
+        self.agenda = Agenda()
+        self.history: deque[tuple[float, Event, list[Action]]] = deque(maxlen=None if remembers else HISTORY)
+        self.events = 0
+        self.log: list[tuple[int, int]] = []
+        """Epoch and number of every batch that the training process has taken, errors included."""
+        self.streamed: list[Any] = []
+        self.progress_s = 0.0
+        self.checkpoint: tuple[int, dict[str, Any] | None] = (0, None)
+        self.struck: Counter[str] = Counter()
+        self.agent = FakeAgent(self, scenario.workers, 0)
+        self.trainer = FakeTrainer(self, None)
+        self.to_agent = Link(self.agenda, self.delay, self._agent_reads)
+        self.enter(self.trainer)
+
+    def run(self) -> World:
+        """Play to the end; raises Violation."""
+        faults = deque(self.scenario.faults)
+        while not self.trainer.finished:
+            while faults and faults[0].step <= self.agenda.steps:
+                self._strike(faults.popleft())
+            self.agenda.step()
+            if self.agenda.now_s - self.progress_s > PATIENCE_S or self.agenda.steps > MAX_STEPS:
+                raise Violation(f"no batch for {PATIENCE_S} s: {self.trainer.open} are open")
+        self._drain()
+        self._judge_end()
+        return self
+
+    # ---- actors
+
+    def enter(self, actor: Any) -> None:
+        self.agenda.after(0.0, self._advance, actor)
+
+    def _advance(self, actor: Any) -> None:
+        if not actor.alive:
+            return
+        if actor.frozen:
+            actor.missed = True
+            return
+        delay = next(actor.life, DIES)
+        if delay == IDLE:
+            actor.idle = True
+        elif delay == DIES:
+            self.kill(actor)
+        elif delay != HANGS:
+            self.agenda.after(delay, self._advance, actor)
+
+    def wake(self, actor: Any, message: Any) -> None:
+        actor.inbox.append(message)
+        if actor.idle:
+            actor.idle = False
+            self._advance(actor)
+
+    def delay(self) -> float:
+        return self.scenario.delay_s * (0.2 + self.rng.random() * 1.6)
+
+    def tell_trainer(self, message: Any) -> None:
+        self.wake(self.trainer, message)
+
+    def tell_agent(self, message: Any) -> None:
+        self.to_agent.send((self.agent, message))
+
+    def _agent_reads(self, message: tuple[FakeAgent, Any]) -> None:
+        agent, content = message
+        if agent.alive:
+            agent.on_trainer(content)
+
+    # ---- faults
+
+    def _strike(self, fault: Fault) -> None:
+        if not self.agent.alive:
+            return
+        living = [hand.worker for hand in self.agent.hands.values() if hand.worker.alive]
+        self.struck[fault.what] += 1
+        match fault.what:
+            case "agent":
+                self._kill_agent()
+                self.agent.to_trainer.send(Gone())
+            case "restore":
+                self._restore(1 + fault.which % 8)
+            case "kill" if living:
+                self.kill(living[fault.which % len(living)])
+            case "freeze" if living:
+                worker = living[fault.which % len(living)]
+                worker.frozen = True
+                self.agenda.after(self.rng.random() * 5, self._thaw, worker)
+            case "retire":
+                self.agent.happen(ev.Retire(fault.which % len(self.agent.hands)))
+
+    def kill(self, worker: FakeWorker) -> None:
+        if worker.alive:
+            worker.alive = False
+            self.agent.lose(worker)
+
+    def _thaw(self, worker: FakeWorker) -> None:
+        worker.frozen = False
+        if worker.missed:
+            worker.missed = False
+            self._advance(worker)
+
+    def _kill_agent(self) -> None:
+        self.agent.alive = False
+        for hand in self.agent.hands.values():
+            hand.worker.alive = False
+            hand.to_worker.cut = True
+
+    def new_agent(self, workers: int, epoch: int) -> None:
+        self.agent = FakeAgent(self, workers, epoch)
+
+    def _restore(self, workers: int) -> None:
+        """The training process is killed; a new one goes on from the last checkpoint, with other workers."""
+        self._kill_agent()
+        self.agent.to_trainer.cut = True
+        self.trainer.alive = False
+        length, state = self.checkpoint
+        del self.log[length:]
+        self.new_agent(workers, state["epoch"] if state else 0)
+        self.trainer = FakeTrainer(self, state)
+        self.enter(self.trainer)
+
+    # ---- promises
+
+    def witness(self, event: Event, actions: list[Action]) -> None:
+        self.events += 1
+        self.history.append((self.agenda.now_s, event, actions))
+        if self.audits:
+            audit(self.agent.state)
+
+    def taken(self, epoch: int) -> int:
+        return sum(1 for one, _ in self.log if one == epoch)
+
+    def delivered(self, ask: Ask, trainer: FakeTrainer) -> None:
+        self.progress_s = self.agenda.now_s
+        self.log.append((ask.epoch, ask.batch))
+        if self.scenario.chance(40, len(self.log)) < 0.3:
+            self.checkpoint = (len(self.log), trainer.state())
+
+    def judge_batch(self, ask: Ask, content: tuple[Any, ...], dropped: tuple[int, ...]) -> None:
+        if self.scenario.kind is Kind.STREAM:
+            self.streamed.extend(content)
+            return
+        wanted = tuple(
+            (ask.epoch, ask.batch, ordinal) for ordinal in range(ask.size) if ordinal not in dropped
+        )
+        if content != wanted:
+            raise Violation(f"{ask} holds {content}, not {wanted}")
+        for ordinal in dropped:
+            fine = self.scenario.sample(ask.epoch, ask.batch, ordinal).fate == "fine"
+            if fine and self.agent.deaths[ask.first, ordinal] < 2:
+                raise Violation(f"sample {ordinal} of {ask} was left out without a reason")
+
+    def judge_error(self, ask: Ask, error: ev.Error) -> None:
+        """Errors of samples: the first that fails in the batch, and no other. (The agent has judged the engine's own.)"""
+        scenario = self.scenario
+        if not isinstance(error, bytes):
+            if error.kind == "empty" and not scenario.skips:
+                raise Violation(f"{error} of {ask}")
+            if scenario.kind is Kind.STREAM:
+                self.streamed.append(error)
+            return
+        if error == b"init":
+            if not scenario.init_fails:
+                raise Violation(f"{error!r} of {ask}")
+            return
+        if scenario.kind is Kind.STREAM:
+            self.streamed.append(eval_token(error))
+            return
+        fates = [scenario.sample(ask.epoch, ask.batch, ordinal).fate for ordinal in range(ask.size)]
+        bad = [ordinal for ordinal, fate in enumerate(fates) if fate != "fine"]
+        if scenario.skips or not bad:
+            empty = not ask.size or len(bad) == ask.size
+            if not empty and scenario.collate_fate(ask.epoch, ask.batch) != "fails":
+                raise Violation(f"{error!r} of {ask}, which is fine")
+        elif eval_token(error) != (ask.epoch, ask.batch, bad[0]):
+            raise Violation(f"{error!r} of {ask}, whose first bad sample is {bad[0]}")
+
+    def _drain(self) -> None:
+        """The training process has let go of everything: the agent hears of it and its workers finish."""
+        end_s = self.agenda.now_s + DRAIN_S
+        while self.agenda.now_s < end_s and self.agenda.step():
+            if not any(lane.tasks for lane in self.agent.state.lanes) and not self.agent.state.batches:
+                break
+
+    def _judge_end(self) -> None:
+        scenario = self.scenario
+        if scenario.kind is Kind.STREAM:
+            judge_streams(self)
+        else:
+            for epoch in range(scenario.epochs):
+                judge_epoch(self, epoch)
+        if self.struck["agent"] and self.trainer.agent.alive is False:
+            return
+        state = self.agent.state
+        held = {slab for lane in state.lanes for issued in lane.holding.values() for slab in issued.held}
+        left = state.memory.used - sum(-(-slab.nbytes // 4096) * 4096 for slab in held)
+        if left or state.batches or state.waiting:
+            raise Violation(f"{left} bytes, {list(state.batches)}, {state.waiting} are left")
+
+
+def eval_token(error: bytes) -> tuple[int, ...]:
+    return tuple(int(part) for part in error.decode().strip("()").split(","))
+
+
+def judge_epoch(world: World, epoch: int) -> None:
+    """All batches of an epoch, each once and in order; a part of them where the user broke it off."""
+    scenario = world.scenario
+    taken = [batch for one, batch in world.log if one == epoch]
+    wanted = list(range(scenario.batches))
+    if epoch in scenario.aborts:
+        wanted = wanted[: scenario.break_at(epoch)]
+    if scenario.in_order and taken != wanted:
+        raise Violation(f"epoch {epoch} delivered {taken}, not {wanted}")
+    if not scenario.in_order and (len(set(taken)) != len(taken) or len(taken) != len(wanted)):
+        raise Violation(f"epoch {epoch} delivered {taken}, out of order, not {len(wanted)} different batches")
+
+
+def judge_streams(world: World) -> None:
+    """Each worker's batches once and in its order; all of them, unless an error says otherwise or the epoch was broken off."""
+    scenario = world.scenario
+    troubles = [token for token in world.streamed if isinstance(token, ev.Trouble)]
+    tokens = [token for token in world.streamed if not isinstance(token, ev.Trouble)]
+    for epoch in range(scenario.epochs):
+        partial = bool(troubles) or epoch in scenario.aborts or scenario.init_fails
+        for worker in range(scenario.workers):
+            taken = [number for one, who, number in tokens if (one, who) == (epoch, worker)]
+            if len(set(taken)) != len(taken) or (scenario.in_order and taken != sorted(taken)):
+                raise Violation(f"epoch {epoch}: worker {worker}'s batches came as {taken}")
+            length = scenario.stream_length(epoch, worker)
+            if len(taken) != length and not partial:
+                raise Violation(f"epoch {epoch}: worker {worker} yielded {length} batches, {taken} arrived")
