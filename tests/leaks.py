@@ -24,6 +24,8 @@ import psutil
 
 PATIENCE_S = 2.0
 SHM = Path("/dev/shm")
+NOT_OURS = ("torch_", "sem.mp-")
+"""Names of torch's own loader, which leaves them behind when its workers are killed; our loader makes none."""
 KEPT_BY_DESIGN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 GONE = (psutil.NoSuchProcess, psutil.AccessDenied, OSError)
 
@@ -92,7 +94,7 @@ def _descriptors() -> dict[int, str]:
 
 def _shm_names() -> set[str]:
     with contextlib.suppress(OSError):
-        return set(os.listdir(SHM))
+        return {name for name in os.listdir(SHM) if not name.startswith(NOT_OURS)}
     return set()
 
 

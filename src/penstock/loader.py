@@ -27,7 +27,7 @@ from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next
 from penstock.engine.portable import over_torchs_workers
-from penstock.engine.progress import Run, resumed_streams
+from penstock.engine.progress import Promise, Run, resumed_streams
 from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, resolve_shard, shared_seed
 from penstock.engine.trainers import KEYWORDS, AskedByAccelerate
 from penstock.errors import ConfigError
@@ -314,6 +314,12 @@ class DataLoader(TorchDataLoader[T_co]):
     def _mover(self) -> Mover | None:
         """What brings batches to their device or into pinned memory; None when they stay where they are."""
         pins = self.pin_memory and torch.accelerator.is_available()
+        if self.pin_memory and self.pin_memory_device:
+            warnings.warn(
+                "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+                f"ignore pin_memory_device='{self.pin_memory_device}'.",
+                stacklevel=4,
+            )
         if self.pin_memory and not pins:
             warnings.warn(
                 "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
@@ -362,6 +368,8 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _begin(self) -> tuple[Run, Iterator[Ask]]:
         run = self._epochs.new_run()
+        if self._IterableDataset_len_called is not None:
+            run.promise = Promise(self._IterableDataset_len_called, self.dataset, self.num_workers)
         return run, self._epochs.asks(run, self.generator, into_next=self._prefetches_next)
 
     def set_epoch(self, epoch: int) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 from tests.leaks import SHM, Snapshot, descendants, shm_inodes
 
+pytestmark = pytest.mark.xdist_group("leaks")  # one after the other: each makes what the others would find
+
 NO_PATIENCE_S = 0.0
 LIVES_ON = "import time; time.sleep(60)"
 

@@ -93,6 +93,7 @@ class InlineIterator:
         if taken is None:
             self.on_end()
             raise StopIteration
+        self.run.check_promise()
         ask, batch = taken
         self.run.hand, self._ask = ask, None
         return batch

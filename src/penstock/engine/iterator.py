@@ -205,6 +205,7 @@ class EngineIterator:
             if taken is None:
                 self.on_end()
                 raise StopIteration
+            self.run.check_promise()
             seq, ask, (batch, error) = taken
             if error:
                 self.run.hand, self._handed = ask, seq

@@ -8,6 +8,7 @@ without loading anything.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,30 @@ from penstock.errors import StateError
 from penstock.plan.epoch import EpochPlan
 
 VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What `len(loader)` said of an iterable dataset; torch warns when it turns out too small, in these words."""
+
+    length: int
+    dataset: Any
+    workers: int
+
+    def check(self, batches: int) -> None:
+        if batches <= self.length:
+            return
+        text = (
+            f"Length of IterableDataset {self.dataset} was reported to be {self.length}"
+            f"(when accessing len(dataloader)), but {batches} samples have been fetched. "
+        )
+        if self.workers:
+            text += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+            )
+        warnings.warn(text, stacklevel=5)
 
 
 @dataclass(slots=True)
@@ -39,6 +64,7 @@ class Run:
     """State of the user's sampler, its generator or the dataset."""
     after: dict[str, Any] = field(default_factory=dict)
     """What the next epoch starts from, once the sampler has come to its end."""
+    promise: Promise | None = None
     finished: bool = False
     hand: Ask | None = None
     """The batch that `next()` returned last. Setting it is the moment of delivery: one store, which no interrupt can
@@ -49,6 +75,11 @@ class Run:
         if self.hand is not None:
             self.deliver(self.hand)
             self.hand = None
+
+    def check_promise(self) -> None:
+        """One more batch is about to be handed out: is it one too many?"""
+        if self.promise is not None:
+            self.promise.check(self.delivered + len(self.beyond) + 1)
 
     def deliver(self, ask: Ask) -> None:
         if ask.batch - self.base >= self.delivered:
