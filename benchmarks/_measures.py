@@ -142,16 +142,9 @@ def bare_copies(*, data: str, batch_size: int, workers: int, seconds: float, **_
 
 def core_events(*, kind: str, workers: int, seconds: float) -> Figures:
     """Events per second through the pure core: those of one simulated run, told again to fresh states."""
-    from penstock.engine.core import new_state, on_event
     from penstock.engine.events import Kind
-    from penstock.sim.scenario import Scenario
-    from penstock.sim.world import World
+    from penstock.sim import Scenario, events_per_s, record, replay
 
-    class Recording(World):
-        def witness(self, event: Any, actions: list[Any]) -> None:
-            run.append((event, actions))
-
-    run: list[tuple[Any, list[Any]]] = []
     scenario = Scenario(
         seed=0,
         kind=Kind[kind],
@@ -161,17 +154,10 @@ def core_events(*, kind: str, workers: int, seconds: float) -> Figures:
         window=2 * workers,
         sample_s=0.001,
     )
-    config = Recording(scenario).run().agent.state.config
-    state = new_state(config)
-    _require(all(on_event(state, event) == actions for event, actions in run), "the replay went another way")
-    count, used_s = 0, 0.0
-    while used_s < seconds:
-        state, before_s = new_state(config), time.process_time()
-        for event, _ in run:
-            on_event(state, event)
-        used_s += time.process_time() - before_s
-        count += len(run)
-    return {"events_per_s": count / used_s, "events_per_batch": len(run) / scenario.batches}
+    config, run = record(scenario)
+    _require(replay(config, run) is None, "the replay went another way")
+    rate = events_per_s(config, run, seconds=seconds, clock=time.process_time)
+    return {"events_per_s": rate, "events_per_batch": len(run) / scenario.batches}
 
 
 def _copy_samples(me: int, dataset: Any, room: int, seconds: float, start: Any, counts: Any) -> None:

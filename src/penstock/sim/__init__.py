@@ -1,0 +1,26 @@
+"""The simulator: the engine's own core under a virtual clock, with fake workers and faults at any step.
+
+`simulate(scenario)` plays one run and raises `Violation` when a promise is broken; `draw(seed)` makes a scenario of all
+that can happen. `record` and `replay` tell the core again what it was told, `events_per_s` measures how fast it answers.
+"""
+
+from __future__ import annotations
+
+from penstock.sim.replay import Difference, replay
+from penstock.sim.scenario import Fault, Scenario, draw
+from penstock.sim.speed import events_per_s, record
+from penstock.sim.violation import Violation
+from penstock.sim.world import World, simulate
+
+__all__ = [
+    "Difference",
+    "Fault",
+    "Scenario",
+    "Violation",
+    "World",
+    "draw",
+    "events_per_s",
+    "record",
+    "replay",
+    "simulate",
+]

@@ -62,6 +62,14 @@ class World:
         self._judge_end()
         return self
 
+    def newest(self, count: int = 20) -> list[str]:
+        """What the core was told last, and what it answered."""
+        lines = []
+        for time_s, event, actions in list(self.history)[-count:]:
+            lines.append(f"{time_s:.4f} {event}")
+            lines += [f"    {action}" for action in actions]
+        return lines
+
     # ---- actors
 
     def enter(self, actor: Any) -> None:
@@ -199,7 +207,7 @@ class World:
                 raise Violation(f"{error!r} of {ask}")
             return
         if scenario.kind is Kind.STREAM:
-            self.streamed.append(eval_token(error))
+            self.streamed.append(token_of(error))
             return
         fates = [scenario.sample(ask.epoch, ask.batch, ordinal).fate for ordinal in range(ask.size)]
         bad = [ordinal for ordinal, fate in enumerate(fates) if fate != "fine"]
@@ -207,7 +215,7 @@ class World:
             empty = not ask.size or len(bad) == ask.size
             if not empty and scenario.collate_fate(ask.epoch, ask.batch) != "fails":
                 raise Violation(f"{error!r} of {ask}, which is fine")
-        elif eval_token(error) != (ask.epoch, ask.batch, bad[0]):
+        elif token_of(error) != (ask.epoch, ask.batch, bad[0]):
             raise Violation(f"{error!r} of {ask}, whose first bad sample is {bad[0]}")
 
     def _drain(self) -> None:
@@ -233,7 +241,17 @@ class World:
             raise Violation(f"{left} bytes, {list(state.batches)}, {state.waiting} are left")
 
 
-def eval_token(error: bytes) -> tuple[int, ...]:
+def simulate(scenario: Scenario, *, audits: bool = False) -> World:
+    """Play a scenario to its end; a violation says what had happened before it."""
+    world = World(scenario, audits=audits)
+    try:
+        return world.run()
+    except Violation as violation:
+        violation.add_note(f"{scenario}\n" + "\n".join(world.newest()))
+        raise
+
+
+def token_of(error: bytes) -> tuple[int, ...]:
     return tuple(int(part) for part in error.decode().strip("()").split(","))
 
 

@@ -1,0 +1,27 @@
+"""A recorded run told to a new core: the same events must lead to the same actions, or a decision hangs on something else."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.engine.core import CoreConfig, new_state, on_event
+from penstock.engine.events import Action, Event
+
+
+class Difference(NamedTuple):
+    """The first step at which the core did not do again what it had done."""
+
+    step: int
+    event: Event
+    recorded: list[Action]
+    replayed: list[Action]
+
+
+def replay(config: CoreConfig, steps: list[tuple[Event, list[Action]]]) -> Difference | None:
+    """Tell the events to a new core; None when it answers each as it did then."""
+    state = new_state(config)
+    for step, (event, recorded) in enumerate(steps):
+        replayed = on_event(state, event)
+        if replayed != recorded:
+            return Difference(step, event, recorded, replayed)
+    return None
