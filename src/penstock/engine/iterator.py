@@ -176,6 +176,9 @@ class EngineIterator:
         except Exception:
             self._handed = seq  # the user's sampler failed; as in torch, the batch in hand is gone with it
             raise
+        if self._session is not None:
+            self._inbox.extend(self._session.arrived())
+            self._read()
         self._counters.delivered(began, time.monotonic(), 0 if error else ask.size, len(self._ready) - 1)
         return seq, ask, Outcome(batch, error)
 
@@ -232,8 +235,7 @@ class EngineIterator:
                 return None
             if self._session is None:
                 return None
-            while self._inbox:
-                self._on_frame(*self._inbox.popleft())
+            self._read()
             if self._ready or self._ended:
                 continue
             if self._starved:
@@ -249,6 +251,10 @@ class EngineIterator:
             if not frames and deadline is not None and time.monotonic() >= deadline:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
             self._inbox.extend(frames)
+
+    def _read(self) -> None:
+        while self._inbox:
+            self._on_frame(*self._inbox.popleft())
 
     def _on_frame(self, kind: int, payload: bytes) -> None:
         assert self._session is not None
@@ -301,10 +307,13 @@ class EngineIterator:
     # ---- life
 
     def _start(self) -> None:
-        session = self._session = Session(self._stream.resumed(self._blueprint))
-        self._counters.attach(session.live)
-        self._closer = weakref.finalize(self, session.close)
+        Session(self._stream.resumed(self._blueprint), self._own)
         self._broken = False
+
+    def _own(self, session: Session) -> None:
+        self._session = session
+        self._closer = weakref.finalize(self, session.close)
+        self._counters.attach(session.live)
 
     def _restart(self, how: str) -> None:
         """A new agent, asked for everything that has not been delivered."""

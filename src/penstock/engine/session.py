@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,8 @@ class Blueprint:
 class Session:
     """One agent's life. A new agent gets a new session, with an arena of its own."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(self, blueprint: Blueprint, owned_by: Callable[[Session], None]) -> None:
+        """`owned_by` is told before we return, so that at no moment there is an agent that nobody will end."""
         self._owner = os.getpid()
         self._closed = self._reaped = False
         self._pins: Pins | None = None
@@ -58,6 +60,7 @@ class Session:
         try:
             self.leases = Leases(self.arena, blueprint.limit_bytes)
             self._start(blueprint)
+            owned_by(self)
         except BaseException:
             self.close()
             raise
@@ -111,6 +114,10 @@ class Session:
                 raise AgentGone
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 return []
+
+    def arrived(self) -> list[tuple[int, bytes]]:
+        """Frames that are there already, if any; the agent's end is left for `receive` to find."""
+        return self._without_worker_business(self.channel.receive(wait=False) or [])
 
     def _without_worker_business(self, frames: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Where we are the workers' parent, see to their starts and ends; the rest is for the iterator."""
