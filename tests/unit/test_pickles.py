@@ -56,11 +56,15 @@ def there_and_back(obj: object) -> Any:
     return memory.get(640)
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
 def assert_same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     if isinstance(one, torch.Tensor):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        assert one.reshape(-1).view(torch.uint8).equal(other.reshape(-1).view(torch.uint8))
+        assert bytes_of(one).equal(bytes_of(other))
     elif isinstance(one, np.ndarray):
         assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     elif isinstance(one, Record):
