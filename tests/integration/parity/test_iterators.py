@@ -209,13 +209,32 @@ def test_a_worker_is_a_daemonic_child_with_one_thread_for_torch() -> None:
     assert_same(lambda L: drain(L(Made(4, surroundings), 1, num_workers=2, collate_fn=keep)))
 
 
+class Patient(Scaled):
+    """Prepares nothing before every worker has left its note, so that no worker can be too late for a short epoch."""
+
+    def __init__(self, size: int, folder: Path) -> None:
+        super().__init__(size)
+        self.folder, self.starts = folder, 0
+
+    def __getitem__(self, key: int) -> torch.Tensor:
+        info = get_worker_info()
+        notes = [self.folder / f"worker-{number}" for number in range(info.num_workers if info else 0)]
+        deadline = time.monotonic() + 20
+        while not all(note.exists() and note.read_text().count("\n") >= self.starts for note in notes):
+            assert time.monotonic() < deadline, "a worker was never started"
+            time.sleep(0.002)
+        return super().__getitem__(key)
+
+
 @pytest.mark.parametrize("workers", WORKERS)
 def test_worker_init_fn_runs_once_in_every_worker_with_its_number(workers: str, tmp_path: Path) -> None:
     def case(loader_class: Loader) -> object:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
-        loader = loader_class(Scaled(40), 2, **WORKERS[workers], worker_init_fn=LeaveANote(folder))
+        dataset = Patient(12, folder)
+        loader = loader_class(dataset, 2, **WORKERS[workers], worker_init_fn=LeaveANote(folder))
         for _ in range(2):
+            dataset.starts += 1
             drain(loader)
         return {note.name: note.read_text() for note in sorted(folder.iterdir())}
 
