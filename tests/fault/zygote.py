@@ -9,6 +9,8 @@ are modules to import beforehand. Run as a script; nothing here is imported by t
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import importlib
 import json
 import os
@@ -17,6 +19,8 @@ import socket
 import sys
 import time
 from typing import Any
+
+PR_SET_PDEATHSIG = 1
 
 
 def serve(sock: socket.socket) -> dict[str, Any] | None:
@@ -52,6 +56,9 @@ def wait(pid: int, timeout_s: float) -> int | None:
 
 
 def become_program(request: dict[str, Any], out: int, err: int) -> None:
+    ctypes.CDLL(None).prctl(
+        PR_SET_PDEATHSIG, signal.SIGKILL
+    )  # should the tests be killed, programs must not live on
     os.setsid()
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -67,6 +74,8 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         channel.send(b"ready")
         program = serve(channel)
