@@ -20,6 +20,7 @@ import json
 import shlex
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,8 +176,8 @@ def main(argv: list[str] | None = None) -> int:
     print(f"ours = DataLoader of {options.subject}, torch = DataLoader of torch.utils.data")
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     print(_sharing(results.others_cpu_share))
-    for failure in results.failures:
-        print(f"FAILED {failure}")
+    for failure, times in Counter(results.failures).items():
+        print(f"FAILED {times} of {repeats} times: {failure}")
     if options.json:
         facts = {"command": command, "repeats": repeats, "subject": options.subject, "machine": machine}
         Path(options.json).write_text(json.dumps(as_json(chosen, results, **facts), indent=1) + "\n")
