@@ -95,10 +95,10 @@ class Fails(Dataset[int]):
 
     def __getitem__(self, key: int) -> int:
         if key in self.keys:
-            self.fail_in_a_helper(key)
+            self.fail_further_down(key)
         return key
 
-    def fail_in_a_helper(self, key: int) -> None:
+    def fail_further_down(self, key: int) -> None:
         raise self.error(key)
 
 

@@ -160,7 +160,7 @@ def raising(change: Callable[[Exception], Exception]) -> Loader:
     [
         lambda exc: RuntimeError(*exc.args),
         lambda exc: ValueError("something went wrong"),
-        lambda exc: ValueError(str(exc).replace("fail_in_a_helper", "somewhere").replace("too bad", "bad")),
+        lambda exc: ValueError(str(exc).replace("fail_further_down", "somewhere").replace("too bad", "bad")),
     ],
 )
 def test_an_exception_of_another_type_message_or_traceback_is_caught(
