@@ -69,10 +69,12 @@ def next_task(state: State, lane: Lane, due: list[int], out: list[Action]) -> Ta
     """The most urgent work this worker can do."""
     for seq in due:
         batch = state.batches[seq]
-        if batch.awaits_collate:
-            parts = tuple(batch.parts[start].offset for start in sorted(batch.parts))
-            return Task(new_id(state), seq, Kind.COLLATE, 0, batch.size, parts=parts)
-        if not batch.todo or (batch.kind is Kind.STREAM and batch.lane != lane.worker):
+        if not batch.todo:
+            if batch.kind is Kind.PARTS and batch.awaits_collate:
+                parts = tuple(batch.parts[start].offset for start in sorted(batch.parts))
+                return Task(new_id(state), seq, Kind.COLLATE, 0, batch.size, parts=parts)
+            continue
+        if batch.kind is Kind.STREAM and batch.lane != lane.worker:
             continue
         if batch.kind in (Kind.WHOLE, Kind.STREAM):
             batch.todo.clear()
