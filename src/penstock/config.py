@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from operator import index
 
 from penstock.errors import ConfigError
 
@@ -21,15 +22,27 @@ UNITS = {
 ON_ERROR = ("raise", "skip", "replace")
 
 
+def whole(value: object, name: str, *, least: int | None = None, word: str = "") -> int:
+    """A whole number of any integer type, as a plain one; `word` says what else would have been fine."""
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise ConfigError(f"{name} must be a whole number{bound}{word}, got {value!r}")
+    return number
+
+
 def parse_bytes(value: int | str, name: str) -> int:
     """A number of bytes, as such or as text: `"8GiB"`, `"512MB"`."""
-    if isinstance(value, int):
-        size = value
-    else:
+    if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", value.upper())
         if match is None or match[2] not in UNITS:
             raise ConfigError(f"{name} must be a number of bytes such as '8GiB' or '512MB', got {value!r}")
         size = int(float(match[1]) * UNITS[match[2]])
+    else:
+        size = whole(value, name, word=" of bytes, or a text such as '8GiB'")
     if size <= 0:
         raise ConfigError(f"{name} must be above 0, got {value!r}")
     return size
@@ -67,27 +80,21 @@ class Options:
         worker_memory: int | str | None,
         slab_bytes: int | str,
     ) -> Options:
-        if isinstance(task_size, str) and task_size != "auto":
-            raise ConfigError(f"task_size must be a positive number or 'auto', got {task_size!r}")
-        if not isinstance(task_size, str) and task_size < 1:
-            raise ConfigError(f"task_size must be a positive number or 'auto', got {task_size!r}")
-        if prefetch_batches is not None and prefetch_batches < 1:
-            raise ConfigError(f"prefetch_batches must be at least 1, got {prefetch_batches}")
         if hang_timeout is not None and hang_timeout <= 0:
             raise ConfigError(
                 f"hang_timeout must be above 0 seconds, or None to warn only, got {hang_timeout}"
             )
         if on_error not in ON_ERROR:
             raise ConfigError(f"on_error must be one of {', '.join(ON_ERROR)}, got {on_error!r}")
-        if max_skipped < 0:
-            raise ConfigError(f"max_skipped must be at least 0, got {max_skipped}")
         return cls(
-            seed=seed,
-            task_size=0 if isinstance(task_size, str) else task_size,
-            prefetch_batches=prefetch_batches,
+            seed=None if seed is None else whole(seed, "seed", word=" or None"),
+            task_size=0 if task_size == "auto" else whole(task_size, "task_size", least=1, word=" or 'auto'"),
+            prefetch_batches=None
+            if prefetch_batches is None
+            else whole(prefetch_batches, "prefetch_batches", least=1, word=" or None"),
             hang_s=hang_timeout or 0.0,
             on_error=on_error,
-            max_skipped=max_skipped,
+            max_skipped=whole(max_skipped, "max_skipped", least=0),
             worker_memory=0 if worker_memory is None else parse_bytes(worker_memory, "worker_memory"),
             slab_bytes=0 if slab_bytes == "auto" else parse_bytes(slab_bytes, "slab_bytes"),
         )

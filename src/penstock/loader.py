@@ -156,7 +156,7 @@ class DataLoader(TorchDataLoader[T_co]):
             world=world,
             batch_size=self.batch_size or 1,
         )
-        self._epochs = Epochs(source, seed)
+        self._epochs = Epochs(source, self._options.seed)
         if isinstance(self.sampler, ShardSampler):
             self.sampler.plan_of = self._epochs.plan
             self.sampler.on_set_epoch = self._epochs.set_epoch

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 9
 """What a worker answers with the stacks of its threads, even while C code holds its interpreter lock."""
 
@@ -15,7 +16,7 @@ DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 9
 def own_cgroup(controller: str) -> list[Path]:
     """Folders of this process's cgroup and its ancestors, innermost first; v2, or v1's `controller`."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = OWN_CGROUP.read_text().splitlines()
     except OSError:
         return []
     for line in lines:

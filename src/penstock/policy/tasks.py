@@ -16,8 +16,7 @@ def task_size(*, sample_s: float | None, batch: int, workers: int) -> int:
     share = -(-batch // max(1, workers))
     if sample_s is None:
         return max(1, min(FIRST_TASK, share))
-    wanted = share if sample_s <= 0 else min(share, round(TASK_S / sample_s))
-    return max(1, wanted)
+    return max(1, min(share, round(TASK_S / max(sample_s, 1e-9))))
 
 
 def queue_depth(*, task_s: float | None) -> int:
