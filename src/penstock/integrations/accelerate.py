@@ -1,0 +1,133 @@
+"""Accelerate: the loaders it builds from ours run on our engine.
+
+`Accelerator.prepare()` and `skip_first_batches()` do not keep a loader: they read torch's parameters off its attributes and build
+torch's class from them. All that happens in one module, `accelerate.data_loader`, through three of its names, and `enable()`
+replaces these:
+
+- `_PYTORCH_DATALOADER_KWARGS`, the attributes that are carried over: ours are added, under one name;
+- `DataLoader`, what is built: ours, where these keywords arrive, torch's otherwise;
+- `DataLoaderShard`, what is handed out: a subclass that tells our loader the epoch, is saved with `save_state()`, and turns
+  skipped batches into a resume, so that samples are augmented as in the run that was not interrupted.
+
+How the data is divided among processes, padded and placed on the device stays Accelerate's business.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from penstock.engine.progress import fresh_state
+from penstock.engine.shard import shared_seed
+from penstock.engine.trainers import CARRIED, KEYWORDS
+from penstock.errors import ConfigError, MissingExtra
+from penstock.loader import DataLoader
+
+try:
+    from accelerate import PartialState  # type: ignore[import-untyped]
+    from accelerate import data_loader as theirs
+except ImportError as exc:
+    raise MissingExtra(
+        "this integration needs Accelerate 1.2 or later: pip install 'penstock[accelerate]'"
+    ) from exc
+
+PATCHED = ("DataLoader", "DataLoaderShard", "_PYTORCH_DATALOADER_KWARGS")
+
+
+def enable() -> None:
+    """From now on, what Accelerate builds from a penstock loader is one again. Other loaders stay as they are."""
+    install(None)
+
+
+def install(keywords: dict[str, Any] | None) -> None:
+    """Replace Accelerate's names; loaders that are not ours become ours with these keywords, if any are given."""
+    missing = [name for name in PATCHED if not hasattr(theirs, name)]
+    if missing:
+        raise ConfigError(
+            f"this Accelerate builds its loaders in a way penstock does not know (no {', '.join(missing)} in "
+            f"accelerate.data_loader): use a version that the documentation lists"
+        )
+    theirs._PYTORCH_DATALOADER_KWARGS[CARRIED] = keywords
+    theirs.DataLoader = build
+    theirs.DataLoaderShard = Shard
+
+
+def build(dataset: Any, **kwargs: Any) -> Any:
+    """What Accelerate calls for each loader it makes: ours where our keywords were carried along."""
+    keywords = kwargs.pop(CARRIED, None)
+    if keywords is None:
+        return TorchDataLoader(dataset, **kwargs)
+    if keywords["shard"] is not None:
+        raise ConfigError(
+            "shard together with Accelerate would shard twice: its prepare() divides the data by itself"
+        )
+    if keywords["device"] is not None:
+        keywords = {**keywords, "device": PartialState().device}
+    if keywords["seed"] is None:
+        keywords = {**keywords, "seed": program_seed()}
+    return DataLoader(dataset, **(kwargs | keywords))
+
+
+def program_seed() -> int:
+    """The seed that the program has set, so that a resumed run finds it again; the same on all processes."""
+    seed = torch.initial_seed() % 2**63
+    return shared_seed(seed) if dist.is_available() and dist.is_initialized() else seed
+
+
+class Shard(theirs.DataLoaderShard):  # type: ignore[misc]
+    """Accelerate's loader of one process, around ours."""
+
+    def __init__(self, dataset: Any, **kwargs: Any) -> None:
+        self.passed = 0
+        ours = kwargs.get(CARRIED) is not None
+        if ours:
+            kwargs["use_stateful_dataloader"] = (
+                False  # it would build torchdata's loader; ours is stateful by itself
+            )
+            skipping = kwargs.get("batch_sampler")
+            if isinstance(skipping, theirs.SkipBatchSampler):
+                self.passed, kwargs["batch_sampler"] = skipping.skip_batches, skipping.batch_sampler
+        else:
+            kwargs.pop(CARRIED, None)
+        super().__init__(dataset, **kwargs)
+        if ours:
+            self.use_stateful_dataloader = True
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        loader = self.base_dataloader
+        if not isinstance(loader, DataLoader):
+            return
+        loader.set_epoch(epoch)
+        if self.passed:
+            start = fresh_state("sampled", None, epoch) | {"batches": self.passed}
+            loader.load_state_dict(start)
+
+    def __len__(self) -> int:
+        return len(self.base_dataloader) - self.passed
+
+    def _update_state_dict(self) -> None:
+        super()._update_state_dict()
+        sampler = self.get_sampler()
+        if self.use_stateful_dataloader and isinstance(sampler, theirs.SeedableRandomSampler):
+            self.dl_state_dict["sampler_seed"] = sampler.initial_seed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        if not isinstance(self.base_dataloader, DataLoader):
+            return
+        self.dl_state_dict, self.iteration = state_dict, state_dict["epoch"]
+        sampler = self.get_sampler()
+        if "sampler_seed" in state_dict and isinstance(sampler, theirs.SeedableRandomSampler):
+            sampler.initial_seed = state_dict["sampler_seed"]
+
+
+def checked(keywords: dict[str, Any]) -> dict[str, Any]:
+    """All our keywords: those given, the others at their defaults."""
+    unknown = ", ".join(sorted(set(keywords) - set(KEYWORDS)))
+    if unknown:
+        raise ConfigError(f"{unknown}: not a keyword of penstock's DataLoader that torch's does not have")
+    return DataLoader(range(1), **keywords).penstock_keywords

@@ -1,0 +1,64 @@
+"""Under Accelerate one line keeps engine, keywords and exact resume; without it, `prepare()` warns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .ranks import Facts, check_epochs, run_ranks
+from .samples import KEYWORDS, SAMPLES
+
+pytest.importorskip("accelerate")
+
+
+def test_accelerate_keeps_our_engine_and_keywords_and_resumes_exactly(tmp_path: Path) -> None:
+    ranks = run_ranks("accelerate_script.py", tmp_path)
+    for sampler in ("generator", "seedable"):
+        check_epochs([rank[sampler]["whole"] for rank in ranks], samples=SAMPLES)
+        for rank in ranks:
+            our_engine_delivered_every_batch(rank[sampler])
+            our_keywords_survived(rank[sampler])
+            for step in (1, 4, 6):
+                load_state_gives_the_rest_of_the_whole_run(rank[sampler], step)
+    for rank in ranks:
+        skipping_gives_the_rest_of_the_epoch(rank)
+        without_the_line_prepare_warns(rank)
+        with_the_line_nothing_warns_and_torchs_loaders_stay_torchs(rank)
+
+
+def our_engine_delivered_every_batch(facts: Facts) -> None:
+    loader = facts["loader"]
+    assert (loader["engine"], loader["batches"]) == ("workers", len(facts["whole"]))
+    assert loader["worker_busy_s"] > 0
+
+
+def our_keywords_survived(facts: Facts) -> None:
+    loader = facts["loader"]
+    assert (loader["keywords"], loader["seed"], loader["num_workers"]) == (KEYWORDS, 5, 2)
+
+
+def load_state_gives_the_rest_of_the_whole_run(facts: Facts, step: int) -> None:
+    """Accelerate has fetched a batch more than it has handed out when the state is saved."""
+    rest, loader = facts["rests"][str(step)]
+    assert rest == facts["whole"][step:], step
+    assert (loader["engine"], loader["batches"]) == ("workers", len(rest)), step
+
+
+def skipping_gives_the_rest_of_the_epoch(rank: Facts) -> None:
+    """What is skipped is not prepared, and the rest is augmented as in the whole epoch."""
+    rest, loader, length = rank["skipping"]
+    assert rest == rank["seedable"]["whole"][3:4]
+    assert (loader["engine"], loader["batches"], length) == ("workers", 1, 1)
+    assert loader["keywords"] == KEYWORDS
+
+
+def without_the_line_prepare_warns(rank: Facts) -> None:
+    assert rank["without"]["built"].startswith("torch.")
+    (warning,) = rank["without"]["warnings"]
+    assert "penstock.integrations.accelerate.enable()" in warning
+
+
+def with_the_line_nothing_warns_and_torchs_loaders_stay_torchs(rank: Facts) -> None:
+    assert rank["warnings"] == []
+    assert rank["plain"].startswith("torch.")
