@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import default_collate
 
 from penstock.lanes.pickles import is_plain
+from penstock.lanes.torch_private import private_collate
 from penstock.store.extents import lane_offsets
 
 TEXT_MIN = 256
@@ -74,7 +75,8 @@ def walk(node: Leaf | Node) -> Iterator[Leaf]:
 def describe(sample: Any) -> Layout | None:
     """The layout of a batch of such samples, or None where torch's own collate must do it."""
     try:
-        batch = default_collate([sample])
+        with private_collate():
+            batch = default_collate([sample])
     except Exception:  # noqa: BLE001 - torch will say the same when it collates the whole batch
         return None
     root = describe_node(sample, batch)

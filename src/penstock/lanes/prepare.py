@@ -15,6 +15,7 @@ from torch.utils.data import Subset, default_collate
 
 from penstock.errors import SampleError
 from penstock.lanes.seeding import seed_all
+from penstock.lanes.torch_private import private_collate
 from penstock.plan.seeds import SeedStream, op_seed
 
 REPLACEMENTS = 8
@@ -173,8 +174,10 @@ class Preparer:
 
     def collate(self, where: Where, samples: Any) -> Any:
         """The user's collate function over the whole ordered batch."""
-        if self.recipe.collate_fn is not default_collate:
-            seed_all(self.stream(where.epoch).batch(where.first))
+        if self.recipe.collate_fn is default_collate:
+            with private_collate():
+                return default_collate(samples)
+        seed_all(self.stream(where.epoch).batch(where.first))
         return self.recipe.collate_fn(samples)
 
     def whole(self, where: Where, keys: list[Any]) -> Any:

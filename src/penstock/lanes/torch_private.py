@@ -6,18 +6,31 @@ does, or to re-raise a user's exception by torch's rules (same type where its co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils
 from torch.utils.data._utils.worker import WorkerInfo
 
-__all__ = ["ExceptionWrapper", "enter_worker", "numpy_worker_seed", "wrap_exception"]
+__all__ = ["ExceptionWrapper", "enter_worker", "numpy_worker_seed", "private_collate", "wrap_exception"]
 
 
 def enter_worker(worker: int, workers: int, seed: int, dataset: Any) -> None:
     """Make `get_worker_info()` answer as in torch's worker."""
     _utils.worker._worker_info = WorkerInfo(id=worker, num_workers=workers, seed=seed, dataset=dataset)
+
+
+@contextmanager
+def private_collate() -> Iterator[None]:
+    """Have torch's collate use ordinary memory. Where it finds itself in a worker it takes shared memory of its own, out of
+    a /dev/shm that may be tiny; our results are copied into the arena anyway."""
+    held, _utils.worker._worker_info = _utils.worker._worker_info, None
+    try:
+        yield
+    finally:
+        _utils.worker._worker_info = held
 
 
 def numpy_worker_seed(base_seed: int, worker: int) -> Any:
