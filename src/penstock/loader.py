@@ -368,8 +368,9 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _begin(self) -> tuple[Run, Iterator[Ask]]:
         run = self._epochs.new_run()
-        if self._IterableDataset_len_called is not None:
-            run.promise = Promise(self._IterableDataset_len_called, self.dataset, self.num_workers)
+        said: int | None = getattr(self, "_IterableDataset_len_called", None)
+        if said is not None:
+            run.promise = Promise(said, self.dataset, self.num_workers)
         return run, self._epochs.asks(run, self.generator, into_next=self._prefetches_next)
 
     def set_epoch(self, epoch: int) -> None:
