@@ -1,0 +1,132 @@
+"""Who gets memory, who gives way, and when it is an error that there is none."""
+
+from __future__ import annotations
+
+from penstock.engine import events as ev
+from penstock.engine.core import State, on_event
+from penstock.engine.events import Kind, Trouble
+from tests.unit.core_steps import PAGE, done, laid_out, lost, of, only, running, started, tasks, tell
+
+
+def taken(state: State, pages: int) -> int:
+    """The user holds this much: batch 1 is delivered and not released."""
+    assign = only(ev.Assign, tell(state, ev.Feed(1, 4 * pages)))
+    actions = tell(state, ev.Prepared(assign.worker, assign.task.id, pages * PAGE), done(assign))
+    return only(ev.Deliver, actions).offset
+
+
+def test_memory_is_asked_for_in_steps_as_it_is_needed() -> None:
+    state = started(Kind.WHOLE, workers=1, pages=3)
+    assign = only(ev.Assign, tell(state, ev.Feed(0, 2)))
+    assert on_event(state, ev.Prepared(0, assign.task.id, 5000)) == [ev.Grow(2 * PAGE)]
+
+
+def test_free_memory_at_the_end_counts_when_the_arena_grows() -> None:
+    state = started(Kind.WHOLE, workers=1, pages=3)
+    taken(state, 2)
+    tell(state, ev.Released(1))
+    assign = only(ev.Assign, tell(state, ev.Feed(2, 2)))
+    assert on_event(state, ev.Prepared(0, assign.task.id, 3 * PAGE)) == [ev.Grow(3 * PAGE)]
+
+
+def test_when_the_machine_refuses_memory_the_arena_makes_do_with_what_it_has() -> None:
+    state = started(Kind.WHOLE, workers=1, pages=100)
+    taken(state, 2)
+    assign = only(ev.Assign, tell(state, ev.Feed(2, 2)))
+    on_event(state, ev.Prepared(0, assign.task.id, PAGE))
+    assert on_event(state, ev.GrowDenied("no space left")) == [ev.Starved(2, PAGE)]
+
+
+def test_a_cancelled_tasks_memory_has_no_new_owner_before_the_task_is_gone() -> None:
+    state = laid_out(workers=1, pages=1)
+    old = only(ev.Assign, tell(state, ev.Feed(1, 4)))
+    assert of(ev.Assign, tell(state, ev.Abort(), ev.Feed(2, 4))) == []
+    assert only(ev.Assign, tell(state, ev.Dropped(0, old.task.id))).task.offset == old.task.offset
+
+
+def overtaken() -> tuple[State, ev.Assign]:
+    """Batches 1 and 2 are ready and fill the arena; batch 0, which is due, is not."""
+    state = started(Kind.WHOLE, workers=3, pages=2)
+    due, *later = of(ev.Assign, tell(state, *(ev.Feed(seq, 2) for seq in range(3))))
+    for one in later:
+        tell(state, ev.Prepared(one.worker, one.task.id, 100), done(one))
+    return state, due
+
+
+def test_the_latest_batch_gives_way_to_the_due_one() -> None:
+    state, due = overtaken()
+    assert only(ev.Place, tell(state, ev.Prepared(due.worker, due.task.id, 100))).task == due.task.id
+    assert [len(state.batches[seq].slabs()) for seq in (0, 1, 2)] == [1, 1, 0]
+
+
+def test_what_gave_way_is_prepared_again() -> None:
+    state, due = overtaken()
+    actions = tell(state, ev.Prepared(due.worker, due.task.id, 100))
+    assert [seq for _, seq, _, _ in tasks(actions)] == [2]
+
+
+def test_while_the_due_batch_is_short_no_later_one_takes_what_comes_free() -> None:
+    state = started(Kind.WHOLE, workers=2, pages=2)
+    taken(state, 1)
+    due, later = of(ev.Assign, tell(state, ev.Feed(2, 2), ev.Feed(3, 2)))
+    tell(state, ev.Prepared(due.worker, due.task.id, 2 * PAGE))
+    assert of(ev.Place, tell(state, ev.Prepared(later.worker, later.task.id, 1))) == []
+    assert only(ev.Place, tell(state, ev.Released(1))).task == due.task.id
+
+
+def test_the_consumer_is_asked_once_when_nothing_else_can_give_way() -> None:
+    state = started(Kind.WHOLE, workers=1, pages=1)
+    taken(state, 1)
+    assign = only(ev.Assign, tell(state, ev.Feed(2, 2)))
+    actions = tell(state, ev.Prepared(0, assign.task.id, 100), ev.Tick(1.0, (0,)), ev.Tick(2.0, (0,)))
+    assert actions == [ev.Starved(2, 100)]
+
+
+def test_a_batch_that_fits_beside_nothing_the_consumer_can_give_is_an_error() -> None:
+    state = started(Kind.WHOLE, workers=1, pages=1)
+    taken(state, 1)
+    assign = only(ev.Assign, tell(state, ev.Feed(2, 2)))
+    tell(state, ev.Prepared(0, assign.task.id, 100))
+    error = only(ev.DeliverError, tell(state, ev.Stuck(2, 100))).error
+    assert error == Trouble("memory", need_bytes=100, limit_bytes=PAGE)
+
+
+def test_an_answer_that_comes_when_the_memory_is_there_already_is_no_error() -> None:
+    state = started(Kind.WHOLE, workers=1, pages=1)
+    taken(state, 1)
+    assign = only(ev.Assign, tell(state, ev.Feed(2, 2)))
+    tell(state, ev.Prepared(0, assign.task.id, 100))
+    assert only(ev.Place, tell(state, ev.Released(1))).task == assign.task.id
+    assert tell(state, ev.Stuck(2, 100)) == []
+
+
+def test_a_worker_whose_results_all_wait_for_memory_works_on_the_due_batch() -> None:
+    state = started(Kind.PARTS, workers=1, pages=1, task_size=4)
+    state.sample_s = 0.001
+    part, ahead = of(ev.Assign, tell(state, ev.Feed(0, 4), ev.Feed(1, 4)))
+    tell(state, ev.Prepared(0, part.task.id, 100), ev.Prepared(0, ahead.task.id, 100))
+    assert only(ev.Assign, tell(state, done(part, took_s=100.0))).task.kind is Kind.COLLATE
+
+
+def test_results_are_placed_in_the_order_their_batches_are_due() -> None:
+    state = started(Kind.WHOLE, workers=2, pages=1)
+    taken(state, 1)
+    first, second = of(ev.Assign, tell(state, ev.Feed(2, 2), ev.Feed(3, 2)))
+    tell(
+        state, ev.Prepared(second.worker, second.task.id, 100), ev.Prepared(first.worker, first.task.id, 100)
+    )
+    assert only(ev.Place, tell(state, ev.Released(1))).task == first.task.id
+
+
+def test_a_lost_worker_gives_back_memory_that_only_its_result_would_have_filled() -> None:
+    state = started(Kind.WHOLE, workers=1)
+    assign = only(ev.Assign, tell(state, ev.Feed(0, 2)))
+    tell(state, ev.Prepared(0, assign.task.id, 100), lost(assign))
+    assert state.memory.used == 0
+
+
+def test_a_lost_worker_leaves_the_slab_that_others_write_too() -> None:
+    state = laid_out(workers=2)
+    first, second = of(ev.Assign, tell(state, ev.Feed(1, 4)))
+    tell(state, lost(first), ev.WorkerUp(first.worker, 1.0))
+    assert {task.offset for task in running(state)} == {second.task.offset}
