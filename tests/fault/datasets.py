@@ -89,6 +89,13 @@ def leak(dataset: Any) -> None:
     dataset.__dict__.setdefault("kept", []).append(bytearray(os.urandom(1 << 10) * (20 << 10)))
 
 
+def hoard() -> None:
+    """Touch ever more memory, until someone objects."""
+    kept = []
+    for _ in range(256):
+        kept.append(bytearray(b"x" * (4 << 20)))
+
+
 HARMS: dict[str, Callable[[Any], Any]] = {
     "SIGKILL": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "SIGTERM": lambda _: os.kill(os.getpid(), signal.SIGTERM),
@@ -101,7 +108,21 @@ HARMS: dict[str, Callable[[Any], Any]] = {
     "spin": lambda _: spin_with_the_interpreter_lock(),
     "raise": lambda dataset: (_ for _ in ()).throw(ValueError(f"sample {dataset.at} is broken")),
     "leak": leak,
+    "hoard": lambda _: hoard(),
 }
+
+
+class Large(Dataset[torch.Tensor]):
+    """Sample i is `nbytes` times i, modulo 251."""
+
+    def __init__(self, length: int, nbytes: int) -> None:
+        self.length, self.nbytes = length, nbytes
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((self.nbytes,), index % 251, dtype=torch.uint8)
 
 
 class Stream(IterableDataset[torch.Tensor]):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 from penstock import DataLoader
-from tests.fault.datasets import Drawn, Harmful, Stream
+from tests.fault.confinement import deny, shrink_shm
+from tests.fault.datasets import Drawn, Harmful, Large, Stream
 
 
 def say(*words: object) -> None:
@@ -17,12 +20,23 @@ def say(*words: object) -> None:
 
 
 def make(
-    dataset: str = "map", *, length: int = 64, pause_s: float = 0.0, folder: str = "", **options: Any
+    dataset: str = "map",
+    *,
+    length: int = 64,
+    pause_s: float = 0.0,
+    folder: str = "",
+    sample_bytes: int = 0,
+    as_list: bool = False,
+    **options: Any,
 ) -> DataLoader[Any]:
+    if as_list:
+        options["collate_fn"] = list
     if dataset == "map":
         return DataLoader(Drawn(length, pause_s), **options)
     if dataset == "iterable":
         return DataLoader(Stream(length, pause_s), **options)
+    if dataset == "large":
+        return DataLoader(Large(length, sample_bytes), **options)
     return DataLoader(Harmful(dataset, 9, folder, times=99, length=length, pause_s=pause_s), **options)
 
 
@@ -120,3 +134,37 @@ def commit(notes: Any, state: Path, entry: str, saved: str) -> None:
     fresh = state.with_suffix(".new")
     fresh.write_text(saved)
     fresh.rename(state)
+
+
+def outcome(**options: Any) -> None:
+    """One epoch: the number of its batches, or the error it came to."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        loader = make(**options)
+        say("batches", sum(1 for _ in loader))
+    except Exception as exc:
+        say("error", type(exc).__name__, json.dumps(str(exc)))
+
+
+def in_cgroup(folder: str, cgroup: str, **options: Any) -> None:
+    Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
+    outcome(dataset="hoard", folder=folder, **options)
+
+
+def with_little_shm(size_bytes: int, **options: Any) -> None:
+    try:
+        shrink_shm(size_bytes)
+        deny("memfd_create")
+    except OSError as exc:
+        say("skip", exc)
+        return
+    outcome(**options)
+
+
+def denied(calls: list[str], then: str, **options: Any) -> None:
+    try:
+        deny(*calls)
+    except OSError as exc:
+        say("skip", exc)
+        return
+    globals()[then](**options)

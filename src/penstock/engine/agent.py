@@ -168,7 +168,10 @@ class Agent:
             if not self.state.memory.used:
                 need = end - self.state.memory.end
                 trouble = Trouble(
-                    "memory", cause=str(exc), need_bytes=need, limit_bytes=self.state.memory.end
+                    "memory",
+                    cause=str(exc),
+                    need_bytes=need,
+                    limit_bytes=self.state.memory.end - self.config.core.base,
                 )
                 self.happen(ev.InitFailed(-1, trouble))
             self.happen(ev.GrowDenied(str(exc)))

@@ -22,6 +22,7 @@ from penstock.lanes import wire
 from penstock.lanes.wire import Channel, Msg
 from penstock.lanes.worker import WorkerSpec
 from penstock.measure.counters import Live
+from penstock.measure.host import say_once
 from penstock.store.arena import Arena, Board
 
 CLOSE_S = 2.0
@@ -74,6 +75,10 @@ class Session:
             self.spawned = SpawnedWorkers(blueprint.spec, self.arena, blueprint.context, adoptions)
         self.channel = Channel(sock)
         self._pidfd = open_pidfd(self.pid)
+        if self._pidfd < 0:
+            say_once(
+                "pidfd_open is denied: the end of a process is noticed by its socket, and waited for by asking"
+            )
         self._poll.register(sock, select.POLLIN)
         if self._pidfd >= 0:
             self._poll.register(self._pidfd, select.POLLIN)

@@ -89,6 +89,15 @@ def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -
                     f"and load_state_dict(), or use a map-style dataset."
                 ),
             )
+        case "memory" if cause:
+            name, text = (
+                "ArenaFull",
+                (
+                    f"batch {batch} of epoch {epoch} needs {trouble.need_bytes:,} bytes of shared memory, and the system gives "
+                    f"no more than the {trouble.limit_bytes:,} there are ({cause}). Give the container more memory (docker: "
+                    f"--memory, --shm-size), or lower batch_size or prefetch_batches."
+                ),
+            )
         case "memory":
             name, text = (
                 "ArenaFull",

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import signal
 from pathlib import Path
+
+log = logging.getLogger("penstock")
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 9
 """What a worker answers with the stacks of its threads, even while C code holds its interpreter lock."""
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """Warn of something that this machine denies us, the first time it shows."""
+    log.warning("%s", text)
 
 
 def own_cgroup(controller: str) -> list[Path]:

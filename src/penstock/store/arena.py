@@ -8,16 +8,14 @@ asking. Nothing has a name in the file system, so nothing is left behind, howeve
 from __future__ import annotations
 
 import errno
-import logging
 import mmap
 import os
 import tempfile
 from pathlib import Path
 
 from penstock.errors import ArenaFull
+from penstock.measure.host import say_once
 from penstock.store.extents import aligned
-
-log = logging.getLogger(__name__)
 
 SMALLEST = 64 << 20
 SHARED = "/dev/shm"  # noqa: S108 - files there are unlinked as soon as they are made
@@ -94,8 +92,9 @@ def anonymous_file() -> int:
         return os.memfd_create("penstock", os.MFD_CLOEXEC)
     except (OSError, AttributeError) as exc:
         folder = SHARED if os.access(SHARED, os.W_OK) else None
-        log.warning(
-            "memfd_create is denied (%s): batches use unlinked files in %s instead", exc, folder or "TMPDIR"
+        say_once(
+            f"memfd_create is denied ({exc}): batches use unlinked files in {folder or 'TMPDIR'} instead, which is often "
+            f"small in a container (docker: --shm-size)"
         )
         fd, path = tempfile.mkstemp(prefix="penstock-", dir=folder)
         Path(path).unlink()
