@@ -1,13 +1,14 @@
 """Accelerate: the loaders it builds from ours run on our engine.
 
 `Accelerator.prepare()` and `skip_first_batches()` do not keep a loader: they read torch's parameters off its attributes and build
-torch's class from them. All that happens in one module, `accelerate.data_loader`, through three of its names, and `enable()`
+torch's class from them. All that happens in one module, `accelerate.data_loader`, through four of its names, and `enable()`
 replaces these:
 
 - `_PYTORCH_DATALOADER_KWARGS`, the attributes that are carried over: ours are added, under one name;
 - `DataLoader`, what is built: ours, where these keywords arrive, torch's otherwise;
 - `DataLoaderShard`, what is handed out: a subclass that tells our loader the epoch, is saved with `save_state()`, and turns
-  skipped batches into a resume, so that samples are augmented as in the run that was not interrupted.
+  skipped batches into a resume, so that samples are augmented as in the run that was not interrupted;
+- `DataLoaderDispatcher`, the same for one process that reads for all: a subclass that only lets our keywords through.
 
 How the data is divided among processes, padded and placed on the device stays Accelerate's business.
 """
@@ -34,7 +35,7 @@ except ImportError as exc:
         "this integration needs Accelerate 1.2 or later: pip install 'penstock[accelerate]'"
     ) from exc
 
-PATCHED = ("DataLoader", "DataLoaderShard", "_PYTORCH_DATALOADER_KWARGS")
+REPLACED = ("_PYTORCH_DATALOADER_KWARGS", "DataLoader", "DataLoaderShard", "DataLoaderDispatcher")
 
 
 def enable() -> None:
@@ -44,7 +45,7 @@ def enable() -> None:
 
 def install(keywords: dict[str, Any] | None) -> None:
     """Replace Accelerate's names; loaders that are not ours become ours with these keywords, if any are given."""
-    missing = [name for name in PATCHED if not hasattr(theirs, name)]
+    missing = [name for name in REPLACED if not hasattr(theirs, name)]
     if missing:
         raise ConfigError(
             f"this Accelerate builds its loaders in a way penstock does not know (no {', '.join(missing)} in "
@@ -53,6 +54,7 @@ def install(keywords: dict[str, Any] | None) -> None:
     theirs._PYTORCH_DATALOADER_KWARGS[CARRIED] = keywords
     theirs.DataLoader = build
     theirs.DataLoaderShard = Shard
+    theirs.DataLoaderDispatcher = Dispatcher
 
 
 def build(dataset: Any, **kwargs: Any) -> Any:
@@ -123,6 +125,23 @@ class Shard(theirs.DataLoaderShard):  # type: ignore[misc]
         sampler = self.get_sampler()
         if "sampler_seed" in state_dict and isinstance(sampler, theirs.SeedableRandomSampler):
             sampler.initial_seed = state_dict["sampler_seed"]
+
+
+class Dispatcher(theirs.DataLoaderDispatcher):  # type: ignore[misc]
+    """Accelerate's loader that reads in one process for all, around ours."""
+
+    def __init__(self, dataset: Any, **kwargs: Any) -> None:
+        carries(kwargs)
+        super().__init__(dataset, **kwargs)
+
+
+def carries(kwargs: dict[str, Any]) -> bool:
+    """Whether our keywords are among these; if so, torchdata's loader, which does not know them, is not wanted."""
+    if kwargs.get(CARRIED) is None:
+        kwargs.pop(CARRIED, None)
+        return False
+    kwargs["use_stateful_dataloader"] = False
+    return True
 
 
 def checked(keywords: dict[str, Any]) -> dict[str, Any]:
