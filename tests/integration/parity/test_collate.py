@@ -74,12 +74,43 @@ COLLATES: dict[str, Collate] = {
 }
 
 
-@pytest.mark.parametrize("name", COLLATES)
-@pytest.mark.parametrize("num_workers", [0, 2])
+# Those that meet the engine alone, batch after batch alike, as most programs have them.
+ALONE = [
+    "the list itself",
+    "tuples by zip",
+    "lambda",
+    "custom class",
+    "dict",
+    "array",
+    "channels last",
+    "views of one storage",
+    "ragged list",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_workers"), [*((name, 0) for name in COLLATES), *((name, 2) for name in ALONE)]
+)
 def test_what_a_collate_function_returns_arrives_as_from_torch(name: str, num_workers: int) -> None:
     assert_same(
         lambda L: drain(L(Made(5, image_and_label), 2, collate_fn=COLLATES[name], num_workers=num_workers))
     )
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_batches_of_all_kinds_after_each_other_arrive_as_from_torch(num_workers: int) -> None:
+    batches = [[(name, k) for k in keys] for name in COLLATES for keys in ((0, 1), (2, 3), (4,))]
+
+    def chosen(samples: list[Any]) -> Any:
+        return COLLATES[samples[0][0]]([sample for _, sample in samples])
+
+    def case(loader_class: Loader) -> object:
+        dataset = Made(0, lambda key: (key[0], image_and_label(key[1])))
+        loader = loader_class(dataset, batch_sampler=batches, collate_fn=chosen, num_workers=num_workers)
+        events = drain(loader, limit=400)
+        return {str(batch): event for batch, event in zip([*batches, "end"], events, strict=True)}
+
+    assert_same(case)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

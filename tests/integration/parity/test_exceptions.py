@@ -87,10 +87,30 @@ ERRORS: dict[str, Error] = {
 }
 
 
-@pytest.mark.parametrize("name", ERRORS)
-@pytest.mark.parametrize("num_workers", [0, 2])
+ALONE = ["value error", "key error", "needs two arguments", "unpicklable", "stop iteration"]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_workers"), [*((name, 0) for name in ERRORS), *((name, 2) for name in ALONE)]
+)
 def test_an_error_of_a_sample_arrives_and_the_next_batches_follow(name: str, num_workers: int) -> None:
     assert_same(lambda L: drain(L(Fails(9, [3], ERRORS[name]), 2, num_workers=num_workers)))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_errors_of_all_kinds_after_each_other_arrive_from_workers(num_workers: int) -> None:
+    kinds = [name for name in ERRORS if name != "stop iteration"]
+
+    def fail(key: int) -> BaseException:
+        return ERRORS[kinds[key // 3]](key)
+
+    def case(loader_class: Loader) -> object:
+        dataset = Fails(3 * len(kinds), range(1, 3 * len(kinds), 3), fail)
+        events = drain(loader_class(dataset, 1, num_workers=num_workers), limit=100)
+        assert len(events) == len(dataset) + 1
+        return events
+
+    assert_same(case)
 
 
 WHERE: dict[str, list[int]] = {
