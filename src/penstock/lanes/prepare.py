@@ -7,6 +7,7 @@ a custom collate) from the batch's position, so it does not matter who runs this
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from torch.utils.data import Subset, default_collate
 from penstock.errors import SampleError
 from penstock.lanes.seeding import seed_all
 from penstock.lanes.torch_private import private_collate
+from penstock.measure import host
 from penstock.plan.seeds import SeedStream, op_seed
 
 REPLACEMENTS = 8
@@ -175,7 +177,9 @@ class Preparer:
     def collate(self, where: Where, samples: Any) -> Any:
         """The user's collate function over the whole ordered batch."""
         if self.recipe.collate_fn is default_collate:
-            with private_collate():
+            # torch's collate in a worker takes shared memory, and its errors depend on that; where there is next to
+            # none it would end in SIGBUS.
+            with private_collate() if host.shm_is_scarce() else nullcontext():
                 return default_collate(samples)
         seed_all(self.stream(where.epoch).batch(where.first))
         return self.recipe.collate_fn(samples)

@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import signal
+from functools import lru_cache
 from pathlib import Path
 
 log = logging.getLogger("penstock")
@@ -87,6 +88,19 @@ def oom_kills() -> int:
             if "oom_kill" in words:
                 return int(words[words.index("oom_kill") + 1])
     return 0
+
+
+SCARCE_BYTES = 256 << 20
+
+
+@lru_cache(maxsize=1)
+def shm_is_scarce() -> bool:
+    """Whether /dev/shm is missing or so small (containers often give it 64 MB) that filling it is to be expected."""
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108 - only asked for its size
+    except OSError:
+        return True
+    return found.f_bavail * found.f_frsize < SCARCE_BYTES
 
 
 def cpu_quota() -> float | None:
