@@ -192,6 +192,8 @@ class FakeAgent:
             self.memory.claim(("writes", hand.worker, task.id), slab, offset, nbytes)
 
     def _deliver(self, seq: int, offset: int, layout: int, dropped: tuple[int, ...]) -> None:
+        if seq not in self.fed:
+            raise Violation(f"batch {seq} is delivered twice, or was never asked for")
         ask, shape = self.fed.pop(seq), self._shape(layout)
         if late := self.memory.writers(offset):
             raise Violation(f"batch {seq} is delivered while {late} may still write it")

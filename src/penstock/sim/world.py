@@ -26,14 +26,21 @@ PATIENCE_S = 100.0
 """Virtual seconds without a batch after which nothing will come any more."""
 MAX_STEPS = 200_000
 """Steps after which a run goes round in circles."""
-DRAIN_S = 10.0
+DRAIN_S = 60.0
 HISTORY = 200
 """Newest events that are kept for whoever wants to know what led to a violation."""
 
 
 class World:
-    def __init__(self, scenario: Scenario, *, audits: bool = False, remembers: bool = False) -> None:
-        self.scenario, self.audits = scenario, audits
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        audits: bool = False,
+        remembers: bool = False,
+        agent_type: type[FakeAgent] = FakeAgent,
+    ) -> None:
+        self.scenario, self.audits, self.agent_type = scenario, audits, agent_type
         self.rng = random.Random(scenario.seed)
         self.agenda = Agenda()
         self.history: deque[tuple[float, Event, list[Action]]] = deque(maxlen=None if remembers else HISTORY)
@@ -44,7 +51,7 @@ class World:
         self.progress_s = 0.0
         self.checkpoint: tuple[int, dict[str, Any] | None] = (0, None)
         self.struck: Counter[str] = Counter()
-        self.agent = FakeAgent(self, scenario.workers, 0)
+        self.agent = agent_type(self, scenario.workers, 0)
         self.trainer = FakeTrainer(self, None)
         self.to_agent = Link(self.agenda, self.delay, self._agent_reads)
         self.enter(self.trainer)
@@ -149,7 +156,7 @@ class World:
             hand.to_worker.cut = True
 
     def new_agent(self, workers: int, epoch: int) -> None:
-        self.agent = FakeAgent(self, workers, epoch)
+        self.agent = self.agent_type(self, workers, epoch)
 
     def _restore(self, workers: int) -> None:
         """The training process is killed; a new one goes on from the last checkpoint, with other workers."""
@@ -237,8 +244,9 @@ class World:
         state = self.agent.state
         held = {slab for lane in state.lanes for issued in lane.holding.values() for slab in issued.held}
         left = state.memory.used - sum(-(-slab.nbytes // 4096) * 4096 for slab in held)
-        if left or state.batches or state.waiting:
-            raise Violation(f"{left} bytes, {list(state.batches)}, {state.waiting} are left")
+        tasks = [task for lane in state.lanes for task in lane.tasks]
+        if left or state.batches or tasks:
+            raise Violation(f"{left} bytes, batches {list(state.batches)} and tasks {tasks} are left")
 
 
 def simulate(scenario: Scenario, *, audits: bool = False) -> World:
