@@ -62,13 +62,22 @@ class Packer(ForkingPickler):
         self.chunks: list[tuple[int, memoryview]] = []
         self.nbytes = 0
         self.refers = False
+        self._met: dict[int, tuple[Any, Ref]] = {}
+        """Tensors and arrays so far: one that is met twice stays one, on the other side too."""
 
     def persistent_id(self, obj: Any) -> Ref | None:
-        if type(obj) is torch.Tensor and is_plain(obj):
-            return self._tensor(obj)
-        if type(obj) is np.ndarray and obj.dtype.kind in "biufc":
-            return self._array(obj)
-        return None
+        kind = type(obj)
+        if kind is not torch.Tensor and kind is not np.ndarray:
+            return None
+        if found := self._met.get(id(obj)):
+            return found[1]
+        if kind is torch.Tensor:
+            ref = self._tensor(obj) if is_plain(obj) else None
+        else:
+            ref = self._array(obj) if obj.dtype.kind in "biufc" else None
+        if ref is not None:
+            self._met[id(obj)] = obj, ref
+        return ref
 
     def _array(self, array: np.ndarray[Any, Any]) -> Ref:
         """Row by row, or column by column where that is how it lies."""
@@ -146,8 +155,13 @@ def unpack(view: memoryview, offset: int, load: Callable[[Ref], Any]) -> Any:
     body = offset + int.from_bytes(view[offset + 8 : offset + 16], "little")
     data = io.BytesIO(view[offset + Packed.HEAD : offset + Packed.HEAD + skeleton])
 
+    met: dict[int, tuple[Ref, Any]] = {}
+
     def load_absolute(ref: Ref) -> Any:
-        return load(ref if ref.absolute else ref._replace(offset=body + ref.offset, absolute=True))
+        if id(ref) not in met:
+            value = load(ref if ref.absolute else ref._replace(offset=body + ref.offset, absolute=True))
+            met[id(ref)] = ref, value
+        return met[id(ref)][1]
 
     return Unpacker(data, load_absolute).load()
 
