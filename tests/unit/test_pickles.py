@@ -87,7 +87,6 @@ TENSORS: dict[str, Callable[[], torch.Tensor]] = {
     "empty": lambda: torch.empty(0, 3),
     "empty in the middle": lambda: torch.empty(2, 0, 3, dtype=torch.int8),
     "bfloat16": lambda: torch.arange(6).bfloat16().view(2, 3),
-    "float16": lambda: torch.arange(6).half(),
     "float8": lambda: torch.arange(6).to(torch.float8_e4m3fn),
     "bool": lambda: torch.tensor([True, False]),
     "complex": lambda: torch.tensor([1 + 2j, 3j], dtype=torch.complex64),
@@ -112,7 +111,6 @@ ARRAYS: dict[str, Callable[[], np.ndarray[Any, Any]]] = {
     "the other byte order": lambda: np.arange(5, dtype=">i4"),
     "complex": lambda: np.array([1j, 2.0]),
     "bool": lambda: np.array([[True], [False]]),
-    "half": lambda: np.arange(3, dtype=np.float16),
 }
 
 
