@@ -110,9 +110,8 @@ def test_a_worker_that_is_not_started_again_is_noticed() -> None:
 
 
 def test_a_cancelled_task_that_its_worker_never_hears_of_is_noticed() -> None:
-    scenario = replace(
-        PLAIN, kind=Kind.WHOLE, aborts=(0,), window=8, batches=12, limit_bytes=1 << 13, keeps=2
-    )
+    tight = replace(PLAIN, seed=4, kind=Kind.WHOLE, window=8, limit_bytes=1 << 13, train_s=0.5, keeps=2)
+    scenario = replace(tight, aborts=(0,))
     assert meddled(lambda action: [action], scenario)
     with pytest.raises(Violation, match="are left"):
         meddled(without(ev.Cancel), scenario)
