@@ -1,0 +1,25 @@
+"""A hundred schedules of real kills and restores: nothing lost, nothing doubled, nothing different."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.fault.kill_schedules import run
+
+SCHEDULES = 100
+GROUP = 10
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, GROUP))
+def test_whatever_is_killed_and_restored_the_batches_are_those_of_one_process(
+    first: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, logger="penstock")
+    failed = [result for seed in range(first, first + GROUP) if not (result := run(seed))["ok"]]
+    assert failed == []
+
+
+def test_the_schedules_do_kill() -> None:
+    assert sum(run(seed).get("kills", 0) for seed in range(1000, 1006)) > 0
