@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +26,21 @@ class Agenda:
         """Let the next thing happen; False when nothing is planned."""
         if not self._planned:
             return False
-        self.now_s, _, call, args = heapq.heappop(self._planned)
+        self._happen(heapq.heappop(self._planned))
+        return True
+
+    def step_out_of_turn(self, which: int) -> None:
+        """Let something happen that others are planned before, as on a machine where anything may take any time."""
+        planned = sorted(self._planned)
+        chosen = planned.pop(which % len(planned))
+        self._planned = planned
+        self._happen(chosen)
+
+    def _happen(self, planned: tuple[float, int, Callable[..., None], tuple[Any, ...]]) -> None:
+        time_s, _, call, args = planned
+        self.now_s = max(self.now_s, time_s)
         self.steps += 1
         call(*args)
-        return True
 
 
 class Link:
@@ -36,13 +48,16 @@ class Link:
 
     def __init__(self, agenda: Agenda, delay: Callable[[], float], read: Callable[[Any], None]) -> None:
         self._agenda, self._delay, self._read = agenda, delay, read
+        self._under_way: deque[Any] = deque()
         self._newest_s = 0.0
         self.cut = False
 
     def send(self, message: Any) -> None:
+        self._under_way.append(message)
         self._newest_s = max(self._newest_s, self._agenda.now_s + self._delay())
-        self._agenda.at(self._newest_s, self._arrive, message)
+        self._agenda.at(self._newest_s, self._arrive)
 
-    def _arrive(self, message: Any) -> None:
+    def _arrive(self) -> None:
+        message = self._under_way.popleft()
         if not self.cut:
             self._read(message)

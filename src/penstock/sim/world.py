@@ -61,7 +61,7 @@ class World:
         faults = deque(self.scenario.faults)
         while not self.trainer.finished:
             while faults and faults[0].step <= self.agenda.steps:
-                self._strike(faults.popleft())
+                self.strike(faults.popleft())
             self.agenda.step()
             if self.agenda.now_s - self.progress_s > PATIENCE_S or self.agenda.steps > MAX_STEPS:
                 raise Violation(f"no batch for {PATIENCE_S} s: {self.trainer.open} are open")
@@ -118,7 +118,8 @@ class World:
 
     # ---- faults
 
-    def _strike(self, fault: Fault) -> None:
+    def strike(self, fault: Fault) -> None:
+        """Let a fault happen now."""
         if not self.agent.alive:
             return
         living = [hand.worker for hand in self.agent.hands.values() if hand.worker.alive]
