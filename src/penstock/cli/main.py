@@ -1,0 +1,70 @@
+"""`penstock run train.py …`: arguments in, exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from penstock import __version__
+from penstock.cli.program import Program
+from penstock.errors import PenstockError
+
+RUN = """\
+Runs a program with torch's DataLoader replaced by penstock's, without an edit, and says at the end what limits it.
+What stands behind the script belongs to the script."""
+EPILOG = """\
+examples:
+  penstock run train.py --epochs 3
+  penstock run --compare --steps 200 train.py --epochs 3
+  torchrun --nproc-per-node 2 --no-python penstock run train.py"""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="penstock", description="A drop-in PyTorch DataLoader, from the command line."
+    )
+    top.add_argument("--version", action="version", version=f"penstock {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="command")
+    run = commands.add_parser(
+        "run",
+        help="run a program with torch's DataLoader replaced by penstock's",
+        description=RUN,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.add_argument(
+        "--compare",
+        action="store_true",
+        help="run it both ways and print samples/s, waiting share and memory of each",
+    )
+    run.add_argument(
+        "--steps", type=positive, metavar="N", help="stop the program after N batches of all its loaders"
+    )
+    run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
+    run.add_argument("script", help="a Python file, or with -m a module")
+    run.add_argument("args", nargs=argparse.REMAINDER, metavar="…", help="arguments of the script")
+    return top
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    try:
+        program = Program(script=options.script, args=tuple(options.args), module=options.module)
+        if options.compare:
+            from penstock.cli.both import compare
+
+            return compare(program, options.steps)
+        from penstock.cli.once import run  # imports torch, which the rest need not wait for
+
+        return run(program, options.steps)
+    except PenstockError as exc:
+        print(f"penstock: {exc}", file=sys.stderr)
+        return 2

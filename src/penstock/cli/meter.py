@@ -1,0 +1,169 @@
+"""Counts and times the batches that a whole program takes from its loaders, torch's and ours by the same rule.
+
+Waiting is the time that the program spends in `iter(loader)` and in `next()` of what that returned. The rest, from the first
+`iter()` on, is its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data import default_collate
+
+from penstock.loader import DataLoader, count_workers
+from penstock.policy.diagnosis import diagnose
+
+REFRESH_S = 0.2
+
+
+class Enough(BaseException):
+    """The program has had its steps. Not an Exception, so that training loops do not take it for a failure of theirs."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of one loader, after it has gone as well."""
+
+    name: str
+    batches: int = 0
+    stats: dict[str, Any] | None = None
+    """Of a penstock loader."""
+
+    def diagnosis(self) -> str:
+        return "" if self.stats is None else diagnose(self.stats, cores=count_workers())
+
+
+@dataclass(slots=True)
+class Meter:
+    """Sums over all loaders of this process."""
+
+    steps: int | None = None
+    """Batches after which the program is stopped."""
+    on_progress: Callable[[Meter], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    batches: int = 0
+    samples: int = 0
+    wait_s: float = 0.0
+    first_s: float | None = None
+    """When the program first asked for an iterator."""
+    first_batch_s: float = 0.0
+    """How long it then waited for a batch."""
+    last_s: float = 0.0
+    records: list[Record] = field(default_factory=list)
+    _known: WeakKeyDictionary[Any, Record] = field(default_factory=WeakKeyDictionary)
+    _shown_s: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        return 0.0 if self.first_s is None else self.last_s - self.first_s
+
+    def facts(self) -> dict[str, float]:
+        elapsed_s = max(self.elapsed_s, 1e-9)
+        return {
+            "batches": self.batches,
+            "samples": self.samples,
+            "elapsed_s": self.elapsed_s,
+            "samples_per_s": self.samples / elapsed_s,
+            "wait_share": min(1.0, self.wait_s / elapsed_s),
+            "first_batch_s": self.first_batch_s,
+        }
+
+    def install(self, kind: type) -> None:
+        """Measure all loaders of this class, subclasses included."""
+        original = kind.__iter__  # type: ignore[attr-defined]
+
+        def metered(loader: Any) -> Metered:
+            began_s = self.clock()
+            if self.first_s is None:
+                self.first_s = began_s
+            batches = original(loader)
+            self._waited(began_s)
+            return Metered(batches, loader, self._record(loader), self)
+
+        kind.__iter__ = metered  # type: ignore[attr-defined]
+
+    def _record(self, loader: Any) -> Record:
+        if loader not in self._known:
+            self._known[loader] = Record(name_of(loader))
+            self.records.append(self._known[loader])
+        return self._known[loader]
+
+    def _waited(self, began_s: float) -> None:
+        self.last_s = self.clock()
+        self.wait_s += self.last_s - began_s
+
+    def take(self, batches: Iterator[Any], loader: Any, record: Record) -> Any:
+        """The next batch, measured."""
+        began_s = self.last_s = self.clock()
+        if self.steps is not None and self.batches >= self.steps:
+            self._look(loader, record)
+            raise Enough
+        try:
+            batch = next(batches)
+        except StopIteration:
+            self._look(loader, record)
+            raise
+        self._waited(began_s)
+        if not self.batches and self.first_s is not None:
+            self.first_batch_s = self.last_s - self.first_s
+        self.batches += 1
+        record.batches += 1
+        self.samples += samples_in(batch, loader)
+        if self.last_s - self._shown_s >= REFRESH_S:
+            self._shown_s = self.last_s
+            self._look(loader, record)
+            self.on_progress(self)
+        return batch
+
+    def _look(self, loader: Any, record: Record) -> None:
+        """Keep a loader's own numbers while it is there: a program may drop it at any time."""
+        if isinstance(loader, DataLoader):
+            record.stats = loader.stats()
+
+
+class Metered:
+    """An iterator over batches that is measured; in all else it is the loader's own."""
+
+    def __init__(self, batches: Iterator[Any], loader: Any, record: Record, meter: Meter) -> None:
+        self._batches, self._loader, self._record, self._meter = batches, loader, record, meter
+
+    def __iter__(self) -> Metered:
+        return self
+
+    def __next__(self) -> Any:
+        return self._meter.take(self._batches, self._loader, self._record)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+def name_of(loader: Any) -> str:
+    return f"{type(loader.dataset).__name__}, {nominal_size(loader)} a batch, {loader.num_workers} workers"
+
+
+def samples_in(batch: Any, loader: Any) -> int:
+    """By the first tensor where torch has collated; what another collate returns may mean anything."""
+    if loader.collate_fn is default_collate and (tensor := first_tensor(batch)) is not None:
+        return int(tensor.shape[0]) if tensor.dim() else 1
+    return nominal_size(loader)
+
+
+def nominal_size(loader: Any) -> int:
+    return int(loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1)
+
+
+def first_tensor(batch: Any) -> torch.Tensor | None:
+    if isinstance(batch, torch.Tensor):
+        return batch
+    parts = (
+        batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+    )
+    return next((tensor for part in parts if (tensor := first_tensor(part)) is not None), None)
