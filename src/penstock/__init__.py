@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         WorkerHung,
     )
     from .loader import DataLoader
+    from .report.display import progress
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "WorkerDied",
     "WorkerHung",
     "__version__",
+    "progress",
 ]
 
 _HOME = {
@@ -51,6 +53,7 @@ _HOME = {
     "TooManySkipped": ".errors",
     "WorkerDied": ".errors",
     "WorkerHung": ".errors",
+    "progress": ".report.display",
 }
 
 

@@ -45,7 +45,7 @@ def test_every_public_error_is_exported_as_itself() -> None:
         if inspect.isclass(value) and issubclass(value, Exception)
     ]
     assert sorted(tree) == sorted(
-        name for name in penstock.__all__ if name not in ("DataLoader", "__version__")
+        name for name in penstock.__all__ if name not in ("DataLoader", "__version__", "progress")
     )
     assert all(getattr(penstock, name) is getattr(errors, name) for name in tree)
 

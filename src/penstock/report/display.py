@@ -1,12 +1,13 @@
 """A progress bar that says how much of the time the training loop has waited: `for batch in progress(loader): …`.
 
-The bar is rich's or tqdm's, whichever is installed. It has no thread of its own, since a loader forks its workers while the
-bar is there, and it is drawn at most ten times a second.
+The bar is rich's or tqdm's, whichever is installed, else a line of text. It has no thread of its own, since a loader forks
+its workers while the bar is there, and it is drawn at most ten times a second.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
@@ -60,18 +61,36 @@ class TqdmBar:
         self._bar.close()
 
 
-BARS: dict[str, Callable[[str, int | None], Bar]] = {"rich": RichBar, "tqdm": TqdmBar}
+class TextBar:
+    """A line on standard error: drawn over and over on a terminal, once at the end in a log."""
+
+    def __init__(self, description: str, total: int | None) -> None:
+        self._head = f"{description} " if description else ""
+        self._tail = "" if total is None else f"/{total}"
+        self._line = ""
+
+    def show(self, done: int, note: str) -> None:
+        line = f"{self._head}{done}{self._tail} {note}"
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{line:<{len(self._line)}}")
+            sys.stderr.flush()
+        self._line = line
+
+    def close(self) -> None:
+        sys.stderr.write("\n" if sys.stderr.isatty() else f"{self._line}\n")
+
+
+BARS: dict[str, Callable[[str, int | None], Bar]] = {"rich": RichBar, "tqdm": TqdmBar, "text": TextBar}
 
 
 def make_bar(display: str, description: str, total: int | None) -> Bar:
     if display not in ("auto", *BARS):
-        raise ConfigError(f"display must be 'auto', 'rich' or 'tqdm', got {display!r}")
+        raise ConfigError(f"display must be 'auto', 'rich', 'tqdm' or 'text', got {display!r}")
     for name in BARS if display == "auto" else (display,):
         with contextlib.suppress(ImportError):
             return BARS[name](description, total)
-    wanted = "rich or tqdm" if display == "auto" else display
     raise MissingExtra(
-        f"a progress display needs {wanted}: pip install 'penstock[demo]' (rich) or pip install tqdm"
+        f"this progress display needs {display}: pip install {display}, or leave display='auto'"
     )
 
 
@@ -103,9 +122,12 @@ def progress(
 
 
 def waiting(start: dict[str, Any], now: dict[str, Any]) -> str:
-    """What to show beside the bar: the waiting share between two `stats()`."""
+    """What to show beside the bar: rates and the waiting share between two `stats()`."""
     if now["engine"] == "torch":
         return ""  # not measured
     elapsed_s = now["elapsed_s"] - start["elapsed_s"]
     share = (now["wait_s"] - start["wait_s"]) / elapsed_s if elapsed_s > 0 else 0.0
-    return f"waits {share:.0%}"
+    batches, samples = (
+        (now[name] - start[name]) / elapsed_s if elapsed_s > 0 else 0.0 for name in ("batches", "samples")
+    )
+    return f"{batches:.1f} batches/s, {samples:,.0f} samples/s, waits {share:.0%}"
