@@ -31,6 +31,15 @@ class SampleError(PenstockError):
         return type(self), (self.index, self.stage, self.lane, self.detail)
 
 
+def every_sample_failed(index: object, lane: str, *, batch: int, epoch: int) -> SampleError:
+    """`on_error="skip"` has left nothing of a batch."""
+    detail = (
+        f"and so did every sample of batch {batch} of epoch {epoch}; loader.skipped() lists them with their errors. A batch is "
+        f"never left out, so that all ranks deliver equally many: mend or remove the samples, or use on_error='replace'"
+    )
+    return SampleError(index, "prepare", lane, detail)
+
+
 class TooManySkipped(PenstockError):
     """`on_error` skipped or replaced more samples than `max_skipped` allows."""
 

@@ -193,7 +193,7 @@ def test_a_batch_whose_every_sample_fails_is_an_error_in_its_place(options: dict
     loader = DataLoader(Broken({8, 9, 10, 11}), on_error="skip", **options)
     batches, errors = drained(loader)
     assert [type(error) for error in errors] == [SampleError]
-    assert "every sample of batch 2" in str(errors[0])
+    assert "every sample of batch 2 of epoch 0" in str(errors[0])
     assert same(batches, [b for i, b in enumerate(expected(Drawn(32), **OPTIONS)[0]) if i != 2])
     assert [s["key"] for s in loader.skipped()] == ["8", "9", "10", "11"]
 

@@ -21,9 +21,9 @@ from struct import unpack_from
 from penstock.engine import events as ev
 from penstock.engine.core import CoreConfig, new_state, on_event
 from penstock.engine.events import Action, Event, Kind, Trouble
-from penstock.engine.procs import Hand, open_pidfd
+from penstock.engine.procs import Hand, open_pidfd, sent_hand
 from penstock.engine.record import Recorder
-from penstock.engine.troubles import apart, exit_text, oom_text, word
+from penstock.engine.troubles import apart, end_text, grown_text, oom_text, packed
 from penstock.lanes import wire
 from penstock.lanes.wire import Channel, Fed, Msg, slice_keys
 from penstock.measure import host
@@ -126,7 +126,10 @@ class Agent:
                 tail = b"".join(ordinal.to_bytes(4, "little") for ordinal in dropped)
                 self._tell(Msg.BATCH, wire.BATCH.pack(seq, offset, layout, len(dropped)), tail)
             case ev.DeliverError(seq, error):
-                self._tell(Msg.ERROR, wire.SEQ.pack(seq), self._error_bytes(self.fed.pop(seq), error))
+                del self.fed[seq]
+                self._tell(
+                    Msg.ERROR, wire.SEQ.pack(seq), error if isinstance(error, bytes) else packed(error)
+                )
             case ev.DeliverEnd(seq):
                 self.fed.clear()
                 self._tell(Msg.END, wire.SEQ.pack(seq))
@@ -178,17 +181,6 @@ class Agent:
         else:
             self.happen(ev.Grown(end))
             self._post_board(end)
-
-    def _error_bytes(self, fed: Fed, error: ev.Error) -> bytes:
-        if isinstance(error, bytes):
-            return error
-        ordinal = max(0, error.ordinal)
-        key = "?"
-        if fed.keys and fed.key_kind == wire.INTS:
-            key = str(unpack_from("<q", fed.keys, 8 * ordinal)[0])
-        return word(
-            error, key=key, epoch=fed.epoch, position=fed.first + ordinal * fed.stride, batch=fed.batch
-        )
 
     # ---- the training process
 
@@ -244,13 +236,9 @@ class Agent:
             self._adopt(hand)
 
     def _adopt_sent(self, adoptions: socket.socket) -> None:
-        """A worker that the training process has started: its pid, socket, lifeline and crash file."""
-        data, fds, _, _ = socket.recv_fds(adoptions, 64, 3)
-        if data:
-            worker, pid = wire.WORKER.unpack(data)
-            self._adopt(
-                Hand(worker, pid, Channel(socket.socket(fileno=fds[0])), lifeline=fds[1], crash=fds[2])
-            )
+        hand = sent_hand(adoptions)
+        if hand is not None:
+            self._adopt(hand)
         else:
             self.selector.unregister(adoptions)
 
@@ -369,19 +357,15 @@ class Agent:
         row = self.arena.board.row(hand.id)
         task, ordinal = row[Board.TASK], row[Board.ORDINAL]
         row[Board.TASK] = -1
-        cause = exit_text(code)
-        ooms = host.oom_kills()
-        if code == -signal.SIGKILL and ooms > self.ooms and not hand.hung:
-            cause += oom_text(host.memory_limit(), host.memory_used())
-        self.ooms = ooms
-        if hand.verdict:
-            cause = hand.verdict
-        elif stack := hand.crash_text():
-            cause += f" (stack below)\n{stack}"
+        before, self.ooms = self.ooms, host.oom_kills()
+        killed = code == -signal.SIGKILL and self.ooms > before
+        oom = oom_text(host.memory_limit(), host.memory_used()) if killed else ""
+        cause = end_text(hand.name, code, oom=oom, verdict=hand.verdict, stack=hand.crash_text())
         hand.close()
         if code != 0 or not self.state.lanes[hand.id].retiring:
             what, stack = apart(cause)
-            self._tell(Msg.WARN, f"worker {hand.id} (pid {hand.pid}) {what}; it is replaced{stack}".encode())
+            then = "its share is lost" if self.state.kind is Kind.STREAM else "it is replaced"
+            self._tell(Msg.WARN, f"{what}; {then}{stack}".encode())
         self.happen(ev.WorkerLost(hand.id, task, ordinal, cause, hand.hung))
 
     def _tick(self, now: float) -> None:
@@ -409,10 +393,7 @@ class Agent:
         for hand in self.hands.values():
             used = 0 if hand.ended else host.private_bytes(hand.pid)
             if used > self.config.worker_memory and not self.state.lanes[hand.id].retiring:
-                text = (
-                    f"worker {hand.id} holds {used:,} bytes, over worker_memory={self.config.worker_memory:,}: it is "
-                    f"replaced when its tasks are done. Does the dataset or a transform keep what it has made?"
-                )
+                text = grown_text(hand.name, used, self.config.worker_memory)
                 self._tell(Msg.WARN, text.encode())
                 self.happen(ev.Retire(hand.id))
 

@@ -195,7 +195,7 @@ class DeviceIterator:
             raise value
         self.run.hand = ask
         if kind == "failed":
-            value.result()
+            value.result(ask)
         return self._mover.arrive(value, event)
 
     def _halt(self) -> None:

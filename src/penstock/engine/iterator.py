@@ -212,7 +212,7 @@ class EngineIterator:
             seq, ask, (batch, error) = taken
             if error:
                 self.run.hand, self._handed = ask, seq
-                raise_error(error)
+                raise_error(error, ask)
             self.run.hand, self._handed = ask, seq
             return batch
         except Exception:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.engine.troubles import unword
+from penstock.engine.feed import Ask
+from penstock.engine.troubles import unpacked, worded
 from penstock.lanes.pickles import loads
 
 
@@ -14,16 +15,20 @@ class Outcome(NamedTuple):
     batch: Any
     error: bytes
 
-    def result(self) -> Any:
+    def result(self, ask: Ask) -> Any:
         if self.error:
-            raise_error(self.error)
+            raise_error(self.error, ask)
         return self.batch
 
 
-def raise_error(data: bytes) -> None:
+def raise_error(data: bytes, ask: Ask) -> None:
     """Raise what a worker packed (by torch's rules for types) or what the engine found."""
-    if data[:1] == b"J":
-        raise unword(data)
+    trouble = unpacked(data)
+    if trouble is not None:
+        at = max(0, trouble.ordinal)
+        key = repr(ask.keys[at]) if at < len(ask.keys) else "?"
+        position = ask.first + at * ask.stride
+        raise worded(trouble, key=key, epoch=ask.epoch, position=position, batch=ask.batch)
     wrapped, note = loads(data[1:])
     try:
         wrapped.reraise()

@@ -7,11 +7,13 @@ import os
 import select
 import selectors
 import signal
+import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.engine.troubles import user_frames
+from penstock.lanes import wire
 from penstock.lanes.wire import Channel
 from penstock.measure.host import DUMP_SIGNAL, process_state
 
@@ -59,6 +61,10 @@ class Hand:
     """Why it was killed by us: how long it was silent, and where."""
     dumped: int = 0
 
+    @property
+    def name(self) -> str:
+        return f"worker {self.id} (pid {self.pid})"
+
     def __post_init__(self) -> None:
         self.pidfd = open_pidfd(self.pid)
 
@@ -90,9 +96,7 @@ class Hand:
             self.kill()
         if self.warn_at is not None and now_s >= self.warn_at:
             self.warn_at = None
-            return (
-                f"worker {self.id} (pid {self.pid}) has been silent for {self.silent_s:.0f} s {self.where()}"
-            )
+            return f"{self.name} has been silent for {self.silent_s:.0f} s {self.where()}"
         return ""
 
     def crash_text(self) -> str:
@@ -139,3 +143,12 @@ class Hand:
                 os.close(fd)
         if self.process is not None:
             self.process.close()
+
+
+def sent_hand(adoptions: socket.socket) -> Hand | None:
+    """A worker that the training process has started: its pid, socket, lifeline and crash file. None: no more will come."""
+    data, fds, _, _ = socket.recv_fds(adoptions, 64, 3)
+    if not data:
+        return None
+    worker, pid = wire.WORKER.unpack(data)
+    return Hand(worker, pid, Channel(socket.socket(fileno=fds[0])), lifeline=fds[1], crash=fds[2])

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.engine.session import Blueprint
-from penstock.engine.troubles import unword
-from penstock.errors import WorkerDied
+from penstock.engine.troubles import unpacked
 from penstock.lanes.kinds import Kind
 from penstock.lanes.prepare import is_stateful
 
@@ -29,7 +28,8 @@ class Stream:
 
     def lost_worker(self, error: bytes) -> bool:
         """Whether this error only means that a worker must go on from where its dataset said it was."""
-        return self.resumable and error[:1] == b"J" and isinstance(unword(error), WorkerDied)
+        trouble = unpacked(error) if self.resumable else None
+        return trouble is not None and trouble.kind in ("died", "start", "stream")
 
     def resumed(self, blueprint: Blueprint) -> Blueprint:
         if not self.resumable:

@@ -6,8 +6,8 @@ import json
 import os
 import signal
 
-from penstock import errors
 from penstock.engine.events import Trouble
+from penstock.errors import ArenaFull, PenstockError, WorkerDied, WorkerHung, every_sample_failed
 
 OURS = f"{os.sep}penstock{os.sep}lanes{os.sep}"
 
@@ -38,6 +38,21 @@ def user_frames(stack: str) -> str:
     return "\n".join(kept).strip()
 
 
+def end_text(who: str, code: int | None, *, oom: str, verdict: str, stack: str) -> str:
+    """How a worker ended and why: killed by us for its silence, by the kernel for its memory, by its own crash."""
+    if verdict:
+        return f"{who} {verdict}"
+    below = f" (stack below)\n{stack}" if stack else ""
+    return f"{who} {exit_text(code)}{oom}{below}"
+
+
+def grown_text(who: str, used_bytes: int, limit_bytes: int) -> str:
+    return (
+        f"{who} holds {used_bytes:,} bytes, over worker_memory={limit_bytes:,}: it is replaced when its tasks are done. Does "
+        f"the dataset or a transform keep what it has made?"
+    )
+
+
 def apart(cause: str) -> tuple[str, str]:
     """The sentence of a cause, and its stack as lines to put behind everything else."""
     what, newline, stack = cause.partition("\n")
@@ -48,79 +63,55 @@ def oom_text(limit_bytes: int, used_bytes: int) -> str:
     return f" (out of memory: the kernel's OOM killer ended it; cgroup limit {limit_bytes:,} bytes, in use {used_bytes:,})"
 
 
-def word(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -> bytes:
-    """The error as the training process will raise it: JSON of its class and text."""
+def packed(trouble: Trouble) -> bytes:
+    """For the journey to the training process, which knows the batch's keys and finds the words."""
+    return b"J" + json.dumps(trouble).encode()
+
+
+def unpacked(data: bytes) -> Trouble | None:
+    """The trouble, or None where it is a worker's exception."""
+    return Trouble(*json.loads(data[1:])) if data[:1] == b"J" else None
+
+
+def worded(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -> PenstockError:
+    """The error to raise for a trouble with a batch; sample `key` is the one at fault where one is."""
     cause, stack = apart(trouble.cause)
     sample = f"sample {key} (position {position} of epoch {epoch}, batch {batch})"
     match trouble.kind:
         case "died":
-            name, text = (
-                "WorkerDied",
-                (
-                    f"DataLoader worker exited unexpectedly: {sample} took down {trouble.tries} workers; the last one "
-                    f"{cause}. The other workers were given its work each time. Look at the sample with "
-                    f"loader.debug({key}, {epoch}), or leave such samples out with on_error='skip'."
-                ),
+            return WorkerDied(
+                f"DataLoader worker exited unexpectedly: {sample} took down {trouble.tries} workers in 'prepare'; the last, "
+                f"{cause}. Each time a new worker was given its work. Look at the sample with loader.debug({key}, {epoch}), "
+                f"or leave such samples out with on_error='skip'.{stack}"
             )
         case "hung":
-            name, text = (
-                "WorkerHung",
-                (
-                    f"{sample} was silent for longer than hang_timeout on {trouble.tries} workers, each of which was "
-                    f"killed and replaced; the last one {cause}. Raise hang_timeout if the sample is merely slow, "
-                    f"look at it with loader.debug({key}, {epoch}), or leave it out with on_error='skip'."
-                ),
+            return WorkerHung(
+                f"{sample} hung in 'prepare' on {trouble.tries} workers, each of which was killed and replaced; the last, "
+                f"{cause}. Raise hang_timeout (or timeout) if the sample is merely slow, look at it with "
+                f"loader.debug({key}, {epoch}), or leave such samples out with on_error='skip'.{stack}"
             )
         case "start":
-            name, text = (
-                "WorkerDied",
-                (
-                    f"DataLoader worker exited unexpectedly: a worker died {trouble.tries} times in a row without "
-                    f"finishing anything; the last one {cause}. Look at worker_init_fn and the dataset's "
-                    f"constructor, or run with num_workers=0 to see the error in this process."
-                ),
+            return WorkerDied(
+                f"DataLoader worker exited unexpectedly: one died {trouble.tries} times in a row without finishing anything; "
+                f"the last, {cause}. Look at worker_init_fn and at what the dataset does first, or run with num_workers=0 to "
+                f"see it happen in this process.{stack}"
             )
         case "stream":
-            name, text = (
-                "WorkerDied",
-                (
-                    f"DataLoader worker exited unexpectedly while it iterated an iterable dataset ({cause}). What "
-                    f"it had not yielded is lost: an iterable dataset cannot be asked again. Give the dataset state_dict() "
-                    f"and load_state_dict(), or use a map-style dataset."
-                ),
+            return WorkerDied(
+                f"DataLoader worker exited unexpectedly while it iterated an iterable dataset: {cause}. What it had not "
+                f"yielded is lost, since an iterable dataset cannot be asked again: give the dataset state_dict() and "
+                f"load_state_dict(), or use a map-style dataset.{stack}"
             )
         case "memory" if cause:
-            name, text = (
-                "ArenaFull",
-                (
-                    f"batch {batch} of epoch {epoch} needs {trouble.need_bytes:,} bytes of shared memory, and the system gives "
-                    f"no more than the {trouble.limit_bytes:,} there are ({cause}). Give the container more memory (docker: "
-                    f"--memory, --shm-size), or lower batch_size or prefetch_batches."
-                ),
+            return ArenaFull(
+                f"batch {batch} of epoch {epoch} needs {trouble.need_bytes:,} bytes of shared memory, and the system gives no "
+                f"more than the {trouble.limit_bytes:,} there are ({cause}). Give the container more memory (docker: "
+                f"--memory, --shm-size), or lower batch_size or prefetch_batches."
             )
         case "memory":
-            name, text = (
-                "ArenaFull",
-                (
-                    f"batch {batch} of epoch {epoch} needs {trouble.need_bytes:,} bytes of shared memory, which do not fit "
-                    f"into {trouble.limit_bytes:,} beside the batches that you hold. Raise slab_bytes, lower batch_size, or "
-                    f"let go of batches earlier."
-                ),
+            return ArenaFull(
+                f"batch {batch} of epoch {epoch} needs {trouble.need_bytes:,} bytes of shared memory, which do not fit into "
+                f"{trouble.limit_bytes:,} beside the batches that you hold. Raise slab_bytes, lower batch_size, or let go of "
+                f"batches earlier."
             )
-        case _:
-            name, text = (
-                "SampleError",
-                (
-                    f"every sample of batch {batch} of epoch {epoch} failed; loader.skipped() lists them with their errors. "
-                    f"A batch is never left out, so that all ranks deliver equally many."
-                ),
-            )
-    return b"J" + json.dumps({"type": name, "text": text + stack}).encode()
-
-
-def unword(data: bytes) -> errors.PenstockError:
-    facts = json.loads(data[1:])
-    kind = getattr(errors, facts["type"])
-    error: errors.PenstockError = kind.__new__(kind)
-    RuntimeError.__init__(error, facts["text"])
-    return error
+    return every_sample_failed(int(key) if key.isdecimal() else key, "all workers", batch=batch, epoch=epoch)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import Subset, default_collate
 
-from penstock.errors import SampleError
+from penstock.errors import SampleError, every_sample_failed
 from penstock.lanes.seeding import seed_all
 from penstock.lanes.torch_private import private_collate
 from penstock.measure import host
@@ -194,7 +194,7 @@ class Preparer:
             return self.collate(where, self.recipe.dataset.__getitems__(keys))
         samples = [sample for _, sample in self.samples(where, keys)]
         if not samples and keys:
-            raise SampleError(keys[0], "prepare", self.lane, f"every sample of batch {where.batch} failed")
+            raise every_sample_failed(keys[0], self.lane, batch=where.batch, epoch=where.epoch)
         return self.collate(where, samples)
 
 
