@@ -401,9 +401,9 @@ def failure_note(job: Job, ordinal: int, worker: int) -> str:
     if job.kind in (Kind.COLLATE, Kind.STREAM):
         stage = "collate" if job.kind == Kind.COLLATE else "stream"
         return f"penstock: batch {job.where.batch} of epoch {job.where.epoch} failed in '{stage}' on worker {worker}"
-    keys = unpack_keys(job.key_kind, job.tail)
-    at = ordinal - job.where.start
-    key = repr(keys[at]) if 0 <= at < len(keys) else "?"
+    key = "?"
+    with contextlib.suppress(Exception):  # a key that cannot be unpickled, or not printed, is the error itself
+        key = repr(unpack_keys(job.key_kind, job.tail)[max(0, ordinal - job.where.start)])
     return (
         f"penstock: sample {key} (position {job.where.position(ordinal)} of epoch {job.where.epoch}, batch "
         f"{job.where.batch}) failed in 'prepare' on worker {worker}"
