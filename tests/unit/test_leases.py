@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -197,43 +197,40 @@ def test_a_forked_child_does_not_free_its_parents_batches(leases: Leases, arena:
     assert freed(leases) == [7]
 
 
+@contextmanager
+def a_child() -> Iterator[None]:
+    """A forked child that lives as long as the block."""
+    wait, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(go)
+        os.read(wait, 1)
+        os._exit(0)
+    os.close(wait)
+    try:
+        yield
+    finally:
+        os.close(go)
+        os.waitpid(pid, 0)
+
+
 def test_a_batch_that_a_child_can_see_is_free_only_when_the_child_has_ended(
     leases: Leases, arena: Arena
 ) -> None:
     held = batch(leases, arena, 7, 100)
-    wait, go = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.read(wait, 1)
-        os._exit(0)
-    held.clear()
-    later = batch(leases, arena, 8, 100, at=200)
-    del later
-    assert freed(leases) == [8], "batches that came after the fork are not the child's"
-    os.write(go, b"x")
-    os.waitpid(pid, 0)
-    deadline = time.monotonic() + 5
-    while not (found := freed(leases)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert found == [7]
-    os.close(wait)
-    os.close(go)
+    with a_child():
+        held.clear()
+        later = batch(leases, arena, 8, 100, at=200)
+        del later
+        assert freed(leases) == [8], "batches that came after the fork are not the child's"
+    assert freed(leases) == [7]
 
 
 def test_an_agent_of_our_own_does_not_keep_batches(leases: Leases, arena: Arena) -> None:
     held = batch(leases, arena, 7, 100)
-    wait, go = os.pipe()
-    with our_own_fork():
-        pid = os.fork()
-    if pid == 0:
-        os.read(wait, 1)
-        os._exit(0)
-    held.clear()
-    assert freed(leases) == [7]
-    os.write(go, b"x")
-    os.waitpid(pid, 0)
-    os.close(wait)
-    os.close(go)
+    with our_own_fork(), a_child():
+        held.clear()
+        assert freed(leases) == [7]
 
 
 # ---- rows that on_error left out
