@@ -152,7 +152,10 @@ def schedule(cases: Sequence[Case], rounds: int) -> list[tuple[Case, str]]:
 
 
 def run_all(cases: Sequence[Case], rounds: int, run: Runner, report: Callable[[str], None]) -> Results:
-    """Every measurement of every round; `report` is told about each before it is made."""
+    """Every measurement of every round; `report` is told about each before it is made.
+
+    An interrupt ends the run early: what has been measured is worth as much as before.
+    """
     results = Results()
     order = schedule(cases, rounds)
     started_s = time.monotonic()
@@ -161,7 +164,11 @@ def run_all(cases: Sequence[Case], rounds: int, run: Runner, report: Callable[[s
         report(
             f"[{done + 1}/{len(order)}] {case.name}: {subject}" + (f", {left_s:.0f} s left" if done else "")
         )
-        results.add(case.name, subject, run(case, subject))
+        try:
+            results.add(case.name, subject, run(case, subject))
+        except KeyboardInterrupt:
+            results.failures.append(f"interrupted after {done} of {len(order)} measurements")
+            break
     return results
 
 
@@ -193,9 +200,12 @@ class FreshProcess:
         try:
             out, err = child.communicate(timeout=self.timeout_s)
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
             return None, f"no result after {self.timeout_s:.0f} s"
+        finally:
+            # Its own session keeps an interrupt of ours from it, so it is ended here, with all that it started.
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
         if child.returncode != 0:
             return None, f"exit status {child.returncode}\n" + "\n".join(err.splitlines()[-FAILED_LINES:])
         figures: dict[str, float] = json.loads(out.splitlines()[-1])

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import sys
 import time
 from collections import Counter
@@ -166,6 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     modules = {OURS: options.subject, PEER: "torch.utils.data"}
     run = FreshProcess(HERE / "_measures.py", modules, MEASUREMENT_TIMEOUT_S, options.settle)
     machine = _machine.describe(HERE.parent)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started_s = time.monotonic()
     results = run_all([case for case in cases(size) if case.name in needed], repeats, run, progress)
     progress(f"{len(results.others_cpu_share)} measurements in {time.monotonic() - started_s:.0f} s\n")
@@ -177,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     print(_sharing(results.others_cpu_share))
     for failure, times in Counter(results.failures).items():
-        print(f"FAILED {times} of {repeats} times: {failure}")
+        print(f"FAILED {f'{times} times: ' if times > 1 else ''}{failure}")
     if options.json:
         facts = {"command": command, "repeats": repeats, "subject": options.subject, "machine": machine}
         Path(options.json).write_text(json.dumps(as_json(chosen, results, **facts), indent=1) + "\n")
@@ -200,6 +202,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 def _sharing(shares: list[float]) -> str:
     """What other programs took of the machine meanwhile, in words."""
+    if not shares:
+        return "Nothing was measured."
     worst, mean = (f"{figure(share * 100)} %" for share in (max(shares), sum(shares) / len(shares)))
     if max(shares) <= SHARED_MACHINE:
         return f"Others used at most {worst} of the cores meanwhile."

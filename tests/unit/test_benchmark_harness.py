@@ -77,3 +77,14 @@ def test_the_table_shows_spread_ratio_goal_and_how_many_rounds_met_it(harness: A
     assert "2.00 [2.00-3.00]" in line
     assert "≥ 2.5x" in line
     assert "NO (1 of 3)" in line
+
+
+def test_an_interrupt_keeps_what_has_been_measured(harness: Any) -> None:
+    def run(case: Any, subject: str) -> Any:
+        if subject == harness.PEER:
+            raise KeyboardInterrupt
+        return harness.Outcome({"speed": 1.0}, "", 0.0)
+
+    results = harness.run_all([harness.Case(name="case", measure="m", params={})], 1, run, lambda _: None)
+    assert results.values("case", harness.OURS, "speed") == [1.0]
+    assert results.failures == ["interrupted after 1 of 2 measurements"]
