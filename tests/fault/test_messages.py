@@ -1,0 +1,418 @@
+"""Golden tests: every message, word for word. It says what failed and where, why, what was tried and what to do next.
+
+Whoever changes a message changes it here too, and reads it once more in the place where its reader will. Process ids and
+times, which differ from run to run, are replaced by `N`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from penstock import DataLoader, errors
+from penstock.engine.events import Trouble
+from penstock.engine.feed import PLACE_LOST
+from penstock.engine.troubles import (
+    end_text,
+    exit_text,
+    grown_text,
+    oom_text,
+    packed,
+    unpacked,
+    user_frames,
+    worded,
+)
+from penstock.errors import PenstockError, SampleError
+from penstock.store.arena import full_text
+from tests.fault.datasets import Drawn, Harmful, Stream
+from tests.fault.test_bad_samples import Broken
+
+AT = {"key": "9", "epoch": 3, "position": 17, "batch": 4}
+
+
+def neutral(text: str) -> str:
+    """Without what differs from run to run."""
+    text = re.sub(r"\(pid \d+\)", "(pid N)", text)
+    text = re.sub(r"silent for [\d.]+ s", "silent for N s", text)
+    text = re.sub(r"worker \d+", "worker N", text)
+    text = re.sub(r"0x[0-9a-f]+", "0xN", text)
+    return re.sub(r'File "[^"]*/', 'File "', re.sub(r"line \d+", "line N", text))
+
+
+# ---- what the engine finds itself
+
+TROUBLES = {
+    Trouble("died", 1, 3, "worker 2 (pid 71) was killed by SIGKILL"): (
+        "WorkerDied",
+        (
+            "DataLoader worker exited unexpectedly: sample 9 (position 17 of epoch 3, batch 4) took down 3 workers in 'prepare'; "
+            "the last, worker 2 (pid 71) was killed by SIGKILL. Each time a new worker was given its work. Look at the sample "
+            "with loader.debug(9, 3), or leave such samples out with on_error='skip'."
+        ),
+    ),
+    Trouble(
+        "died", 1, 3, "worker 2 (pid 71) was killed by SIGSEGV (stack below)\nFatal Python error: …\n  File …"
+    ): (
+        "WorkerDied",
+        (
+            "DataLoader worker exited unexpectedly: sample 9 (position 17 of epoch 3, batch 4) took down 3 workers in 'prepare'; "
+            "the last, worker 2 (pid 71) was killed by SIGSEGV (stack below). Each time a new worker was given its work. Look at "
+            "the sample with loader.debug(9, 3), or leave such samples out with on_error='skip'.\n"
+            "Fatal Python error: …\n  File …"
+        ),
+    ),
+    Trouble("hung", 1, 2, "worker 0 (pid 71) was silent for 5.0 s because it is stopped (SIGSTOP?)"): (
+        "WorkerHung",
+        (
+            "sample 9 (position 17 of epoch 3, batch 4) hung in 'prepare' on 2 workers, each of which was killed and replaced; the "
+            "last, worker 0 (pid 71) was silent for 5.0 s because it is stopped (SIGSTOP?). Raise hang_timeout (or timeout) if "
+            "the sample is merely slow, look at it with loader.debug(9, 3), or leave such samples out with on_error='skip'."
+        ),
+    ),
+    Trouble("start", tries=4, cause="worker 1 (pid 71) exited with code 9"): (
+        "WorkerDied",
+        (
+            "DataLoader worker exited unexpectedly: one died 4 times in a row without finishing anything; the last, worker 1 (pid "
+            "71) exited with code 9. Look at worker_init_fn and at what the dataset does first, or run with num_workers=0 to see "
+            "it happen in this process."
+        ),
+    ),
+    Trouble("stream", cause="worker 1 (pid 71) was killed by SIGKILL"): (
+        "WorkerDied",
+        (
+            "DataLoader worker exited unexpectedly while it iterated an iterable dataset: worker 1 (pid 71) was killed by SIGKILL. "
+            "What it had not yielded is lost, since an iterable dataset cannot be asked again: give the dataset state_dict() and "
+            "load_state_dict(), or use a map-style dataset."
+        ),
+    ),
+    Trouble("memory", need_bytes=4_194_304, limit_bytes=2_097_152): (
+        "ArenaFull",
+        (
+            "batch 4 of epoch 3 needs 4,194,304 bytes of shared memory, which do not fit into 2,097,152 beside the batches that "
+            "you hold. Raise slab_bytes, lower batch_size, or let go of batches earlier."
+        ),
+    ),
+    Trouble("memory", cause="[Errno 28] No space left on device", need_bytes=4_194_304, limit_bytes=65_536): (
+        "ArenaFull",
+        (
+            "batch 4 of epoch 3 needs 4,194,304 bytes of shared memory, and the system gives no more than the 65,536 there are "
+            "([Errno 28] No space left on device). Give the container more memory (docker: --memory, --shm-size), or lower "
+            "batch_size or prefetch_batches."
+        ),
+    ),
+    Trouble("empty"): (
+        "SampleError",
+        (
+            "sample 9 failed in 'prepare' on all workers: and so did every sample of batch 4 of epoch 3; loader.skipped() lists "
+            "them with their errors. A batch is never left out, so that all ranks deliver equally many: mend or remove the "
+            "samples, or use on_error='replace'"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.kind)
+def test_a_trouble_in_words(trouble: Trouble) -> None:
+    name, text = TROUBLES[trouble]
+    error = worded(trouble, **AT)
+    assert (type(error).__name__, str(error)) == (name, text)
+    assert unpacked(packed(trouble)) == trouble
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize("kind", ["died", "hung"])
+def test_a_trouble_with_a_sample_says_all_that_is_needed_to_act(kind: str) -> None:
+    text = str(worded(Trouble(kind, 1, 3, "worker 2 (pid 71) was killed by SIGKILL"), **AT))
+    for fact in (
+        "sample 9",
+        "position 17",
+        "epoch 3",
+        "batch 4",
+        "'prepare'",
+        "worker 2",
+        "SIGKILL",
+        "3 workers",
+        "debug(9, 3)",
+    ):
+        assert fact in text
+
+
+def test_how_a_process_ended() -> None:
+    assert exit_text(-9) == "was killed by SIGKILL"
+    assert exit_text(-63) == "was killed by signal 63"
+    assert exit_text(7) == "exited with code 7"
+    assert exit_text(None) == "ended for an unknown reason"
+    oom = oom_text(67_108_864, 67_000_000)
+    assert end_text("worker 0 (pid 5)", -9, oom=oom, verdict="", stack="") == (
+        "worker 0 (pid 5) was killed by SIGKILL (out of memory: the kernel's OOM killer ended it; cgroup limit 67,108,864 "
+        "bytes, in use 67,000,000)"
+    )
+    assert end_text("worker 0 (pid 5)", -11, oom="", verdict="", stack="Fatal\n  File") == (
+        "worker 0 (pid 5) was killed by SIGSEGV (stack below)\nFatal\n  File"
+    )
+    assert end_text("worker 0 (pid 5)", -9, oom="", verdict="was silent for 5.0 s", stack="ignored") == (
+        "worker 0 (pid 5) was silent for 5.0 s"
+    )
+
+
+def test_a_stack_is_the_users_part_of_it() -> None:
+    ours = f'  File "/x{os.sep}penstock{os.sep}lanes{os.sep}prepare.py", line 3 in held_back\n'
+    start = '  File "/usr/lib/python3/multiprocessing/process.py", line 3 in run\n'
+    users = """Fatal Python error: Segmentation fault
+
+Thread 0x1 (most recent call first):
+  File "/home/me/data.py", line 3 in decode
+{below}
+Current thread 0x2 (most recent call first):
+  File "/home/me/pool.py", line 9 in wait"""
+    stack = users.format(below=ours + start) + "\n\nExtension modules: numpy, torch (total: 2)\n"
+    assert user_frames(stack) == users.format(below="")
+
+
+def test_a_worker_that_has_grown() -> None:
+    assert grown_text("worker 1 (pid 7)", 2_100_000_000, 2_000_000_000) == (
+        "worker 1 (pid 7) holds 2,100,000,000 bytes, over worker_memory=2,000,000,000: it is replaced when its tasks are done. "
+        "Does the dataset or a transform keep what it has made?"
+    )
+
+
+def test_no_shared_memory_at_all() -> None:
+    assert full_text(4096, 1 << 30, OSError(28, "No space left on device")) == (
+        "shared memory for batches is full: 4,096 more bytes are needed ([Errno 28] No space left on device), the limit is "
+        "1,073,741,824 bytes. Lower batch_size or prefetch_batches, raise slab_bytes, or give the container more memory "
+        "(docker: --shm-size or --memory)."
+    )
+
+
+def test_an_interrupted_draw() -> None:
+    assert PLACE_LOST == (
+        "the iterator was interrupted while it drew from its sampler, so its place is lost: start a new one with iter(loader); "
+        "loader.load_state_dict(loader.state_dict()) before it goes on behind the last batch"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in vars(errors) if isinstance(vars(errors)[name], type)])
+def test_every_error_survives_pickling(name: str) -> None:
+    kind = getattr(errors, name)
+    error = kind(7, "decode", "worker 1", "it is torn") if kind is SampleError else kind("what and why")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+    assert isinstance(error, RuntimeError)
+    assert isinstance(error, PenstockError)
+
+
+# ---- what a run says
+
+RUN: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "seed": 1}
+
+
+def raised(loader: DataLoader[Any]) -> str:
+    """The error of the first epoch, with its notes."""
+    with pytest.raises(Exception) as caught:
+        list(loader)
+    error = caught.value
+    return neutral("\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]))
+
+
+def test_a_sample_that_kills(tmp_path: Path) -> None:
+    assert raised(DataLoader(Harmful("SIGKILL", 9, tmp_path, times=9), **RUN)) == (
+        "WorkerDied: DataLoader worker exited unexpectedly: sample 9 (position 9 of epoch 0, batch 2) took down 3 workers in "
+        "'prepare'; the last, worker N (pid N) was killed by SIGKILL. Each time a new worker was given its work. Look at the "
+        "sample with loader.debug(9, 0), or leave such samples out with on_error='skip'."
+    )
+
+
+def test_a_sample_that_kills_and_has_a_name_for_a_key(tmp_path: Path) -> None:
+    assert raised(DataLoader(Named(), sampler=["a", "b", "c"], batch_size=2, num_workers=1)) == (
+        "WorkerDied: DataLoader worker exited unexpectedly: sample 'b' (position 1 of epoch 0, batch 0) took down 3 workers in "
+        "'prepare'; the last, worker N (pid N) exited with code 7. Each time a new worker was given its work. Look at the "
+        "sample with loader.debug('b', 0), or leave such samples out with on_error='skip'."
+    )
+
+
+class Named(Drawn):
+    def __getitem__(self, name: Any) -> torch.Tensor:
+        if name == "b":
+            os._exit(7)
+        return torch.zeros(1)
+
+
+def test_a_sample_that_hangs(tmp_path: Path) -> None:
+    text = raised(DataLoader(Harmful("spin", 9, tmp_path, times=9), hang_timeout=0.4, **RUN))
+    assert text == (
+        "WorkerHung: sample 9 (position 9 of epoch 0, batch 2) hung in 'prepare' on 2 workers, each of which was killed and "
+        "replaced; the last, worker N (pid N) was silent for N s (stack below). Raise hang_timeout (or timeout) if the sample "
+        "is merely slow, look at it with loader.debug(9, 0), or leave such samples out with on_error='skip'.\n"
+        "Current thread 0xN (most recent call first):\n"
+        '  File "datasets.py", line N in spin_with_the_interpreter_lock\n'
+        '  File "datasets.py", line N in <lambda>\n'
+        '  File "datasets.py", line N in __getitem__'
+    )
+
+
+def test_the_users_own_exception_has_our_facts_as_a_note(tmp_path: Path) -> None:
+    text = raised(DataLoader(Harmful("raise", 9, tmp_path), **RUN))
+    assert text.startswith("ValueError: Caught ValueError in DataLoader worker process ")
+    assert text.endswith(
+        "ValueError: sample 9 is broken\n\n"
+        "penstock: sample 9 (position 9 of epoch 0, batch 2) failed in 'prepare' on worker N"
+    )
+
+
+def test_a_collate_function_that_fails() -> None:
+    assert raised(DataLoader(Drawn(), collate_fn=fail, **RUN)).endswith(
+        "LookupError: no rule\n\npenstock: batch 0 of epoch 0 failed in 'collate' on worker N"
+    )
+
+
+def fail(samples: list[Any]) -> None:
+    raise LookupError("no rule")
+
+
+def test_an_iterable_dataset_that_fails() -> None:
+    assert raised(DataLoader(Bad(), batch_size=4, num_workers=1)).endswith(
+        "LookupError: no more\n\npenstock: batch 1 of epoch 0 failed in 'stream' on worker N"
+    )
+
+
+class Bad(Stream):
+    def __iter__(self) -> Any:
+        for number, sample in enumerate(super().__iter__()):
+            if number == 6:
+                raise LookupError("no more")
+            yield sample
+
+
+def test_a_worker_init_fn_that_fails() -> None:
+    assert raised(DataLoader(Drawn(), worker_init_fn=fail, **RUN)).endswith(
+        "LookupError: no rule\n\nwhile worker N started"
+    )
+
+
+def test_too_many_skips() -> None:
+    assert raised(
+        DataLoader(Broken({1, 2, 3}), on_error="skip", max_skipped=2, **{**RUN, "num_workers": 0})
+    ) == (
+        "TooManySkipped: 3 samples failed, more than max_skipped=2; the last: sample 3: KeyError: 'no label for 3'. "
+        "loader.skipped() lists them; raise max_skipped to go on."
+    )
+
+
+def test_a_killed_agent_of_an_iterable_dataset() -> None:
+    loader = DataLoader(Stream(pause_s=0.01), batch_size=4, num_workers=1)
+    batches = iter(loader)
+    next(batches)
+    os.kill(loader.stats()["agent_pid"], signal.SIGKILL)
+    with pytest.raises(errors.AgentDied) as caught:
+        list(batches)
+    assert neutral(str(caught.value)) == (
+        "the agent (pid N) was killed by SIGKILL while its workers iterated an iterable dataset. What they had not yielded is "
+        "lost: give the dataset state_dict() and load_state_dict(), or use a map-style dataset."
+    )
+
+
+# ---- what goes to the log
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [neutral(record.getMessage()) for record in caplog.records if record.name == "penstock"]
+
+
+def test_a_replaced_worker_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "penstock"):
+        list(DataLoader(Harmful("_exit", 9, tmp_path), **RUN))
+    assert logged(caplog) == ["worker N (pid N) exited with code 7; it is replaced"]
+
+
+def test_a_worker_that_hung_is_logged_with_its_stack(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "penstock"):
+        list(DataLoader(Harmful("sleep", 9, tmp_path), hang_timeout=0.4, **RUN))
+    assert logged(caplog) == [
+        (
+            "worker N (pid N) was silent for N s (stack below); it is replaced\n"
+            "Current thread 0xN (most recent call first):\n"
+            '  File "datasets.py", line N in <lambda>\n'
+            '  File "datasets.py", line N in __getitem__'
+        )
+    ]
+
+
+def test_a_lost_share_of_an_iterable_dataset_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    loader = DataLoader(Stream(pause_s=0.01), batch_size=4, num_workers=2)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        batches = iter(loader)
+        next(batches)
+        os.kill(loader.stats()["worker_pids"][0], signal.SIGKILL)
+        with pytest.raises(errors.WorkerDied):
+            list(batches)
+    assert logged(caplog) == ["worker N (pid N) was killed by SIGKILL; its share is lost"]
+
+
+def test_a_new_agent_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    loader = DataLoader(Drawn(pause_s=0.002), **RUN)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        batches = iter(loader)
+        next(batches)
+        os.kill(loader.stats()["agent_pid"], signal.SIGKILL)
+        list(batches)
+    assert logged(caplog) == [
+        "the agent (pid N) was killed by SIGKILL; a new one goes on from the last delivered batch"
+    ]
+
+
+# ---- what is refused
+
+REFUSED = {
+    "num_workers must be a number or 'auto', got 'many'": {"num_workers": "many"},
+    "on_error must be one of raise, skip, replace, got 'ignore'": {"on_error": "ignore"},
+    "hang_timeout must be above 0 seconds, or None to warn only, got 0": {"hang_timeout": 0},
+    "task_size must be a whole number of at least 1 or 'auto', got 0": {"task_size": 0},
+    "prefetch_batches must be a whole number of at least 1 or None, got 0": {"prefetch_batches": 0},
+    "max_skipped must be a whole number of at least 0, got -1": {"max_skipped": -1},
+    "worker_memory must be a number of bytes such as '8GiB' or '512MB', got 'lots'": {
+        "worker_memory": "lots"
+    },
+    "slab_bytes must be above 0, got 0": {"slab_bytes": 0},
+    "shard must be None, 'auto' or (rank, world), got 3": {"shard": 3},
+    "shard=(rank, world) needs 0 <= rank < world, got (2, 2)": {"shard": (2, 2)},
+    "shard together with a sampler or batch_sampler would shard twice: give one of them": {
+        "shard": (0, 2),
+        "sampler": [1, 2],
+    },
+    "dtype and memory_format describe batches on a device: give device= too ('cpu' works)": {
+        "dtype": torch.float16
+    },
+}
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text.partition(" ")[0])
+def test_a_keyword_that_cannot_work_is_refused_at_once(text: str) -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        DataLoader(Drawn(), **REFUSED[text])
+    assert str(caught.value) == text
+
+
+STATES = {
+    "this is not a state of penstock's DataLoader: it has no version": {},
+    "the state has version 99; this penstock reads up to 1: upgrade it": {"version": 99},
+    "the state was saved from a loader whose order was sampled, this one's is planned: give it the same shuffle, sampler and "
+    "kind of dataset": {"version": 1, "order": "sampled"},
+}
+
+
+@pytest.mark.parametrize("text", STATES, ids=["none", "newer", "other order"])
+def test_a_state_that_cannot_be_loaded_is_refused(text: str) -> None:
+    with pytest.raises(errors.StateError) as caught:
+        DataLoader(Drawn()).load_state_dict(STATES[text])
+    assert str(caught.value) == text
