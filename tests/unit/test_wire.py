@@ -80,7 +80,7 @@ def test_a_frame_over_the_limit_is_refused_before_anything_is_allocated() -> Non
     with one, other:
         one.sendall(HEAD.pack(MAX_FRAME + 1, Msg.DONE))
         with pytest.raises(ValueError, match=f"{MAX_FRAME + 1} bytes is over the limit"):
-            Channel(other).receive()
+            Channel(other).receive(wait=False)
 
 
 def test_posting_never_blocks_and_what_does_not_fit_follows_in_order(ends: tuple[Channel, Channel]) -> None:
