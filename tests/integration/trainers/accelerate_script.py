@@ -1,22 +1,26 @@
-"""Accelerate, two processes: a whole run that saves its state after every step, and runs that go on from some of them."""
+"""Accelerate, two processes: a whole run that saves its state here and there, and runs that go on from some of them."""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import accelerate.data_loader
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, set_seed
 from ranks import report
 from samples import BATCH, KEYWORDS, Noisy, facts_of, shown
 
-from penstock import DataLoader
+from penstock import ConfigError, DataLoader
 from penstock.integrations.accelerate import enable
 
 EPOCHS = 2
+RESUMED = {1: 0, 4: 1, 6: 1}
+"""Steps after which the state is saved, and the epoch that then goes on."""
 SAMPLERS = {
     "generator": DataLoaderConfiguration(),
     "seedable": DataLoaderConfiguration(use_seedable_sampler=True),
@@ -40,7 +44,8 @@ def whole_run(sampler: str, folder: Path) -> dict[str, Any]:
             accelerator.backward(model(batch["x"]).mean())
             optimizer.step()
             seen.append([epoch, *shown(batch)])
-            accelerator.save_state(str(folder / str(len(seen))))
+            if len(seen) in RESUMED:
+                accelerator.save_state(str(folder / str(len(seen))))
     return {"whole": seen, "loader": facts_of(loader.base_dataloader)}
 
 
@@ -71,18 +76,40 @@ def unprepared_for() -> dict[str, Any]:
     }
 
 
+def refused(what: Callable[[], object]) -> str:
+    try:
+        what()
+    except ConfigError as exc:
+        return str(exc)
+    return ""
+
+
+def with_a_name_missing() -> None:
+    """As if this were an Accelerate that builds its loaders in another way."""
+    shard = accelerate.data_loader.DataLoaderShard
+    del accelerate.data_loader.DataLoaderShard
+    try:
+        enable()
+    finally:
+        accelerate.data_loader.DataLoaderShard = shard
+
+
 def main(folder: str) -> None:
-    facts: dict[str, Any] = {"without": unprepared_for()}
+    facts: dict[str, Any] = {"without": unprepared_for(), "missing": refused(with_a_name_missing)}
     enable()  # the line that a user adds
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        plain = Accelerator(cpu=True).prepare(torch.utils.data.DataLoader(Noisy(), BATCH))
+        accelerator = Accelerator(cpu=True)
+        plain = accelerator.prepare(torch.utils.data.DataLoader(Noisy(), BATCH))
         facts["plain"] = type(plain.base_dataloader).__module__
+        facts["shard"] = refused(lambda: accelerator.prepare(DataLoader(Noisy(), shard=(0, 2), seed=1)))
+        placed = accelerator.prepare(DataLoader(Noisy(), BATCH, device="meta"))
+        facts["device"] = str(placed.base_dataloader.device)
         for sampler in SAMPLERS:
             there = Path(folder) / sampler
             facts[sampler] = whole_run(sampler, there)
             facts[sampler]["rests"] = {
-                step: rest_of_run(sampler, there, step, epoch) for step, epoch in {1: 0, 4: 1, 6: 1}.items()
+                step: rest_of_run(sampler, there, step, epoch) for step, epoch in RESUMED.items()
             }
         facts["skipping"] = skipping("seedable", 3)
     facts["warnings"] = [str(warning.message) for warning in caught if "penstock" in warning.filename]

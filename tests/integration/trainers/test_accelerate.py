@@ -25,6 +25,7 @@ def test_accelerate_keeps_our_engine_and_keywords_and_resumes_exactly(tmp_path: 
         skipping_gives_the_rest_of_the_epoch(rank)
         without_the_line_prepare_warns(rank)
         with_the_line_nothing_warns_and_torchs_loaders_stay_torchs(rank)
+        what_cannot_work_is_refused(rank)
 
 
 def our_engine_delivered_every_batch(facts: Facts) -> None:
@@ -62,3 +63,9 @@ def without_the_line_prepare_warns(rank: Facts) -> None:
 def with_the_line_nothing_warns_and_torchs_loaders_stay_torchs(rank: Facts) -> None:
     assert rank["warnings"] == []
     assert rank["plain"].startswith("torch.")
+    assert rank["device"].startswith("cpu"), "the process's own, wherever the loader was to go"
+
+
+def what_cannot_work_is_refused(rank: Facts) -> None:
+    assert "would shard twice" in rank["shard"]
+    assert "no DataLoaderShard in accelerate.data_loader" in rank["missing"]

@@ -11,7 +11,7 @@ from .samples import KEYWORDS, SAMPLES
 
 pytest.importorskip("lightning")
 
-LEFT = {"step2": 6, "step4": 4, "step6": 2, "epoch0": 4}
+LEFT = {"step4": 4, "step6": 2, "epoch0": 4}
 """Steps that remain of eight after each checkpoint."""
 
 

@@ -19,6 +19,10 @@ def test_the_hf_trainer_keeps_our_engine_and_keywords_and_resumes_exactly(tmp_pa
     ranks = run_ranks("transformers_script.py", tmp_path)
     check_epochs([rank["whole"]["seen"] for rank in ranks], samples=SAMPLES)
     for rank in ranks:
+        assert (
+            "prefetch_factor: not a keyword of penstock's DataLoader that torch's does not have"
+            in rank["refused"]
+        )
         our_engine_delivered_every_batch(rank["whole"])
         our_keywords_survived(rank["whole"])
         for step, loaders in LOADERS.items():

@@ -12,6 +12,7 @@ from samples import BATCH, KEYWORDS, Noisy, facts_of, shown
 from torch.utils.data import default_collate
 from transformers import Trainer, TrainingArguments
 
+from penstock import ConfigError
 from penstock.integrations.transformers import enable
 
 EPOCHS = 2
@@ -69,9 +70,14 @@ def train(folder: Path, resume: int | None = None) -> dict[str, Any]:
 
 
 def main(folder: str) -> None:
+    facts: dict[str, Any] = {}
+    try:
+        enable(prefetch_factor=4)
+    except ConfigError as exc:
+        facts["refused"] = str(exc)
     enable(**KEYWORDS)  # the line that a user adds
     there = Path(folder) / "checkpoints"
-    facts: dict[str, Any] = {"whole": train(there)}
+    facts["whole"] = train(there)
     facts["rests"] = {step: train(there, step) for step in (2, 4, 7)}
     report(folder, facts)
     torch.distributed.destroy_process_group()
