@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import Dataset
 
 from penstock import DataLoader
+from penstock.store.extents import aligned
 
 
 class Counting(Dataset[Any]):
@@ -44,13 +45,12 @@ def test_a_forked_child_keeps_the_batch_it_saw_while_the_parent_goes_on() -> Non
 
 def test_memory_seen_by_children_comes_back_when_they_have_ended() -> None:
     loader = DataLoader(Counting(), batch_size=2, num_workers=1, prefetch_batches=1, persistent_workers=True)
-    backed = []
-    for _ in range(6):
+    slab = aligned(2 * 4096 * 4)
+    for _ in range(4):
         for batch in loader:
             child = os.fork()
             if child == 0:
                 os._exit(0)
             os.waitpid(child, 0)
             del batch
-        backed.append(loader.stats()["arena_bytes"])
-    assert backed[-1] == backed[1]
+        assert loader.stats()["arena_bytes"] <= 8 * slab  # 32 batches were seen by children in every epoch

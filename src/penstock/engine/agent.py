@@ -89,7 +89,9 @@ class Agent:
             for worker in range(self.config.core.workers):
                 self._start(worker)
         while not self.stopping:
-            busy = any(lane.tasks for lane in self.state.lanes)
+            busy = (
+                any(lane.tasks for lane in self.state.lanes) or self.state.memory.end > self.config.core.base
+            )
             for key, mask in self.selector.select(TICK_S if busy else SLOW_TICK_S):
                 key.data(mask)
             self._tick(time.monotonic())
@@ -143,6 +145,8 @@ class Agent:
                 self.hands[worker].ask_stack(time.monotonic(), silent_s)
             case ev.Grow(end):
                 self._grow(end)
+            case ev.Shrink(end, was):
+                self.arena.unback(end, was)
             case ev.Starved(seq, need):
                 self._tell(Msg.STARVED, wire.NEED.pack(seq, need))
 

@@ -59,6 +59,7 @@ def blueprint_of(
         limit_bytes=limit,
         base=board_bytes(loader.num_workers),
         first_lane=first_lane,
+        trims=loader.device is None,
         hang_s=options.hang_s or float(loader.timeout),
         poison_raises=options.on_error == "raise",
     )

@@ -137,7 +137,7 @@ def lose_stream(state: State, lane: Lane, cause: str, out: list[Action]) -> None
         lane.lost = lost
 
 
-def on_done(state: State, event: ev.Done, out: list[Action]) -> None:
+def on_done(state: State, event: ev.Done, _: list[Action]) -> None:
     lane = state.lanes[event.worker]
     issued = lane.tasks.pop(event.task, None)
     if issued is None:
@@ -153,7 +153,6 @@ def on_done(state: State, event: ev.Done, out: list[Action]) -> None:
         lane.holding[task.id] = issued
     else:
         unhold(state, issued)
-    steal(state, out)
     if issued.cancelled:
         return
     batch = state.batches[task.seq]
@@ -302,6 +301,9 @@ def on_tick(state: State, event: ev.Tick, out: list[Action]) -> None:
             lane.dumped_s = event.at_s
             out.append(ev.Dump(lane.worker, silent))
     steal(state, out)
+    was = state.memory.end
+    if state.config.trims and not state.due and not state.growing and state.memory.trim():
+        out.append(ev.Shrink(state.memory.end, was))
 
 
 HANDLERS: dict[type, Callable[..., None]] = {

@@ -254,6 +254,13 @@ class Grow(NamedTuple):
     end: int
 
 
+class Shrink(NamedTuple):
+    """Nothing is open: memory of the arena from `end` to `was` goes back to the system."""
+
+    end: int
+    was: int
+
+
 class Starved(NamedTuple):
     """The due batch does not fit beside what the consumer holds; to be answered with `Stuck`."""
 
@@ -273,5 +280,6 @@ Action = (
     | Stop
     | Dump
     | Grow
+    | Shrink
     | Starved
 )

@@ -25,6 +25,8 @@ class CoreConfig:
     """First arena offset that batches may use."""
     first_lane: int = 0
     """Worker that owes the first batch of an iterable dataset (a resumed epoch goes on with the next in turn)."""
+    trims: bool = True
+    """An idle loader gives its memory back; not where it has been pinned for a device."""
     hang_s: float = 0.0
     """Seconds of silence after which a worker is replaced; 0 only warns."""
     poison_raises: bool = True

@@ -402,7 +402,9 @@ def failure_note(job: Job, ordinal: int, worker: int) -> str:
         stage = "collate" if job.kind == Kind.COLLATE else "stream"
         return f"penstock: batch {job.where.batch} of epoch {job.where.epoch} failed in '{stage}' on worker {worker}"
     key = "?"
-    with contextlib.suppress(Exception):  # a key that cannot be unpickled, or not printed, is the error itself
+    with contextlib.suppress(
+        Exception
+    ):  # a key that cannot be unpickled, or not printed, is the error itself
         key = repr(unpack_keys(job.key_kind, job.tail)[max(0, ordinal - job.where.start)])
     return (
         f"penstock: sample {key} (position {job.where.position(ordinal)} of epoch {job.where.epoch}, batch "

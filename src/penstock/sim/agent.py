@@ -147,6 +147,8 @@ class FakeAgent:
                 self.world.agenda.after(DUMP_WAIT_S, self.world.kill, hand.worker)
             case ev.Grow(end):
                 self._grow(end)
+            case ev.Shrink(end, _):
+                self.memory.give_up(end)
             case ev.Starved(seq, need):
                 self.to_trainer.send(Starved(seq, need))
 

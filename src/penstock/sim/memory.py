@@ -56,6 +56,13 @@ class Memory:
 
     # ---- who may touch what
 
+    def give_up(self, end: int) -> None:
+        """Memory from `end` on goes back to the system: nobody may still touch it."""
+        for who, claims in self.claims.items():
+            for claim in claims:
+                if claim.end > end:
+                    raise Violation(f"memory from {end} on is given up while {who} may touch {claim}")
+
     def claim(self, who: Hashable, slab: Hashable, offset: int, nbytes: int) -> None:
         end = offset + aligned(nbytes)
         if end > len(self._cells) * CELL:

@@ -7,6 +7,7 @@ asking. Nothing has a name in the file system, so nothing is left behind, howeve
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -74,6 +75,11 @@ class Arena:
     def back(self, start: int, end: int) -> None:
         """Reserve memory for [start, end); raises OSError (ENOSPC, ENOMEM) when there is none."""
         os.posix_fallocate(self.fd, start, end - start)
+
+    def unback(self, start: int, end: int) -> None:
+        """Give the memory of [start, end) back to the system; nothing refers to it."""
+        with contextlib.suppress(OSError):
+            self.map.madvise(mmap.MADV_REMOVE, start, end - start)
 
     def close(self) -> None:
         """Let go of the descriptor; the mapping ends when the last batch that refers to it does."""

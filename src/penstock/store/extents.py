@@ -42,6 +42,16 @@ class Extents:
         start, self.end = self.end, self.end + nbytes
         self._insert(start, nbytes)
 
+    def trim(self) -> bool:
+        """Give up free memory at the end; whether there was any."""
+        last = self._offsets[-1] if self._offsets else self.end
+        if last + self._sizes.get(last, 0) != self.end or last == self.end:
+            return False
+        self._offsets.pop()
+        del self._sizes[last]
+        self.end = last
+        return True
+
     def alloc(self, nbytes: int) -> int | None:
         """Offset of a new extent of `aligned(nbytes)` bytes, or None when nothing fits."""
         need = aligned(nbytes)
