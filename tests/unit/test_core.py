@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from penstock.engine import events as ev
 from penstock.engine.core import WARN_SILENT_S
-from penstock.engine.events import Kind, Trouble
+from penstock.engine.events import Event, Kind, Trouble
 from tests.unit.core_steps import die, done, failed, laid_out, lost, of, only, running, started, tasks, tell
 
 # ---- order
@@ -327,6 +329,14 @@ def test_an_abort_voids_what_is_open_and_keeps_its_memory_until_no_task_can_writ
     assert state.memory.used == 4096
     tell(state, ev.Dropped(0, assign.task.id))
     assert state.memory.used == 0
+
+
+@pytest.mark.parametrize("late", [done, lambda one: failed(one, 0), lambda one: ev.Refused(0, one.task.id)])
+def test_what_a_worker_says_of_a_void_task_changes_nothing(late: Callable[[ev.Assign], Event]) -> None:
+    state = laid_out(workers=1)
+    assign = only(ev.Assign, tell(state, ev.Feed(1, 2)))
+    assert tell(state, ev.Abort())[1:] + tell(state, late(assign)) == []
+    assert (state.memory.used, state.kind) == (0, Kind.SLOTS)
 
 
 def test_a_batch_that_was_delivered_before_an_abort_is_still_the_users() -> None:

@@ -130,3 +130,31 @@ def test_a_lost_worker_leaves_the_slab_that_others_write_too() -> None:
     first, second = of(ev.Assign, tell(state, ev.Feed(1, 4)))
     tell(state, lost(first), ev.WorkerUp(first.worker, 1.0))
     assert {task.offset for task in running(state)} == {second.task.offset}
+
+
+def test_a_later_batch_gets_no_slab_while_an_earlier_ones_result_waits_for_memory() -> None:
+    state = laid_out(workers=2, pages=2)
+    assign = only(ev.Assign, tell(state, ev.Feed(1, 2)))
+    for layout in (1, 2):
+        assign = only(ev.Assign, tell(state, ev.Mismatch(assign.worker, assign.task.id, layout)))
+    assert tell(state, ev.Prepared(assign.worker, assign.task.id, 3 * PAGE)) == [ev.Starved(1, 3 * PAGE)]
+    assert of(ev.Assign, tell(state, ev.Feed(2, 4))) == []
+
+
+def test_an_answer_is_no_error_when_there_is_room_but_no_worker_to_use_it() -> None:
+    state = laid_out(workers=1, pages=1, task_size=4)
+    tell(state, done(only(ev.Assign, tell(state, ev.Feed(1, 4)))))
+    assert tell(state, ev.Feed(2, 4)) == [ev.Starved(2, PAGE)]
+    tell(state, ev.WorkerLost(0, -1, -1, "was killed"), ev.Released(1))
+    assert of(ev.DeliverError, tell(state, ev.Stuck(2, PAGE))) == []
+
+
+def test_a_batch_may_be_short_twice_and_the_consumer_is_asked_twice() -> None:
+    state = started(Kind.PARTS, workers=1, pages=2)
+    for seq in (0, 1):
+        part = only(ev.Assign, tell(state, ev.Feed(seq, 2)))
+        asked = of(ev.Starved, tell(state, ev.Prepared(0, part.task.id, 100)))
+        assert [one.seq for one in asked] == [1] * seq
+        collate = only(ev.Assign, tell(state, *[ev.Released(0), ev.Stuck(1, 100)][: 2 * seq], done(part)))
+        actions = tell(state, ev.Prepared(0, collate.task.id, PAGE * (1 + seq)), done(collate, refers=True))
+    assert of(ev.Starved, actions) == [ev.Starved(1, 2 * PAGE)]

@@ -95,6 +95,15 @@ def test_what_a_stream_yielded_is_placed_in_turn_as_it_can_never_give_way() -> N
     assert only(ev.Place, tell(state, ev.Prepared(0, first.task.id, 100))).worker == 0
 
 
+def test_whose_turn_it_is_goes_by_the_order_of_delivery_not_by_the_number() -> None:
+    state, (first, second) = streaming(fed=2, pages=1)
+    state.sample_s = 0.001
+    again = only(ev.Assign, ends(state, first))
+    assert (again.task.seq, state.due) == (0, [1, 0])
+    placed = tell(state, ev.Prepared(1, again.task.id, 100), ev.Prepared(1, second.task.id, 100))
+    assert only(ev.Place, placed).task == second.task.id
+
+
 def test_small_batches_of_a_stream_are_placed_as_they_come() -> None:
     state, (_, second) = streaming(fed=2)
     assert only(ev.Place, tell(state, ev.Prepared(1, second.task.id, 100))).worker == 1

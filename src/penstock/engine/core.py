@@ -109,7 +109,6 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
         unhold(state, issued)
     lane.tasks.clear()
     lane.holding.clear()
-    state.waiting = [w for w in state.waiting if w.worker != event.worker]
     lane.up = False
     lane.retiring = False
     if state.kind is Kind.STREAM:
