@@ -224,7 +224,13 @@ class Held(Noisy):
 @pytest.mark.parametrize("workers_after", [0, 2])
 @pytest.mark.parametrize("late", [0, 1])
 def test_batches_delivered_out_of_order_are_delivered_exactly_once(late: int, workers_after: int) -> None:
-    settings: State = {"batch_size": 4, "seed": 7, "in_order": False, "shuffle": True}
+    settings: State = {
+        "batch_size": 4,
+        "seed": 7,
+        "in_order": False,
+        "shuffle": True,
+        "collate_fn": torch.stack,
+    }
     whole = epoch(make(dataset=Noisy(), **{**settings, "in_order": True}))
     dataset = Held(order_of(make(dataset=Noisy(), **settings))[4 * late])
     loader = make(2, dataset=dataset, **settings)
