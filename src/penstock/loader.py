@@ -160,6 +160,10 @@ class DataLoader(TorchDataLoader[T_co]):
         if isinstance(self.sampler, ShardSampler):
             self.sampler.plan_of = self._epochs.plan
             self.sampler.on_set_epoch = self._epochs.set_epoch
+        if self.num_workers and sys.platform == "linux":
+            import penstock.engine.build
+            import penstock.engine.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
+
         self._skips = Skips(max_skipped)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
 
