@@ -7,6 +7,7 @@ session (`left`) and its end by the end of its output, without a glance at anyth
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import select
@@ -128,6 +129,12 @@ class Program:
         os.close(self._err)
 
 
+def sources() -> list[str]:
+    """Where this process finds penstock: programs take it from the same place."""
+    spec = importlib.util.find_spec("penstock")
+    return [] if spec is None or spec.origin is None else [str(Path(spec.origin).parents[1])]
+
+
 class Zygote:
     """The client of `zygote.py`."""
 
@@ -137,7 +144,7 @@ class Zygote:
             [sys.executable, str(Path(__file__).with_name("zygote.py")), str(theirs.fileno()), *imports],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([*sources(), str(ROOT)])},
         )
         theirs.close()
         self._sock.settimeout(START_S)

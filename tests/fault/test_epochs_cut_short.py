@@ -6,6 +6,7 @@ import contextlib
 import gc
 import itertools
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from penstock import DataLoader
 from tests.fault.datasets import Drawn, Stream, expected, same
+from tests.fault.programs import until
 
 OPTIONS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 11, "num_workers": 2}
 LENGTH, BATCHES = 24, 6
@@ -28,6 +30,15 @@ def test_an_epoch_after_a_break_at_any_batch_is_right(persistent: bool, collate:
         kept = list(itertools.islice(loader, at))
         assert same(kept, whole[2 * at][:at]), f"broken off after {at}"
         assert same(list(loader), whole[2 * at + 1]), f"the epoch after a break after {at}"
+
+
+def test_what_has_arrived_for_an_epoch_that_was_left_is_not_taken_for_the_next() -> None:
+    options = {**OPTIONS, "persistent_workers": True, "timeout": 10}
+    loader = DataLoader(Drawn(LENGTH), **options)
+    next(iter(loader))
+    until(lambda: sum(loader.stats()["worker_busy_s"]) > 0, within_s=5, why="workers have begun")
+    time.sleep(0.3)  # the batches that were asked for are in the socket by now
+    assert same(list(loader), expected(Drawn(LENGTH), epochs=2, **{**options, "timeout": 0})[1])
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])

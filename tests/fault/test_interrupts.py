@@ -69,6 +69,35 @@ def only_the_interrupt(text: str) -> bool:
     return all(line.startswith(plain) for line in text.splitlines() if line)
 
 
+def test_agent_and_workers_ignore_the_terminals_ctrl_c() -> None:
+    loader = DataLoader(Drawn(pause_s=0.002), **OPTIONS)
+    batches = iter(loader)
+    kept = [next(batches)]
+    for pid in [loader.stats()["agent_pid"], *loader.stats()["worker_pids"]]:
+        os.kill(pid, signal.SIGINT)
+    kept += list(batches)
+    assert same(kept, expected(Drawn(), **OPTIONS)[0])
+    assert loader.stats()["agent_restarts"] == loader.stats()["restarts"] == 0
+
+
+ARMED: list[int] = []
+
+
+def _interrupt_this_fork() -> None:
+    if ARMED:
+        os.kill(ARMED.pop(), signal.SIGINT)
+
+
+def test_ctrl_c_at_the_moment_of_a_fork_is_not_lost() -> None:
+    """What the interpreter's hooks around a fork raise is ignored, and an interrupt would be raised there."""
+    os.register_at_fork(before=_interrupt_this_fork)
+    loader = DataLoader(Drawn(), **OPTIONS)
+    ARMED.append(os.getpid())
+    with pytest.raises(KeyboardInterrupt):
+        iter(loader)
+    assert same(list(loader), expected(Drawn(), epochs=2, **OPTIONS)[0])
+
+
 # ---- a caller who goes on
 
 
@@ -157,8 +186,8 @@ def interrupted_at(point: int, iterator: Iterator[Any], batches: list[Any]) -> s
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_interrupt_at_any_line_of_next_loses_no_batch_and_counts_none_twice(workers: int) -> None:
-    options = {**OPTIONS, "num_workers": workers}
-    whole = expected(Drawn(32), **options)[0]
+    options = {**OPTIONS, "num_workers": workers, "timeout": 5 if workers else 0}
+    whole = expected(Drawn(32), **OPTIONS)[0]
     step = 1 if FULL or not workers else 5
     for point in itertools.count(1, step):
         loader = DataLoader(Drawn(32), **options)

@@ -1,0 +1,72 @@
+"""Remove each guard in turn: its test must fail. With all guards in place the same tests pass."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fault.guards import FAILED, GUARDS, PASSED, ROOT, Guard, mutate
+from tests.fault.programs import Zygote, fair
+
+MUTANT_S = 12.0
+"""A mutant that hangs is caught; the tests themselves take a second or two."""
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Zygote]:
+    """Starts programs that have imported everything but penstock."""
+    zygote = Zygote("torch", "torch.utils.data", "numpy", "pytest", "psutil")
+    yield zygote
+    zygote.close()
+
+
+def copied(tmp_path: Path) -> Path:
+    """A copy of the sources, compiled files included: they stay valid for all but the mutated one."""
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    return tmp_path / "src"
+
+
+@pytest.mark.parametrize("removed", GUARDS, ids=lambda guard: guard.name.replace(" ", "_"))
+def test_a_guard_that_is_gone_is_missed(removed: Guard, bare: Zygote, tmp_path: Path) -> None:
+    sources = copied(tmp_path)
+    mutate(sources / "penstock", removed)
+    program = bare.start(
+        "tests.fault.guards:run_tests", path=[str(sources)], sources=str(sources), tests=[removed.test]
+    )
+    try:
+        code = program.wait(within_s=fair(MUTANT_S))
+    except AssertionError:
+        code = FAILED  # it hangs
+        program.signal(signal.SIGKILL)
+    said = "\n".join(program.rest()) + program.errors()
+    bare.end_programs()
+    assert code == FAILED, (
+        "the test passes without the guard" if code == PASSED else f"it did not run: {said}"
+    )
+    assert not re.search(r"^E +(NameError|SyntaxError|ImportError)", said, re.MULTILINE), (
+        f"not a mutant: {said}"
+    )
+
+
+def test_with_all_guards_in_place_the_same_tests_pass(bare: Zygote, tmp_path: Path) -> None:
+    sources = copied(tmp_path)
+    tests = sorted({guard.test for guard in GUARDS})
+    program = bare.start(
+        "tests.fault.guards:run_tests", path=[str(sources)], sources=str(sources), tests=tests
+    )
+    code = program.wait(within_s=fair(90.0))
+    said = "\n".join(program.rest()) + program.errors()
+    bare.end_programs()
+    assert code == PASSED, said
+
+
+def test_there_are_guards_of_every_kind() -> None:
+    assert len(GUARDS) >= 20
+    assert len({guard.name for guard in GUARDS}) == len(GUARDS)
+    files = {file.partition("/")[0] for guard in GUARDS for file, _, _ in guard.edits}
+    assert files == {"engine", "lanes", "plan", "store"}
