@@ -1,7 +1,8 @@
 """One schedule of kills and restores, drawn from a seed, played with real processes and signals.
 
 Workers and agents are killed by SIGKILL at random moments, the loader is stopped, saved and resumed with another number of
-workers; what is delivered must be, batch for batch and bit for bit, what one process alone delivers.
+workers; what is delivered must be, batch for batch and bit for bit, what one process alone delivers. Iterable datasets, which
+can say where they stand, depend on the number of workers: theirs stays, and nobody is killed in the run they are held against.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from penstock import DataLoader
 
@@ -42,6 +44,28 @@ class Noisy(Dataset[Any]):
         time.sleep(self.pause_s)
         noise = torch.rand(5 + index % 3 if self.length % 2 else 5)
         return {"index": index, "noise": noise, "more": np.random.rand(2), "text": "x" * random.randrange(40)}
+
+
+class Stream(IterableDataset[Any]):
+    """Numbers, each worker its share of them, that can be gone on with."""
+
+    def __init__(self, length: int, pause_s: float) -> None:
+        self.length, self.pause_s, self.at = length, pause_s, 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        mine = range(info.id if info else 0, self.length, info.num_workers if info else 1)
+        while self.at < len(mine):
+            time.sleep(self.pause_s)
+            self.at += 1
+            yield torch.full((3,), mine[self.at - 1])
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
 
 
 def as_lists(samples: list[Any]) -> dict[str, list[Any]]:
@@ -79,6 +103,7 @@ class Schedule:
     length: int
     batch_size: int
     epochs: int
+    streams: bool
     ragged: bool
     task_size: int | str
     persistent: bool
@@ -87,7 +112,7 @@ class Schedule:
     restores: tuple[int, ...]
     """Batches, counted over all epochs, behind which the loader is saved, dropped and resumed."""
     kills: tuple[tuple[int, float, str], ...]
-    """(batch, seconds after it, whom): `worker` or `agent`."""
+    """(batch or -1, seconds after it or after the start, whom): `worker` or `agent`."""
 
     @classmethod
     def draw(cls, seed: int) -> Schedule:
@@ -96,31 +121,35 @@ class Schedule:
         batches = -(-length // batch_size) * epochs
         restores = tuple(sorted(rng.sample(range(batches), rng.choice((0, 1, 1, 2)))))
         kills = [
-            (rng.randrange(batches), rng.random() * 0.02, "worker")
+            (rng.randrange(-1, batches), rng.random() * 0.02, "worker")
             for _ in range(rng.randrange(WORKER_KILLS + 1))
         ]
         kills += [
-            (rng.randrange(batches), rng.random() * 0.02, "agent")
+            (rng.randrange(-1, batches), rng.random() * 0.02, "agent")
             for _ in range(rng.randrange(AGENT_KILLS + 1))
         ]
+        streams = rng.random() < 0.15
+        workers = [rng.randrange(1, 5) for _ in range(len(restores) + 1)]
         return cls(
             seed=seed,
             length=length,
             batch_size=batch_size,
             epochs=epochs,
-            ragged=bool(length % 2),
+            streams=streams,
+            ragged=not streams and bool(length % 2),
             task_size=rng.choice(("auto", 1, 2, 5)),
             persistent=rng.random() < 0.3,
-            workers=tuple(rng.randrange(1, 5) for _ in range(len(restores) + 1)),
+            workers=tuple(workers[:1] * len(workers) if streams else workers),
             restores=restores,
             kills=tuple(sorted(kills)),
         )
 
     def loader(self, workers: int, pause_s: float) -> DataLoader[Any]:
+        dataset: Any = Stream(self.length, pause_s) if self.streams else Noisy(self.length, pause_s)
         return DataLoader(
-            Noisy(self.length, pause_s),
+            dataset,
             self.batch_size,
-            shuffle=True,
+            shuffle=not self.streams,
             num_workers=workers,
             collate_fn=as_lists if self.ragged else None,
             persistent_workers=self.persistent and workers > 0,
@@ -130,28 +159,33 @@ class Schedule:
 
 
 def expected(schedule: Schedule) -> list[str]:
-    """What one process alone delivers."""
-    loader = schedule.loader(0, 0.0)
+    """What one process alone delivers, or the same workers undisturbed where the dataset looks at them."""
+    loader = schedule.loader(schedule.workers[0] if schedule.streams else 0, 0.0)
     return [digest(batch) for _ in range(schedule.epochs) for batch in loader]
 
 
-def play(schedule: Schedule) -> tuple[list[str], int]:
-    """What is delivered while the schedule runs, and how many kills found somebody."""
+def play(schedule: Schedule, count: int) -> tuple[list[str], int]:
+    """What is delivered while the schedule runs, until `count` batches are, and how many kills found somebody."""
     delivered: list[str] = []
     hits: list[int] = []
     timers: list[threading.Timer] = []
     restores, workers = list(schedule.restores), list(schedule.workers)
     loader = schedule.loader(workers.pop(0), 0.001)
-    per_epoch = -(-schedule.length // schedule.batch_size)
-    while len(delivered) < per_epoch * schedule.epochs:
+
+    def arm(at: int) -> None:
+        for when, delay_s, whom in schedule.kills:
+            if when == at:
+                timers.append(threading.Timer(delay_s, killer(loader, whom, schedule.seed + at, hits)))
+                timers[-1].start()
+
+    while len(delivered) < count:
         iterator = iter(loader)
+        if not delivered:
+            arm(-1)
         for batch in iterator:
             at = len(delivered)
             delivered.append(digest(batch))
-            for when, delay_s, whom in schedule.kills:
-                if when == at:
-                    timers.append(threading.Timer(delay_s, killer(loader, whom, schedule.seed + at, hits)))
-                    timers[-1].start()
+            arm(at)
             if restores and restores[0] == at:
                 restores.pop(0)
                 state = json.loads(json.dumps(loader.state_dict()))
@@ -184,10 +218,13 @@ def run(seed: int) -> dict[str, Any]:
     schedule = Schedule.draw(seed)
     whole = expected(schedule)
     try:
-        delivered, kills = play(schedule)
+        delivered, kills = play(schedule, len(whole))
     except Exception as exc:
         return {"seed": seed, "ok": False, "why": f"{type(exc).__name__}: {exc}"}
-    lost, doubled = len(set(whole) - set(delivered)), len(delivered) - len(set(delivered))
+    lost, doubled = (
+        (Counter(whole) - Counter(delivered)).total(),
+        (Counter(delivered) - Counter(whole)).total(),
+    )
     ok = delivered == whole
     return {
         "seed": seed,

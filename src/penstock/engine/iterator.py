@@ -79,6 +79,8 @@ class EngineIterator:
     def begin(self, asks: Iterator[Ask], epoch: int) -> None:
         """Start an epoch: whatever an earlier one left open is void."""
         self._settle()
+        if self._epoch >= 0:
+            self._stream.start_over()
         if self._broken:
             self._open.clear()
             self._renew()
@@ -268,8 +270,8 @@ class EngineIterator:
             (number,) = wire.LAYOUT.unpack_from(payload)
             self._layouts[number] = loads(payload[wire.LAYOUT.size :])
         elif kind == Msg.END and wire.SEQ.unpack(payload)[0] >= self._first_seq:
+            # What is still open will not come; but a lost worker makes a new agent ask for it after all.
             self._ended = True
-            self._open = {seq: self._open[seq] for seq, _, _ in self._ready}
         elif kind == Msg.WARN:
             self._counters.warned(payload.decode(), time.monotonic())
             log.warning("%s", payload.decode())
@@ -341,7 +343,7 @@ class EngineIterator:
         self._end_session()
         self._ready.clear()
         self._inbox.clear()
-        self._starved = b""
+        self._starved, self._ended = b"", False
         self._layouts.clear()
         self._start()
 

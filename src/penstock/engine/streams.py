@@ -22,6 +22,10 @@ class Stream:
         self._next = core.first_lane
         self._workers = core.workers
 
+    def start_over(self) -> None:
+        """A new epoch: where the last one left the workers means nothing in it."""
+        self._states, self._next = {}, 0
+
     def advance(self, worker: int, state: Any) -> None:
         self._states[worker] = state
         self._next = (worker + 1) % self._workers
