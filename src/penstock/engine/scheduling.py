@@ -32,7 +32,7 @@ def schedule(state: State, out: list[Action]) -> None:
         if lane.up and lane.retiring and not load:
             lane.up = False
             out.append(ev.Stop(lane.worker))
-        elif lane.up and not lane.retiring and load < depth:
+        elif lane.up and not lane.retiring and load < depth and not (load and overdue(state, lane)):
             room.append((load, lane.worker))
     room.sort()  # a sorted list is a heap
     while room:
@@ -125,21 +125,29 @@ def issue(state: State, lane: Lane, task: Task, out: list[Action]) -> None:
 
 
 def steal(state: State, out: list[Action]) -> None:
-    """Work queued behind a slow sample goes back, so that it does not wait for it."""
-    if state.kind is Kind.STREAM:
-        return
+    """What a worker holds beside a slow sample goes back, so that it does not wait for it."""
     for lane in state.lanes:
-        late_s = state.now_s - lane.head_s
-        if late_s <= STEAL_MIN_S or len(lane.tasks) < 2:
-            continue
-        running, *queued = lane.tasks.values()
-        expected_s = (state.pace_s or 0.0) * running.task.samples
-        if late_s <= STEAL_FACTOR * expected_s or any(w.worker == lane.worker for w in state.waiting):
-            continue
-        for issued in queued:
-            if not issued.cancelled:
+        running = overdue(state, lane)
+        for issued in lane.tasks.values() if running is not None else ():
+            if issued is not running and not issued.cancelled:
                 cancel(state, lane, issued, out)
                 give_back(state, issued.task)
+
+
+def overdue(state: State, lane: Lane) -> Issued | None:
+    """The task that a worker has been at for much longer than expected, unless it waits for memory itself."""
+    late_s = state.now_s - lane.head_s
+    if late_s <= STEAL_MIN_S or not lane.tasks or state.kind is Kind.STREAM:
+        return None
+    running = next((issued for issued in lane.tasks.values() if not is_prepared(issued)), None)
+    if running is None or late_s <= STEAL_FACTOR * (state.pace_s or 0.0) * running.task.samples:
+        return None
+    return None if any(w.worker == lane.worker for w in state.waiting) else running
+
+
+def is_prepared(issued: Issued) -> bool:
+    """Its result has a place since it was made, and is written there as soon as the worker looks up from the next task."""
+    return bool(issued.slabs) and issued.task.offset < 0
 
 
 # ---- delivery

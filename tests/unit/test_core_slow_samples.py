@@ -1,0 +1,70 @@
+"""A worker that is held up by one sample: what it had beside that goes to others, the sample itself does not."""
+
+from __future__ import annotations
+
+from penstock.engine import events as ev
+from penstock.engine.core import State
+from penstock.engine.events import Kind
+from tests.unit.core_steps import done, of, started, tell
+
+PACE_S = 0.001
+
+
+def in_parts() -> State:
+    """Two workers whose tasks take a millisecond each, with one batch of parts behind them."""
+    state = started(Kind.PARTS)
+    for assign in of(ev.Assign, tell(state, ev.Feed(0, 4))):
+        tell(state, ev.Prepared(assign.worker, assign.task.id, 100))
+        tell(state, done(assign, at_s=2 * PACE_S, took_s=2 * PACE_S))
+    return state
+
+
+def busy(state: State) -> tuple[ev.Assign, list[ev.Assign]]:
+    """The collate of batch 0, and the tasks of two further batches that were assigned after it."""
+    collate = next(
+        issued for lane in state.lanes for issued in lane.tasks.values() if issued.task.kind is Kind.COLLATE
+    )
+    worker = next(lane.worker for lane in state.lanes if collate.task.id in lane.tasks)
+    later = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
+    return ev.Assign(worker, collate.task), later
+
+
+def test_a_result_that_waits_to_be_written_is_not_what_the_worker_runs() -> None:
+    state = in_parts()
+    collate, later = busy(state)
+    mine = [assign for assign in later if assign.worker == collate.worker]
+    assert len(mine) >= 2
+    tell(state, ev.Prepared(collate.worker, collate.task.id, 100))
+    cancelled = {
+        action.task
+        for action in of(ev.Cancel, tell(state, ev.Tick(1.0, (0, 0))))
+        if action.worker == collate.worker
+    }
+    assert mine[0].task.id not in cancelled, "it runs: another worker would only be held up by it too"
+    assert {assign.task.id for assign in mine[1:]} | {collate.task.id} == cancelled
+
+
+def test_a_result_taken_back_is_made_again_and_the_late_one_is_ignored() -> None:
+    state = in_parts()
+    collate, _ = busy(state)
+    other = 1 - collate.worker
+    for issued in list(state.lanes[other].tasks.values()):
+        assign = ev.Assign(other, issued.task)
+        tell(state, ev.Prepared(other, issued.task.id, 100), done(assign, at_s=0.01, took_s=PACE_S))
+    tell(state, ev.Prepared(collate.worker, collate.task.id, 100))
+    actions = tell(state, ev.Tick(1.0, (0, 0)))
+    again = next(assign for assign in of(ev.Assign, actions) if assign.task.seq == 0)
+    assert (again.worker, again.task.kind) == (other, Kind.COLLATE)
+    tell(state, ev.Prepared(other, again.task.id, 100))
+    delivered = of(ev.Deliver, tell(state, done(again, at_s=1.1)))
+    assert [action.seq for action in delivered] == [0]
+    assert of(ev.Deliver, tell(state, done(collate, at_s=4.0))) == []
+
+
+def test_a_worker_that_is_held_up_gets_nothing_new() -> None:
+    state = in_parts()
+    busy(state)
+    actions = tell(state, ev.Tick(1.0, (0, 0)), ev.Feed(3, 4), ev.Feed(4, 4))
+    stuck = {lane.worker for lane in state.lanes if any(issued.cancelled for issued in lane.tasks.values())}
+    assert stuck
+    assert not stuck & {assign.worker for assign in of(ev.Assign, actions)}
