@@ -73,13 +73,33 @@ def test_a_slow_sample_does_not_hold_back_the_next_batches() -> None:
     assert in_three_tries(after_the_slow_batch_s, below=slow_s / 4)
 
 
-def test_a_slow_sample_is_overtaken_when_order_does_not_matter() -> None:
+class Held(Noisy):
+    """Sample 0 waits until it is let go, and counts how often it was begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free, self.begun = torch.zeros(1).share_memory_(), torch.zeros(1).share_memory_()
+
+    def __getitem__(self, key: int) -> Any:
+        if key == 0:
+            self.begun += 1
+            deadline = time.monotonic() + 30
+            while not self.free and time.monotonic() < deadline:
+                time.sleep(0.005)
+        return torch.tensor([key])
+
+
+def test_a_sample_that_takes_for_ever_holds_back_its_own_batch_alone() -> None:
+    dataset = Held()
     loader: DataLoader[Any] = DataLoader(
-        Sleepy(32, 0.002, 0.5), 8, num_workers=2, prefetch_batches=4, in_order=False
+        dataset, 2, num_workers=2, prefetch_batches=4, in_order=False, collate_fn=torch.stack
     )
-    firsts = [int(batch[0]) for batch in loader]
-    assert firsts[-1] == 0
-    assert sorted(firsts) == [0, 8, 16, 24]
+    batches = iter(loader)
+    others = [int(next(batches)[0]) for _ in range(len(loader) - 1)]
+    assert sorted(others) == list(range(2, SIZE, 2))
+    dataset.free.fill_(1)
+    assert [int(batch[0]) for batch in batches] == [0]
+    assert dataset.begun == 1, "a second worker would have been held up too"
 
 
 def test_tasks_are_as_large_as_asked() -> None:
