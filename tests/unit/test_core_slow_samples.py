@@ -61,6 +61,17 @@ def test_a_result_taken_back_is_made_again_and_the_late_one_is_ignored() -> None
     assert of(ev.Deliver, tell(state, done(collate, at_s=4.0))) == []
 
 
+def test_a_slow_sample_that_has_come_at_last_is_not_made_again() -> None:
+    state = in_parts()
+    collate, later = busy(state)
+    other = 1 - collate.worker
+    slow, *_ = [assign for assign in later if assign.worker == other]
+    assert of(ev.Cancel, tell(state, ev.Tick(1.0, (0, 0))))
+    (placed,) = of(ev.Place, tell(state, ev.Prepared(other, slow.task.id, 100)))
+    again = of(ev.Cancel, tell(state, ev.Tick(1.1, (0, 0))))
+    assert placed.task not in [action.task for action in again]
+
+
 def test_a_worker_that_is_held_up_gets_nothing_new() -> None:
     state = in_parts()
     busy(state)

@@ -128,8 +128,12 @@ def steal(state: State, out: list[Action]) -> None:
     """What a worker holds beside a slow sample goes back, so that it does not wait for it."""
     for lane in state.lanes:
         running = overdue(state, lane)
-        for issued in lane.tasks.values() if running is not None else ():
-            if issued is not running and not issued.cancelled:
+        if running is None:
+            continue
+        for issued in lane.tasks.values():
+            # Before a task that has been taken back already, the slow sample itself may stand, just arrived.
+            arrived = running.cancelled and is_prepared(issued)
+            if issued is not running and not issued.cancelled and not arrived:
                 cancel(state, lane, issued, out)
                 give_back(state, issued.task)
 
