@@ -38,6 +38,7 @@ def scenarios(kinds: Any = all_kinds, **fixed: Any) -> st.SearchStrategy[Scenari
         "limit_bytes": st.sampled_from([1 << 13, 1 << 14, 1 << 15, 1 << 20]),
         "sample_s": st.sampled_from([0.0001, 0.002, 0.03]),
         "keeps": st.integers(1, 4),
+        "notice_s": st.sampled_from([0.0, 0.01, 0.5]),
         "slow": shares,
         "odd": shares,
         "texts": st.integers(1, 3),

@@ -289,7 +289,8 @@ class FakeAgent:
             self.memory.unclaim(("writes", worker, task))
         for task in [*hand.issued, *worker.held]:
             self.memory.unclaim(("reads", worker, task))
-        hand.from_worker.send((Lost(worker.task, worker.ordinal), None))
+        last = (Lost(worker.task, worker.ordinal), None)
+        self.world.agenda.after(self.scenario.notice_s, hand.from_worker.send, last)
 
     def _hear(self, hand: Hand, event: Any, layout: Shape | None) -> None:
         if not self.alive:

@@ -7,7 +7,7 @@ with a real dataset; who prepares it, when, and in which attempt makes no differ
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.engine.events import Kind
@@ -60,6 +60,8 @@ class Scenario:
     delay_s: float = 0.0002
     """Mean time that a message travels."""
     start_s: float = 0.02
+    notice_s: float = 0.0
+    """Time until the agent knows of a worker's death; until then it may still give it work."""
     keeps: int = 1
     """Batches that the user holds on to, the newest included."""
     slow: float = 0.0
@@ -83,7 +85,7 @@ class Scenario:
     """Epochs that the user breaks off; where, the seed says."""
     proceeds: bool = False
     """The next epoch is asked for before the last has ended."""
-    cells: int = field(default=1)
+    cells: int = 1
     """Size of a sample in an encoded result, in cells."""
 
     def chance(self, *where: int) -> float:
@@ -184,4 +186,5 @@ def draw(seed: int) -> Scenario:
         aborts=tuple(epoch for epoch in range(epochs) if rng.random() < 0.2),
         proceeds=rng.random() < 0.4,
         cells=cells,
+        notice_s=rng.choice((0.0, 0.0, 0.01, 0.5)),
     )  # fmt: skip
