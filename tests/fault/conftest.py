@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -19,6 +20,15 @@ class TestHung(BaseException):
 
 def _give_up(signum: int, frame: FrameType | None) -> None:
     raise TestHung(f"the test did not end within {DEADLINE_S} s")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cheap_collections() -> Iterator[None]:
+    """The hundred thousands of objects of torch's modules need not be visited whenever a test looks for leaks."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -270,7 +270,7 @@ GUARDS = [
     guard(
         "a worker that is being imported is killed with the training process",
         "fault/test_trainer_death.py::test_a_killed_training_process_that_spawned_its_workers_leaves_nothing[1.0]",
-        (AGENT, "(STOP_GRACE_S if self.polite else 0.0)", "9.0"),
+        (AGENT, "(STOP_GRACE_S if self.polite else 0.0)", "60.0"),
     ),
     # ---- frames
     guard(

@@ -110,6 +110,14 @@ def loop(**options: Any) -> None:
                     say(json.dumps(loader.stats()["worker_pids"]))
 
 
+def loop_until_interrupted(**options: Any) -> None:
+    """As `loop`, but leaves at once at Ctrl-C: without the interpreter's shutdown, and so without ours."""
+    try:
+        loop(**options)
+    except KeyboardInterrupt:
+        os._exit(1)
+
+
 def resumable(state: str, log: str, epochs: int, **options: Any) -> None:
     """Trains `epochs` epochs, from the saved state if there is one; notes each batch, then saves where it is."""
     loader = make(**options)

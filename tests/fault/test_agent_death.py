@@ -40,7 +40,9 @@ def test_the_epoch_goes_on_exactly_once_when_the_agent_dies_at_random_times(
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_the_workers_of_a_dead_agent_are_gone_within_a_second(context: str) -> None:
-    loader = DataLoader(Drawn(pause_s=0.05), **{**OPTIONS, "multiprocessing_context": context})
+    loader = DataLoader(
+        Drawn(pause_s=0.05), **{**OPTIONS, "num_workers": 1, "multiprocessing_context": context}
+    )
     batches = iter(loader)
     next(batches)
     stats = loader.stats()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import linecache
 import os
@@ -35,7 +36,7 @@ def test_ctrl_c_at_random_times_ends_the_program_within_two_seconds(first: int, 
     for point in range(first, first + PER_TEST):
         rng = random.Random(point)
         program = programs.start(
-            "tests.fault.jobs:loop",
+            f"tests.fault.jobs:{rng.choice(['loop', 'loop_until_interrupted'])}",
             num_workers=2,
             batch_size=4,
             length=24,
@@ -48,7 +49,8 @@ def test_ctrl_c_at_random_times_ends_the_program_within_two_seconds(first: int, 
         os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to all of the program's processes
         if rng.random() < 0.3:
             time.sleep(rng.random() * 0.02)
-            os.killpg(program.pid, signal.SIGINT)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGINT)
         assert program.wait(within_s=fair(2.0)) in (-signal.SIGINT, 1)
         assert program.left(within_s=0.5) == []
         assert only_the_interrupt(program.errors()), program.errors()

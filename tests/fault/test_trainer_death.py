@@ -61,7 +61,7 @@ def test_a_killed_training_process_with_batches_on_a_device_leaves_nothing(
     assert_nothing_is_left(program, tmp_path, shm)
 
 
-@pytest.mark.parametrize("when_s", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("when_s", [0.1, 1.0])
 def test_a_killed_training_process_that_spawned_its_workers_leaves_nothing(
     when_s: float, programs: Zygote, tmp_path: Path
 ) -> None:

@@ -62,7 +62,7 @@ def test_workers_killed_between_two_epochs_are_there_again_in_the_next() -> None
 
 
 def test_under_spawn_a_dead_worker_is_replaced_by_the_training_process(tmp_path: Path) -> None:
-    options = {**OPTIONS, "multiprocessing_context": "spawn"}
+    options = {**OPTIONS, "num_workers": 1, "multiprocessing_context": "spawn"}
     loader = DataLoader(Harmful("SIGKILL", 17, tmp_path), **options)
     assert same(list(loader), expected(Drawn(), **options)[0])
     assert loader.stats()["restarts"] == 1
