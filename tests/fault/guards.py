@@ -150,12 +150,12 @@ GUARDS = [
     guard(
         "a batch is free only when its last view is gone",
         "unit/test_leases.py::test_a_batch_is_free_when_the_last_of_its_tensors_is_gone",
-        (LEASES, "if view.tenancy.sealed and not view.tenancy.views:", "if view.tenancy.sealed:"),
+        (LEASES, "if tenancy.sealed and not tenancy.views:", "if tenancy.sealed:"),
     ),
     guard(
         "a batch is not free before it is complete",
         "unit/test_leases.py::test_a_tensor_that_dies_before_the_batch_is_complete_frees_nothing",
-        (LEASES, "if view.tenancy.sealed and not view.tenancy.views:", "if not view.tenancy.views:"),
+        (LEASES, "if tenancy.sealed and not tenancy.views:", "if not tenancy.views:"),
     ),
     guard(
         "a forked child frees nothing of its parent's",

@@ -42,7 +42,12 @@ def test_batches_arrive_on_the_device_with_the_right_bytes(workers: int) -> None
 
 def test_dtype_and_memory_format_apply_to_images_only() -> None:
     loader = DataLoader(
-        Images(64), batch_size=16, num_workers=2, device="cuda", dtype=torch.bfloat16, memory_format=torch.channels_last
+        Images(64),
+        batch_size=16,
+        num_workers=2,
+        device="cuda",
+        dtype=torch.bfloat16,
+        memory_format=torch.channels_last,
     )
     batch = next(iter(loader))
     assert batch["image"].dtype is torch.bfloat16

@@ -22,10 +22,9 @@ from penstock.store.arena import Arena
 class View(weakref.ref[memoryview]):
     """One tensor's memory, watched: when it dies, this is put on a list."""
 
-    __slots__ = ("number", "tenancy")
-
-    tenancy: Tenancy
-    number: int
+    tenancy: Tenancy | None = None
+    """None for the moment between its making and the next line, into which an interrupt may fall."""
+    number: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -91,9 +90,12 @@ class Leases:
         """Look through the views that have died: batches without any are free."""
         while self._dead:
             view = self._dead.popleft()
-            view.tenancy.views.pop(view.number, None)
-            if view.tenancy.sealed and not view.tenancy.views:
-                self._free(view.tenancy)
+            tenancy = view.tenancy
+            if tenancy is None:
+                continue
+            tenancy.views.pop(view.number, None)
+            if tenancy.sealed and not tenancy.views:
+                self._free(tenancy)
 
     def _free(self, tenancy: Tenancy) -> None:
         if self._tenancies.pop(tenancy.seq, None) is None or os.getpid() != self._owner:
