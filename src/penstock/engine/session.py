@@ -57,8 +57,8 @@ class Session:
         self._process: subprocess.Popen[bytes] | None = None
         self.pid = self._pidfd = -1
         self._poll = select.poll()
-        self.arena = Arena.create(blueprint.limit_bytes, blueprint.agent.core.workers)
         try:
+            self.arena = Arena.create(blueprint.limit_bytes, blueprint.agent.core.workers)
             self.leases = Leases(self.arena, blueprint.limit_bytes)
             self._start(blueprint)
             owned_by(self)
@@ -219,7 +219,8 @@ class Session:
             channel.close()
         if self._pins is not None:
             self._pins.close()
-        self.arena.close()
+        if hasattr(self, "arena"):
+            self.arena.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
