@@ -168,7 +168,7 @@ def test_a_trace_has_a_row_for_training_and_one_per_worker(tmp_path: Path, persi
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert names == {0: "training", 1: "worker 0", 2: "worker 1"}
     tasks = [event for event in events if event.get("cat") == "task" and event["args"]["epoch"] == 0]
-    assert {task["tid"] for task in tasks} <= {1, 2}
+    assert {task["tid"] for task in tasks} == {1, 2}
     assert sum(task["args"]["samples"] for task in tasks) == SIZE
     assert {task["args"]["batch"] for task in tasks} == set(range(len(loader)))
     assert len([event for event in events if event.get("cat") == "wait"]) == len(loader)
