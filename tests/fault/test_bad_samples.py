@@ -177,10 +177,7 @@ def test_a_sample_that_kills_its_workers_can_be_left_out_or_replaced(
     (skip,) = loader.skipped()
     assert skip["key"] == "9"
     assert "its worker died each time it was prepared" in skip["error"]
-    assert counted(tmp_path, "sample-9") in (
-        3,
-        4,
-    )  # on a busy machine it may be handed on once before it is known
+    assert counted(tmp_path, "sample-9") == 3
 
 
 def test_a_sample_that_hangs_its_workers_can_be_left_out(tmp_path: Path) -> None:

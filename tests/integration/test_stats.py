@@ -161,7 +161,7 @@ def test_a_diagnosis_names_what_training_waits_for(workers: int) -> None:
 def test_a_trace_has_a_row_for_training_and_one_per_worker(tmp_path: Path, persistent: bool) -> None:
     path = tmp_path / "run.json"
     loader: DataLoader[Any] = DataLoader(
-        Slow(SIZE, 0.001), 4, num_workers=2, trace=path, persistent_workers=persistent
+        Slow(SIZE, 0.02), 4, num_workers=2, trace=path, persistent_workers=persistent
     )
     list(loader)
     events = json.loads(path.read_text())["traceEvents"]
