@@ -12,6 +12,7 @@ import torch
 
 from penstock.plan.seeds import (
     MASK64,
+    Company,
     SeedStream,
     batch_seed,
     key_number,
@@ -162,3 +163,30 @@ def test_a_seed_costs_microseconds() -> None:
     stream = SeedStream(1, 2)
     best = min(timeit.repeat(lambda: stream.sample(123_456, 789), number=10_000, repeat=5)) / 10_000
     assert best < 10e-6  # about 1e-6 on an idle machine
+
+
+# ---- what samples of a batch have in common
+
+
+def test_a_batch_shares_one_seed_and_its_parts_one_each() -> None:
+    batch = SeedStream(1, 2).batch(64)
+    everyone = [Company(batch, ordinal) for ordinal in range(10)]
+    assert len({sample.shared(None) for sample in everyone}) == 1
+    parts = [sample.shared(4) for sample in everyone]
+    assert parts[0] == parts[3] != parts[4] == parts[7] != parts[8] == parts[9]
+
+
+def test_shared_seeds_differ_between_batches_epochs_and_purposes() -> None:
+    found = {
+        Company(SeedStream(0, epoch).batch(position), 0).within("MultiCrop", view).shared(None)
+        for epoch in range(10)
+        for position in range(0, 1000, 10)
+        for view in range(3)
+    }
+    assert len(found) == 3000
+    batch = batch_seed(0, 0, 0)
+    assert Company(batch, 0).shared(None) not in (
+        batch,
+        op_seed(batch, "MixUp", 0),
+        op_seed(batch, "CutMix", 0),
+    )

@@ -14,16 +14,17 @@ import numpy as np
 import numpy.random  # NumPy loads it at first use: better once here than in every worker that is forked
 import torch
 
-from penstock.plan.seeds import op_seed
+from penstock.plan.seeds import Company, op_seed
 
-_sample_seed = 0
+_sample_seed: int | None = None
+_company: Company | None = None
 _calls: dict[str, int] = {}
 
 
-def seed_all(seed: int) -> None:
+def seed_all(seed: int, company: Company | None = None) -> None:
     """Seed the three global generators; about 10 µs. `torch.manual_seed` would cost 170 by visiting every device."""
-    global _sample_seed
-    _sample_seed = seed
+    global _sample_seed, _company
+    _sample_seed, _company = seed, company
     if _calls:
         _calls.clear()
     random.seed(seed)
@@ -31,15 +32,29 @@ def seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-def op_generator(op: str) -> np.random.Generator:
-    """A generator for one call of `op` on the present sample: ten calls give ten different streams."""
+def call_seed(op: str) -> int:
+    """The seed of one call of `op` on the present sample: ten calls give ten different ones. Where no loader prepares a
+    sample, the program's own generator decides."""
+    if _sample_seed is None:
+        return int(torch.empty((), dtype=torch.int64).random_().item())
     call = _calls[op] = _calls.get(op, -1) + 1
-    return np.random.default_rng(op_seed(_sample_seed, op, call))
+    return op_seed(_sample_seed, op, call)
+
+
+def company() -> Company | None:
+    """The batch of the present sample; None where no loader prepares one."""
+    return _company
+
+
+def op_generator(op: str) -> np.random.Generator:
+    """A generator for one call of `op` on the present sample."""
+    return np.random.default_rng(call_seed(op))
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Put the three global generators back as they were."""
+    global _sample_seed, _company
     states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         yield
@@ -47,3 +62,4 @@ def generators_kept() -> Iterator[None]:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.default_generator.set_state(states[2])
+        _sample_seed = _company = None

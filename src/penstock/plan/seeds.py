@@ -9,11 +9,13 @@ Rule 2: the inputs are absorbed one after the other into a 64-bit state, each by
 Rule 3: samples, batches, orders and ops start from different states, so that their seeds do not meet.
 """
 
+from __future__ import annotations
+
 import operator
 import re
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 MASK64: Final = 0xFFFF_FFFF_FFFF_FFFF
 GOLDEN64: Final = 0x9E37_79B9_7F4A_7C15
@@ -74,6 +76,23 @@ class SeedStream:
     def batch(self, position: int) -> int:
         """The seed of code that sees a whole batch, which begins at `position`."""
         return mix64(self._batch ^ (int(position) & MASK64))
+
+
+class Company(NamedTuple):
+    """The batch that a sample belongs to: what is drawn for several samples at once is drawn from this."""
+
+    batch: int
+    """The batch's seed, a function of the position at which the batch begins."""
+    ordinal: int
+    """The sample's place in the batch."""
+
+    def shared(self, samples: int | None) -> int:
+        """A seed that all of the batch have in common, or each `samples` of them that follow each other."""
+        return op_seed(self.batch, "shared", 0 if samples is None else self.ordinal // samples)
+
+    def within(self, purpose: str, number: int) -> Company:
+        """The same samples, for another purpose."""
+        return Company(op_seed(self.batch, purpose, number), self.ordinal)
 
 
 def sample_seed(seed: int, epoch: int, position: int, key: object) -> int:

@@ -1,0 +1,185 @@
+"""Our few compiled loops, where a compiler was there when we were installed; callers have a slower way to the same result."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """The compiled library, or None."""
+    spec = importlib.util.find_spec("penstock.accel._loops")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        return loops_in(spec.origin)
+    except OSError:
+        return None
+
+
+def loops_in(path: str) -> ctypes.CDLL:
+    """The loops in a file."""
+    loops = ctypes.CDLL(path)
+    pointer, number, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
+    loops.penstock_resize.argtypes = [pointer, stride, *[number] * 3, pointer, pointer, *[number] * 4]
+    loops.penstock_planes.argtypes = [pointer, stride, *[number] * 3, pointer, pointer]
+    loops.penstock_grey_sum.argtypes = [pointer, stride, number, number]
+    loops.penstock_grey_sum.restype = ctypes.c_int64
+    loops.penstock_saturate.argtypes = [pointer, stride, number, number, ctypes.c_float, pointer]
+    loops.penstock_normal.argtypes = [pointer, stride, number, number, pointer, pointer, number]
+    loops.penstock_affine.argtypes = [
+        pointer,
+        stride,
+        *[number] * 5,
+        pointer,
+        *[number] * 4,
+        pointer,
+        pointer,
+    ]
+    loops.penstock_jpeg.argtypes = [ctypes.c_char_p, stride, *[number] * 7, pointer]
+    loops.penstock_sharpen.argtypes = [pointer, number, number, number, ctypes.c_float, pointer]
+    for name in ("planes", "normal", "saturate", "sharpen", "affine"):
+        getattr(loops, f"penstock_{name}").restype = None
+    return loops
+
+
+def fits(image: NDArray[np.uint8]) -> bool:
+    """Whether an image is laid out as the loops want it: rows of 1 or 3 channels without gaps between pixels."""
+    channels = image.shape[2]
+    return (
+        channels in (1, 3) and image.strides[2] == 1 and image.strides[1] == channels and image.strides[0] > 0
+    )
+
+
+Box = tuple[float, float, float, float]
+"""Top, left, height and width."""
+
+
+def resize(
+    image: NDArray[np.uint8],
+    height: int,
+    width: int,
+    *,
+    cubic: bool,
+    down_first: bool,
+    box: Box | None = None,
+) -> NDArray[np.uint8] | None:
+    """Pillow's antialiased bilinear or bicubic resizing of an image, or a box of it, bit for bit; None where it must be done
+    otherwise. The result of the first direction is rounded, so it matters which one that is."""
+    loops = compiled()
+    if loops is None or not fits(image):
+        return None
+    rows, columns, channels = image.shape
+    out = np.empty((height, width, channels), np.uint8)
+    place = (ctypes.c_double * 4)(*(box or (0.0, 0.0, rows, columns)))
+    failed = loops.penstock_resize(
+        *(image.ctypes.data, image.strides[0], channels, rows, columns, place),
+        *(out.ctypes.data, height, width, cubic, down_first),
+    )
+    if failed:
+        raise MemoryError(f"no memory to resize {rows} x {columns} to {height} x {width}")
+    return out
+
+
+def planes(image: NDArray[np.uint8], out: Any, table: NDArray[np.float32]) -> bool:
+    """`table[channel][value]` of each pixel into `out`, a contiguous float32 tensor of channels x height x width."""
+    loops = compiled()
+    if loops is None or not fits(image):
+        return False
+    rows, columns, channels = image.shape
+    sizes = (image.strides[0], channels, rows, columns)
+    loops.penstock_planes(image.ctypes.data, *sizes, out.data_ptr(), table.ctypes.data)
+    return True
+
+
+def normal(image: NDArray[np.uint8], out: Any, numbers: NDArray[np.float32], *, divides: bool) -> bool:
+    """(value * scale - mean) / std, or (value / scale - mean) / std, of each pixel of three channels into `out`, as `planes` does;
+    `numbers` are the scale, the means and the stds."""
+    loops = compiled()
+    if loops is None or not fits(image) or image.shape[2] != 3:
+        return False
+    rows, columns, _ = image.shape
+    loops.penstock_normal(
+        image.ctypes.data, image.strides[0], rows, columns, out.data_ptr(), numbers.ctypes.data, divides
+    )
+    return True
+
+
+def jpeg(
+    data: bytes, size: tuple[int, int], window: tuple[int, int, int, int], *, to_the_end: bool
+) -> NDArray[np.uint8] | None:
+    """A part (top, left, height, width) of a JPEG image of this size, as libjpeg decodes it; None where libjpeg must do it itself: it is
+    no plain photo, or something is wrong with it. What lies below the part is read only `to_the_end`, to see that it is whole."""
+    loops = compiled()
+    if loops is None or not loops.penstock_jpeg_pays():
+        return None
+    out = np.empty((window[2], window[3], 3), np.uint8)
+    found = loops.penstock_jpeg(data, len(data), *size, *window, to_the_end, out.ctypes.data)
+    if found < 0:
+        raise MemoryError(f"no memory to decode {window[2]} x {window[3]} pixels")
+    return None if found else out
+
+
+def grey_sum(image: NDArray[np.uint8]) -> int | None:
+    """The sum of the greys of an image of three channels."""
+    loops = compiled()
+    if loops is None or not fits(image) or image.shape[2] != 3:
+        return None
+    return int(loops.penstock_grey_sum(image.ctypes.data, image.strides[0], image.shape[0], image.shape[1]))
+
+
+def saturate(image: NDArray[np.uint8], share: float) -> NDArray[np.uint8] | None:
+    """Each pixel blended with its own grey: 0 is grey, 1 the image, more is more."""
+    loops = compiled()
+    if loops is None or not fits(image) or image.shape[2] != 3:
+        return None
+    out = np.empty(image.shape, np.uint8)
+    loops.penstock_saturate(image.ctypes.data, image.strides[0], *image.shape[:2], share, out.ctypes.data)
+    return out
+
+
+def sharpen(image: NDArray[np.uint8], share: float) -> NDArray[np.uint8] | None:
+    """Each pixel but those of the border blended with a smooth version of the image: 0 is smooth, 1 the image, more is more."""
+    loops = compiled()
+    rows, columns, channels = image.shape
+    if loops is None or min(rows, columns) < 3 or not image.flags.c_contiguous:
+        return None
+    out = np.empty(image.shape, np.uint8)
+    loops.penstock_sharpen(image.ctypes.data, rows, columns * channels, channels, share, out.ctypes.data)
+    return out
+
+
+FIXED = 32768.0
+"""Coordinates that fit into the loops' fixed point lie within this."""
+
+
+def affine(
+    part: NDArray[np.uint8],
+    corner: tuple[int, int],
+    window: tuple[int, int, int, int],
+    matrix: tuple[float, ...],
+    fill: tuple[int, ...],
+) -> NDArray[np.uint8] | None:
+    """A window (top, left, height, width) of an image under a map from output to input: the nearest pixels, `fill` outside. `part`
+    is what there is of the image, from the corner (top, left) on; outside of it is outside of the image."""
+    loops = compiled()
+    top, left, height, width = window
+    a, b, c, d, e, f = matrix
+    corners = [
+        (a * x + b * y + c, d * x + e * y + f) for x in (left, left + width) for y in (top, top + height)
+    ]
+    if loops is None or not fits(part) or any(abs(v) >= FIXED for corner in corners for v in corner):
+        return None
+    out = np.empty((height, width, part.shape[2]), np.uint8)
+    numbers, outside = np.array(matrix, np.float64), np.array(fill, np.uint8)
+    loops.penstock_affine(
+        *(part.ctypes.data, part.strides[0], part.shape[2], *corner, *part.shape[:2]),
+        *(out.ctypes.data, *window, numbers.ctypes.data, outside.ctypes.data),
+    )
+    return out

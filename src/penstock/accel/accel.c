@@ -1,0 +1,423 @@
+/* The few pixel loops that no library offers: Pillow's resampling, bit for bit, in vectors; and uint8 HWC to float CHW by
+ * table in one pass. Plain C without Python's API: loaded by ctypes, optional, see accel/__init__.py. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BITS 22 /* Pillow's PRECISION_BITS: 32 - 8 - 2 */
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define VECTORS __attribute__((target_clones("avx2", "default")))
+#else
+#define VECTORS
+#endif
+
+static double bilinear(double x) {
+    x = fabs(x);
+    return x < 1.0 ? 1.0 - x : 0.0;
+}
+
+static double bicubic(double x) {
+    const double a = -0.5;
+    x = fabs(x);
+    if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
+    if (x < 2.0) return (((x - 5.0) * x + 8.0) * x - 4.0) * a;
+    return 0.0;
+}
+
+/* For each output position: where its input begins, how many there are, and their weights in fixed point. For vectors that
+ * multiply words, and add two products, a weight is also split into a high and a low part, two neighbours in one number. */
+#define LOW_BITS 11
+struct weights {
+    int taps, pairs;
+    int *first, *count;
+    int32_t *weight, *high, *low;
+};
+
+static void release(struct weights *w) {
+    free(w->first);
+    free(w->count);
+    free(w->weight);
+    free(w->high);
+    free(w->low);
+}
+
+static void split(struct weights *w, int out) {
+    for (int at = 0; at < out; at++)
+        for (int pair = 0; pair < w->pairs; pair++) {
+            const int32_t *k = w->weight + (size_t)at * w->taps + 2 * pair, one = k[0], two = 2 * pair + 1 < w->taps ? k[1] : 0;
+            const size_t to = (size_t)at * w->pairs + pair;
+            w->high[to] = (int32_t)((uint32_t)(two >> LOW_BITS) << 16 | ((one >> LOW_BITS) & 0xFFFF));
+            w->low[to] = (int32_t)((uint32_t)(two & ((1 << LOW_BITS) - 1)) << 16 | (one & ((1 << LOW_BITS) - 1)));
+        }
+}
+
+/* From `in` positions, of which those from `start` on, `span` of them, become `out`. */
+static int prepare(struct weights *w, int in, double start, double span, int out, int cubic) {
+    const double scale = span / out, wide = scale < 1.0 ? 1.0 : scale;
+    const double support = (cubic ? 2.0 : 1.0) * wide, step = 1.0 / wide;
+    w->taps = (int)ceil(support) * 2 + 1;
+    w->pairs = (w->taps + 1) / 2;
+    w->first = malloc(sizeof(int) * out);
+    w->count = malloc(sizeof(int) * out);
+    w->weight = calloc((size_t)out * w->taps, sizeof(int32_t));
+    w->high = malloc((size_t)out * w->pairs * sizeof(int32_t));
+    w->low = malloc((size_t)out * w->pairs * sizeof(int32_t));
+    double *k = malloc(sizeof(double) * w->taps);
+    if (!w->first || !w->count || !w->weight || !w->high || !w->low || !k) {
+        free(k);
+        return -1;
+    }
+    for (int at = 0; at < out; at++) {
+        const double center = start + (at + 0.5) * scale;
+        int low = (int)(center - support + 0.5), high = (int)(center + support + 0.5);
+        if (low < 0) low = 0;
+        if (high > in) high = in;
+        double sum = 0.0;
+        for (int x = 0; x < high - low; x++) {
+            const double place = (x + low - center + 0.5) * step;
+            k[x] = cubic ? bicubic(place) : bilinear(place);
+            sum += k[x];
+        }
+        for (int x = 0; x < high - low; x++) {
+            const double value = sum != 0.0 ? k[x] / sum : k[x];
+            w->weight[(size_t)at * w->taps + x] = (int32_t)((value < 0 ? -0.5 : 0.5) + value * (1 << BITS));
+        }
+        w->first[at] = low;
+        w->count[at] = high - low;
+    }
+    free(k);
+    split(w, out);
+    return 0;
+}
+
+static inline uint8_t clip(int32_t sum) {
+    sum >>= BITS;
+    return sum < 0 ? 0 : sum > 255 ? 255 : (uint8_t)sum;
+}
+
+/* What may be read behind the end of a row. */
+#define BEHIND 8
+
+/* Four rows of three channels at once. */
+static void across3_plain(const uint8_t *const row[4], uint8_t *const out[4], int width, const struct weights *w) {
+    for (int x = 0; x < width; x++) {
+        const int32_t *k = w->weight + (size_t)x * w->taps;
+        for (int i = 0; i < 4; i++) {
+            const uint8_t *from = row[i] + 3 * (size_t)w->first[x];
+            int32_t r = 1 << (BITS - 1), g = r, b = r;
+            for (int tap = 0; tap < w->count[x]; tap++, from += 3) {
+                r += from[0] * k[tap];
+                g += from[1] * k[tap];
+                b += from[2] * k[tap];
+            }
+            out[i][3 * x] = clip(r);
+            out[i][3 * x + 1] = clip(g);
+            out[i][3 * x + 2] = clip(b);
+        }
+    }
+}
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#define HASWELL __attribute__((target("avx2")))
+
+/* Eight bytes of one row, and of another. */
+HASWELL static inline __m256i both(const uint8_t *one, const uint8_t *two) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)one)),
+                                   _mm_loadl_epi64((const __m128i *)two), 1);
+}
+
+HASWELL static inline __m256i total(__m256i high, __m256i low) {
+    const __m256i half = _mm256_set1_epi32(1 << (BITS - 1));
+    return _mm256_srai_epi32(_mm256_add_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, LOW_BITS), low), half), BITS);
+}
+
+HASWELL static void across3_avx2(const uint8_t *const row[4], uint8_t *const out[4], int width, const struct weights *w) {
+    /* Two pixels of three bytes to words: both reds, both greens, both blues. */
+    const __m256i turn = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5,
+                                          -1, -1, -1, -1, -1);
+    for (int x = 0; x < width; x++) {
+        const int32_t *high = w->high + (size_t)x * w->pairs, *low = w->low + (size_t)x * w->pairs;
+        const size_t from = 3 * (size_t)w->first[x];
+        const uint8_t *a = row[0] + from, *b = row[1] + from, *c = row[2] + from, *d = row[3] + from;
+        __m256i h0 = _mm256_setzero_si256(), l0 = h0, h1 = h0, l1 = h0;
+        for (int pair = 0; 2 * pair < w->count[x]; pair++, a += 6, b += 6, c += 6, d += 6) {
+            const __m256i first = _mm256_shuffle_epi8(both(a, b), turn), second = _mm256_shuffle_epi8(both(c, d), turn);
+            const __m256i kh = _mm256_set1_epi32(high[pair]), kl = _mm256_set1_epi32(low[pair]);
+            h0 = _mm256_add_epi32(h0, _mm256_madd_epi16(first, kh));
+            l0 = _mm256_add_epi32(l0, _mm256_madd_epi16(first, kl));
+            h1 = _mm256_add_epi32(h1, _mm256_madd_epi16(second, kh));
+            l1 = _mm256_add_epi32(l1, _mm256_madd_epi16(second, kl));
+        }
+        /* Saturating packs clip; in the lower half rows 0 and 2, in the upper one 1 and 3, four bytes each. */
+        const __m256i words = _mm256_packs_epi32(total(h0, l0), total(h1, l1)), found = _mm256_packus_epi16(words, words);
+        const uint64_t even = (uint64_t)_mm256_extract_epi64(found, 0), odd = (uint64_t)_mm256_extract_epi64(found, 2);
+        const uint32_t pixel[4] = {(uint32_t)even, (uint32_t)odd, (uint32_t)(even >> 32), (uint32_t)(odd >> 32)};
+        for (int i = 0; i < 4; i++) {
+            uint8_t *to = out[i] + 3 * x;
+            to[0] = (uint8_t)pixel[i];
+            to[1] = (uint8_t)(pixel[i] >> 8);
+            to[2] = (uint8_t)(pixel[i] >> 16);
+        }
+    }
+}
+
+/* As many of the result's bytes as come in sixteens; how many that were. */
+HASWELL static int down_avx2(const uint8_t *rows, size_t stride, uint8_t *out, int length, const int32_t *high, const int32_t *low,
+                             int count) {
+    int x = 0;
+    for (; x + 16 <= length; x += 16) {
+        __m256i h0 = _mm256_setzero_si256(), l0 = h0, h1 = h0, l1 = h0;
+        for (int tap = 0; tap < count; tap += 2) {
+            const uint8_t *at = rows + stride * tap + x;
+            const __m128i one = _mm_loadu_si128((const __m128i *)at);
+            const __m128i two = _mm_loadu_si128((const __m128i *)(tap + 1 < count ? at + stride : at)); /* whose weight is 0 */
+            const __m256i first = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(one, two));
+            const __m256i second = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(one, two));
+            const __m256i kh = _mm256_set1_epi32(high[tap / 2]), kl = _mm256_set1_epi32(low[tap / 2]);
+            h0 = _mm256_add_epi32(h0, _mm256_madd_epi16(first, kh));
+            l0 = _mm256_add_epi32(l0, _mm256_madd_epi16(first, kl));
+            h1 = _mm256_add_epi32(h1, _mm256_madd_epi16(second, kh));
+            l1 = _mm256_add_epi32(l1, _mm256_madd_epi16(second, kl));
+        }
+        const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(total(h0, l0), total(h1, l1)), 0xD8);
+        _mm_storeu_si128((__m128i *)(out + x),
+                         _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+    }
+    return x;
+}
+#endif
+
+static void across3(const uint8_t *const row[4], uint8_t *const out[4], int width, const struct weights *w) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2")) {
+        across3_avx2(row, out, width, w);
+        return;
+    }
+#endif
+    across3_plain(row, out, width, w);
+}
+
+VECTORS static void across1(const uint8_t *row, uint8_t *out, int width, const struct weights *w) {
+    for (int x = 0; x < width; x++) {
+        const int32_t *k = w->weight + (size_t)x * w->taps;
+        int32_t sum = 1 << (BITS - 1);
+        for (int tap = 0; tap < w->count[x]; tap++) sum += row[w->first[x] + tap] * k[tap];
+        out[x] = clip(sum);
+    }
+}
+
+/* One row of the result from the rows above each other. */
+VECTORS static void down_plain(const uint8_t *rows, size_t stride, uint8_t *out, int length, const int32_t *k, int count,
+                               int32_t *sum) {
+    for (int i = 0; i < length; i++) sum[i] = 1 << (BITS - 1);
+    for (int tap = 0; tap < count; tap++) {
+        const uint8_t *row = rows + stride * tap;
+        const int32_t weight = k[tap];
+        for (int i = 0; i < length; i++) sum[i] += row[i] * weight;
+    }
+    for (int i = 0; i < length; i++) out[i] = clip(sum[i]);
+}
+
+static void down(const uint8_t *rows, size_t stride, uint8_t *out, int length, const struct weights *w, int at, int32_t *sum) {
+    int done = 0;
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2"))
+        done = down_avx2(rows, stride, out, length, w->high + (size_t)at * w->pairs, w->low + (size_t)at * w->pairs, w->count[at]);
+#endif
+    down_plain(rows + done, stride, out + done, length - done, w->weight + (size_t)at * w->taps, w->count[at], sum);
+}
+
+/* All rows of `from` made `width` wide. */
+static int wider(const uint8_t *from, size_t stride, int channels, int height, int old_width, const double *box, uint8_t *to, int width,
+                 int cubic) {
+    struct weights w = {0};
+    const size_t length = (size_t)width * channels, old = (size_t)old_width * channels;
+    uint8_t *padded = malloc(4 * (old + BEHIND)), *unused = malloc(length);
+    int failed = !padded || !unused || prepare(&w, old_width, box[1], box[3], width, cubic);
+    if (!failed && channels == 1)
+        for (int row = 0; row < height; row++) across1(from + stride * row, to + length * row, width, &w);
+    for (int row = 0; !failed && channels == 3 && row < height; row += 4) {
+        const uint8_t *rows[4];
+        uint8_t *out[4];
+        for (int i = 0; i < 4; i++) {
+            const int at = row + i < height ? row + i : height - 1;
+            rows[i] = from + stride * at;
+            out[i] = row + i < height ? to + length * at : unused;
+            if (stride * (height - 1 - at) < BEHIND) { /* the bytes behind the last row may not be ours */
+                uint8_t *copy = padded + i * (old + BEHIND);
+                memcpy(copy, from + stride * at, old);
+                memset(copy + old, 0, BEHIND);
+                rows[i] = copy;
+            }
+        }
+        across3(rows, out, width, &w);
+    }
+    release(&w);
+    free(padded);
+    free(unused);
+    return failed ? -1 : 0;
+}
+
+/* All columns of `from`, rows of `length` bytes, made `height` high. */
+static int higher(const uint8_t *from, size_t stride, size_t length, int old_height, const double *box, uint8_t *to, int height,
+                  int cubic) {
+    struct weights w = {0};
+    int32_t *sum = malloc(sizeof(int32_t) * length);
+    int failed = !sum || prepare(&w, old_height, box[0], box[2], height, cubic);
+    for (int row = 0; !failed && row < height; row++)
+        down(from + stride * w.first[row], stride, to + length * row, (int)length, &w, row, sum);
+    release(&w);
+    free(sum);
+    return failed ? -1 : 0;
+}
+
+/* Resize the box (top, left, height, width) of an image of 1 or 3 interleaved channels into `out`, without gaps; first in the direction
+ * that `down_first` says. 0, or -1: no memory. */
+int penstock_resize(const uint8_t *image, long stride, int channels, int height, int width, const double *box, uint8_t *out,
+                    int new_height, int new_width, int cubic, int down_first) {
+    const size_t old = (size_t)width * channels, length = (size_t)new_width * channels;
+    if (width == new_width && box[3] == width) return higher(image, stride, length, height, box, out, new_height, cubic);
+    if (height == new_height && box[2] == height) return wider(image, stride, channels, height, width, box, out, new_width, cubic);
+    uint8_t *middle = malloc(down_first ? old * new_height : length * height);
+    int failed = !middle;
+    if (!failed && down_first)
+        failed = higher(image, stride, old, height, box, middle, new_height, cubic) ||
+                 wider(middle, old, channels, new_height, width, box, out, new_width, cubic);
+    else if (!failed)
+        failed = wider(image, stride, channels, height, width, box, middle, new_width, cubic) ||
+                 higher(middle, length, length, height, box, out, new_height, cubic);
+    free(middle);
+    return failed ? -1 : 0;
+}
+
+/* uint8, interleaved, to floats in planes, by a table of 256 values for each channel. */
+void penstock_planes(const uint8_t *image, long stride, int channels, int height, int width, float *out, const float *table) {
+    const size_t plane = (size_t)height * width;
+    for (int row = 0; row < height; row++) {
+        const uint8_t *from = image + (size_t)stride * row;
+        float *to = out + (size_t)row * width;
+        for (int x = 0; x < width; x++)
+            for (int c = 0; c < channels; c++) to[x + c * plane] = table[256 * c + *from++];
+    }
+}
+
+static inline __attribute__((always_inline)) float normal(uint8_t value, float scale, int divides, float mean, float std) {
+    return ((divides ? (float)value / scale : (float)value * scale) - mean) / std;
+}
+
+static inline __attribute__((always_inline)) void normal_row(const uint8_t *from, int width, float *r, float *g, float *b,
+                                                            const float *n, int divides) {
+    for (int x = 0; x < width; x++) {
+        r[x] = normal(from[3 * x], n[0], divides, n[1], n[4]);
+        g[x] = normal(from[3 * x + 1], n[0], divides, n[2], n[5]);
+        b[x] = normal(from[3 * x + 2], n[0], divides, n[3], n[6]);
+    }
+}
+
+/* The same for three channels, by arithmetic in the place of a table: times (or divided by) a scale, minus mean, divided by std;
+ * `numbers` are the scale, three means, three stds. Each step is rounded, as where arrays are changed step by step. */
+VECTORS void penstock_normal(const uint8_t *image, long stride, int height, int width, float *restrict out, const float *numbers,
+                             int divides) {
+    const size_t plane = (size_t)height * width;
+    for (int row = 0; row < height; row++) {
+        const uint8_t *from = image + (size_t)stride * row;
+        float *r = out + (size_t)row * width, *g = r + plane, *b = g + plane;
+        if (divides)
+            normal_row(from, width, r, g, b, numbers, 1);
+        else
+            normal_row(from, width, r, g, b, numbers, 0);
+    }
+}
+
+/* Pillow's grey of a pixel, and its blend: cut towards 0 in single precision. */
+static inline int grey(const uint8_t *p) { return (p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16; }
+
+static inline uint8_t mixed(int from, int to, float share) {
+    const float value = (float)from + share * (float)(to - from);
+    return value <= 0.0f ? 0 : value >= 255.0f ? 255 : (uint8_t)value;
+}
+
+/* The sum of the greys of an image of three channels. */
+VECTORS int64_t penstock_grey_sum(const uint8_t *image, long stride, int height, int width) {
+    int64_t sum = 0;
+    for (int row = 0; row < height; row++) {
+        const uint8_t *from = image + (size_t)stride * row;
+        int32_t line = 0;
+        for (int x = 0; x < width; x++) line += grey(from + 3 * (size_t)x);
+        sum += line;
+    }
+    return sum;
+}
+
+/* Each pixel of three channels blended with its own grey. */
+VECTORS void penstock_saturate(const uint8_t *image, long stride, int height, int width, float share, uint8_t *out) {
+    for (int row = 0; row < height; row++) {
+        const uint8_t *from = image + (size_t)stride * row;
+        for (int x = 0; x < width; x++, from += 3, out += 3) {
+            const int level = grey(from);
+            out[0] = mixed(level, from[0], share);
+            out[1] = mixed(level, from[1], share);
+            out[2] = mixed(level, from[2], share);
+        }
+    }
+}
+
+/* Each inner pixel blended with its smooth version, in which it counts five times and its eight neighbours once; the border is left as
+ * it is. Rows of `length` bytes without gaps. */
+VECTORS void penstock_sharpen(const uint8_t *image, int rows, int length, int channels, float share, uint8_t *out) {
+    memcpy(out, image, (size_t)length);
+    memcpy(out + (size_t)length * (rows - 1), image + (size_t)length * (rows - 1), (size_t)length);
+    for (int row = 1; row < rows - 1; row++) {
+        const uint8_t *at = image + (size_t)length * row, *above = at - length, *below = at + length;
+        uint8_t *to = out + (size_t)length * row;
+        memcpy(to, at, channels);
+        memcpy(to + length - channels, at + length - channels, channels);
+        for (int x = channels; x < length - channels; x++) {
+            const int l = x - channels, r = x + channels;
+            const uint16_t sum = (uint16_t)(above[l] + above[x] + above[r] + at[l] + 5 * at[x] + at[r] + below[l] + below[x] + below[r]);
+            to[x] = mixed((uint16_t)(sum + 6) / 13, at[x], share);
+        }
+    }
+}
+
+/* A window (top, left, height, width) of an image under an affine map: the nearest pixel at (ax + by + c, dx + ey + f) in 16.16
+ * fixed point, as Pillow takes it; `fill` elsewhere. Of the source there is a part, (rows, columns) from (first_row, first) on, which must
+ * hold all that is asked of the image. */
+void penstock_affine(const uint8_t *part, long stride, int channels, int first_row, int first, int rows, int columns, uint8_t *out,
+                     int top, int left, int height, int width, const double *m, const uint8_t *fill) {
+    int64_t fixed[6];
+    const double moved[6] = {m[0], m[1], m[2] + m[0] * 0.5 + m[1] * 0.5, m[3], m[4], m[5] + m[3] * 0.5 + m[4] * 0.5};
+    for (int i = 0; i < 6; i++) fixed[i] = (int64_t)floor(moved[i] * 65536.0 + 0.5);
+    const int dx = (int)fixed[0], dy = (int)fixed[3];
+    const uint8_t *final = part + (size_t)stride * (rows - 1) + 3 * (size_t)(columns - 1);
+#define INSIDE(xx, yy) ((uint64_t)(((xx) >> 16) - first) < (uint64_t)columns && (uint64_t)(((yy) >> 16) - first_row) < (uint64_t)rows)
+    for (int y = top; y < top + height; y++) {
+        int xx = (int)(fixed[2] + y * fixed[1] + left * fixed[0]), yy = (int)(fixed[5] + y * fixed[4] + left * fixed[3]);
+        int x = 0, end = width;
+        for (; x < end && !INSIDE(xx, yy); x++, xx += dx, yy += dy)
+            for (int c = 0; c < channels; c++) *out++ = fill[c];
+        while (end > x && !INSIDE(xx + (end - 1 - x) * (int64_t)dx, yy + (end - 1 - x) * (int64_t)dy)) end--;
+        /* What is inside of a line is in one piece. Three bytes are copied as four, the last of which the next
+         * pixel overwrites, but for the last pixel of the line, and of the part. */
+        if (channels == 3) {
+            for (; x < end - 1; x++, xx += dx, yy += dy, out += 3) {
+                const uint8_t *from = part + (size_t)stride * ((yy >> 16) - first_row) + 3 * (size_t)((xx >> 16) - first);
+                memcpy(out, from, from == final ? 3 : 4);
+            }
+            for (; x < end; x++, xx += dx, yy += dy, out += 3)
+                memcpy(out, part + (size_t)stride * ((yy >> 16) - first_row) + 3 * (size_t)((xx >> 16) - first), 3);
+        } else {
+            for (; x < end; x++, xx += dx, yy += dy)
+                for (int c = 0; c < channels; c++)
+                    *out++ = part[(size_t)stride * ((yy >> 16) - first_row) + (size_t)((xx >> 16) - first) * channels + c];
+        }
+        for (; x < width; x++)
+            for (int c = 0; c < channels; c++) *out++ = fill[c];
+    }
+#undef INSIDE
+}

@@ -1,0 +1,754 @@
+/* Baseline JPEG as photos are stored, of which only a part may be wanted: the same pixels as libjpeg-turbo's (accurate integer
+ * DCT, triangle filter for chroma), bit for bit. Two things make it fast: one table look-up gives a coefficient with its run
+ * and sign, and what lies outside of the wanted part is only counted through, not transformed.
+ *
+ * Whatever is rare or wrong (progressive or arithmetic coding, other samplings, several scans, damage of any kind) is left to
+ * libjpeg, whose verdict counts: OTHER says so. So nothing is reported or mended here, and reading stops at the first oddity.
+ *
+ * Rule 1: `data` is hostile. No number of it indexes or sizes anything before it is checked; loops end after as many blocks as
+ *         the checked size has; the reader may run into the zeros behind a segment, never past them.
+ */
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DONE = 0, OTHER = 1, NO_MEMORY = -1 };
+
+#define LOOK 11                /* bits that a table is asked with */
+#define BEHIND 2048            /* zeros behind a segment: more than one MCU can take (6 blocks of 64 times 27 bits) and a load */
+#define SIDE 65500             /* libjpeg's greatest width and height */
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define INLINE static inline __attribute__((always_inline))
+
+static const uint8_t ZIGZAG[64 + 16] = {
+    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21, 28,
+    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+    63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63}; /* a run may lead up to 15 past the end */
+
+/* ---- Huffman tables */
+
+struct table {
+    int32_t quick[1 << LOOK]; /* by the next bits: value << 16 | (run + 1) << 8 | length of code and value; value 0: symbol << 8
+                                 | length of the code alone; 0: the code is longer */
+    uint16_t past[1 << LOOK]; /* by the next bits, over all codes in them that are whole: END | coefficients << 8 | their length */
+    int32_t limit[18];        /* the first 16 bits of codes up to this length are below this */
+    int32_t base[17];         /* symbol of a code: base + code */
+    uint8_t symbol[256];
+    int known, passable;
+};
+
+#define END 0x8000 /* the last code was that of a block's end */
+
+static int extended(int bits, int size) { return bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits; }
+
+static int build(struct table *t, const uint8_t *counts, const uint8_t *symbols, int total, int is_dc) {
+    int32_t code = 0, at = 0;
+    memset(t, 0, sizeof *t);
+    memcpy(t->symbol, symbols, total);
+    for (int length = 1; length <= 16; length++) {
+        t->base[length] = at - code;
+        for (int i = 0; i < counts[length - 1]; i++, at++, code++) {
+            const int symbol = symbols[at], run = symbol >> 4, size = symbol & 15;
+            if (code >= 1 << length || (is_dc ? symbol > 11 : size > 10)) return OTHER;
+            if (length > LOOK) continue;
+            const int rest = LOOK - length; /* bits behind the code, of which the value may be the first */
+            for (int bits = 0; bits < 1 << rest; bits++) {
+                int32_t *entry = t->quick + (code << rest | bits);
+                if (!is_dc && size && size <= rest)
+                    *entry = (int32_t)((uint32_t)extended(bits >> (rest - size), size) << 16) | (run + 1) << 8 | (length + size);
+                else
+                    *entry = symbol << 8 | length;
+            }
+        }
+        t->limit[length] = code << (16 - length);
+        code <<= 1;
+    }
+    t->limit[17] = INT32_MAX;
+    t->known = 1;
+    return DONE;
+}
+
+/* What `pass_block` needs; not every image has blocks that nobody wants. */
+static void build_past(struct table *t) {
+    for (int bits = 0; !t->passable && bits < 1 << LOOK; bits++) {
+        int length = 0, count = 0, end = 0;
+        while (!end) {
+            const int32_t entry = t->quick[bits << length & ((1 << LOOK) - 1)];
+            const int symbol = entry >> 8 & 255, more = entry >> 16 ? symbol : symbol == 0xF0 ? 16 : 0;
+            if (!entry || length + (entry & 31) > LOOK || count + more > 63) break;
+            if (!more && symbol & 15) break; /* its value is not all in these bits */
+            end = !more;
+            length += entry & 31;
+            count += more;
+        }
+        t->past[bits] = (uint16_t)((end ? END : 0) | count << 8 | length);
+    }
+    t->passable = 1;
+}
+
+/* ---- bits */
+
+struct bits {
+    uint64_t hold; /* the next ones, from the top */
+    int count;
+    const uint8_t *at;
+};
+
+INLINE void refill(struct bits *b) {
+    uint64_t word;
+    memcpy(&word, b->at, 8);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    b->hold |= word >> b->count;
+    b->at += (63 - b->count) >> 3;
+    b->count |= 56;
+}
+
+INLINE void drop(struct bits *b, int count) {
+    b->hold <<= count;
+    b->count -= count;
+}
+
+INLINE int take(struct bits *b, int size) {
+    const int bits = (int)(b->hold >> (64 - size));
+    drop(b, size);
+    return extended(bits, size);
+}
+
+/* symbol << 8 | length of a code that is longer than LOOK bits, or -1. By value, so that a reader's bits stay in registers. */
+static __attribute__((noinline)) int long_code(uint64_t hold, const struct table *t) {
+    const int32_t bits = (int32_t)(hold >> 48);
+    int length = LOOK + 1;
+    while (bits >= t->limit[length]) length++;
+    if (length > 16) return -1;
+    const int at = t->base[length] + (bits >> (16 - length));
+    return at >= 0 && at < 256 ? t->symbol[at] << 8 | length : -1;
+}
+
+INLINE int symbol_of(struct bits *b, const struct table *t, int32_t entry) {
+    if (!LIKELY(entry)) entry = long_code(b->hold, t);
+    if (entry < 0) return -1;
+    drop(b, entry & 31);
+    return entry >> 8;
+}
+
+INLINE int dc_of(struct bits *b, const struct table *t, int *dc) {
+    refill(b);
+    const int size = symbol_of(b, t, t->quick[b->hold >> (64 - LOOK)]);
+    if (size < 0) return OTHER;
+    if (size) *dc += take(b, size);
+    return *dc < -(1 << 15) || *dc >= 1 << 15 ? OTHER : DONE;
+}
+
+/* A code that the table does not have with its value: the coefficient's place is added to `k`, its value returned. At a block's
+ * end `k` becomes 0, where something is wrong -1. */
+INLINE int rare(struct bits *b, const struct table *t, int32_t entry, int *k) {
+    refill(b);
+    const int symbol = symbol_of(b, t, entry), size = symbol & 15;
+    *k = symbol < 0 ? -1 : !size && symbol != 0xF0 ? 0 : *k + (symbol >> 4) + 1;
+    return symbol > 0 && size ? take(b, size) : 0;
+}
+
+/* One block's coefficients, not yet times their steps, into `to`, which is zero. `last` is the place of the last one in zigzag
+ * order, or 0. */
+INLINE int block(struct bits *b, const struct table *dct, const struct table *act, int *dc, int16_t *to, int *last) {
+    if (dc_of(b, dct, dc)) return OTHER;
+    int k = 1;
+    to[0] = (int16_t)*dc;
+    for (;;) {
+        refill(b); /* enough for several codes that are in the table */
+        int32_t entry;
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            entry = act->quick[b->hold >> (64 - LOOK)];
+            if (!LIKELY(entry >> 16)) break;
+            k += entry >> 8 & 31;
+            drop(b, entry & 31);
+            to[ZIGZAG[k - 1]] = (int16_t)(entry >> 16);
+            if (k > 63) goto end;
+        }
+        if (LIKELY(entry >> 16)) continue;
+        int next = k;
+        const int value = rare(b, act, entry, &next);
+        if (next <= 0) {
+            if (next < 0) return OTHER;
+            break;
+        }
+        k = next;
+        if (value) to[ZIGZAG[k - 1]] = (int16_t)value;
+        if (k > 63) break;
+    }
+end:
+    *last = k - 1;
+    return k > 64 ? OTHER : DONE;
+}
+
+/* The same, if nobody wants to know. */
+INLINE int pass_block(struct bits *b, const struct table *dct, const struct table *act, int *dc) {
+    if (dc_of(b, dct, dc)) return OTHER;
+    int k = 1;
+    for (;;) {
+        refill(b);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) {
+            const int entry = act->past[b->hold >> (64 - LOOK)], next = k + (entry >> 8 & 127);
+            if (!LIKELY(entry && next < 64)) break; /* near the end, codes may be those of the next block */
+            k = next;
+            drop(b, entry & 31);
+            if (entry & END) return DONE;
+        }
+        const int32_t entry = act->quick[b->hold >> (64 - LOOK)];
+        if (entry >> 16) {
+            k += entry >> 8 & 31;
+            drop(b, entry & 31);
+        } else {
+            rare(b, act, entry, &k);
+            if (k <= 0) return k < 0 ? OTHER : DONE;
+        }
+        if (k > 63) return k > 64 ? OTHER : DONE;
+    }
+}
+
+/* ---- the inverse transform, as libjpeg's "islow": eight columns, or rows, at once */
+
+INLINE uint8_t byte(int value) { return value < 0 ? 0 : value > 255 ? 255 : (uint8_t)value; }
+
+typedef int32_t lanes __attribute__((vector_size(32)));
+
+INLINE void one_way(lanes v[8], int shift) {
+    lanes z1 = (v[2] + v[6]) * 4433, even2 = z1 - v[6] * 15137, even3 = z1 + v[2] * 6270;
+    lanes even0 = (v[0] + v[4]) << 13, even1 = (v[0] - v[4]) << 13;
+    const lanes a = even0 + even3, d = even0 - even3, b = even1 + even2, c = even1 - even2;
+    lanes t0 = v[7], t1 = v[5], t2 = v[3], t3 = v[1], z5 = (t0 + t2 + t1 + t3) * 9633;
+    const lanes z3 = z5 - (t0 + t2) * 16069, z4 = z5 - (t1 + t3) * 3196;
+    const lanes y1 = (t0 + t3) * -7373, y2 = (t1 + t2) * -20995;
+    t0 = t0 * 2446 + y1 + z3;
+    t1 = t1 * 16819 + y2 + z4;
+    t2 = t2 * 25172 + y2 + z3;
+    t3 = t3 * 12299 + y1 + z4;
+    const int half = 1 << (shift - 1);
+    v[0] = (a + t3 + half) >> shift;
+    v[7] = (a - t3 + half) >> shift;
+    v[1] = (b + t2 + half) >> shift;
+    v[6] = (b - t2 + half) >> shift;
+    v[2] = (c + t1 + half) >> shift;
+    v[5] = (c - t1 + half) >> shift;
+    v[3] = (d + t0 + half) >> shift;
+    v[4] = (d - t0 + half) >> shift;
+}
+
+/* Vectors of 16 bits, in which sums of two are made here and in libjpeg, would overflow beyond this; such a block is no photo's. */
+#define SANE 16383
+
+typedef uint32_t inverse(const int16_t *from, const int16_t *steps, uint8_t *to, size_t stride);
+
+INLINE int insane(int value) { return value > SANE || value < -SANE; }
+
+static uint32_t inverse_plain(const int16_t *from, const int16_t *steps, uint8_t *to, size_t stride) {
+    union {
+        lanes rows[8];
+        int32_t at[64];
+    } v, w;
+    int32_t strange = 0;
+    for (int i = 0; i < 64; i++) v.at[i] = from[i] * steps[i];
+    for (int i = 0; i < 64; i++) strange |= insane(v.at[i]);
+    if (strange) return 1; /* here too products would overflow */
+    one_way(v.rows, 11);
+    for (int i = 0; i < 64; i++) strange |= insane(v.at[i]);
+    if (strange) return 1;
+    for (int row = 0; row < 8; row++)
+        for (int i = 0; i < 8; i++) w.at[8 * i + row] = v.at[8 * row + i];
+    one_way(w.rows, 18);
+    for (int row = 0; row < 8; row++)
+        for (int i = 0; i < 8; i++) to[stride * row + i] = byte(w.at[8 * i + row] + 128);
+    return 0;
+}
+
+/* A block of one level. */
+static uint32_t level(int dc, uint8_t *to, size_t stride) {
+    const int value = ((dc + 4) >> 3) + 128;
+    for (int row = 0; row < 8; row++) memset(to + stride * row, byte(value), 8);
+    return insane(4 * dc); /* which is what the first pass would come to */
+}
+
+/* ---- colours: a row of YCbCr to RGB */
+
+typedef void colours(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *out, int width);
+
+static void colours_plain(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *out, int width) {
+    for (int x = 0; x < width; x++) {
+        const int blue = cb[x] - 128, red = cr[x] - 128;
+        out[3 * x] = byte(y[x] + ((91881 * red + 32768) >> 16));
+        out[3 * x + 1] = byte(y[x] + ((-22554 * blue - 46802 * red + 32768) >> 16));
+        out[3 * x + 2] = byte(y[x] + ((116130 * blue + 32768) >> 16));
+    }
+}
+
+/* Chroma of half the width, in samples 0 to count - 1 with one more on either side, to twice as many: three quarters of the
+ * nearer one and a quarter of the other. `sums` are the samples (`by` 2) or four times them (`by` 4). */
+INLINE void wider(const uint16_t *sums, int count, int by, uint8_t *to) {
+    const int left = by == 2 ? 1 : 8, right = by == 2 ? 2 : 7;
+    for (int x = 0; x < count; x++) {
+        to[2 * x] = (uint8_t)((3 * sums[x] + sums[x - 1] + left) >> by);
+        to[2 * x + 1] = (uint8_t)((3 * sums[x] + sums[x + 1] + right) >> by);
+    }
+}
+
+typedef void chroma(const uint8_t *near, const uint8_t *far, int first, int count, int most, uint16_t *sums, uint8_t *to);
+
+/* `count` samples from `first` on, of a row whose last one is `most`; with the nearest row above or below, or without. */
+INLINE void chroma_row(const uint8_t *near, const uint8_t *far, int first, int count, int most, uint16_t *sums, uint8_t *to) {
+    const int before = first > 0 ? first - 1 : 0, after = first + count <= most ? first + count : most;
+    for (int x = 0; x < count; x++) sums[x] = (uint16_t)(far ? 3 * near[first + x] + far[first + x] : near[first + x]);
+    sums[-1] = (uint16_t)(far ? 3 * near[before] + far[before] : near[before]);
+    sums[count] = (uint16_t)(far ? 3 * near[after] + far[after] : near[after]);
+    if (far)
+        wider(sums, count, 4, to);
+    else
+        wider(sums, count, 2, to);
+}
+
+static void chroma_plain(const uint8_t *near, const uint8_t *far, int first, int count, int most, uint16_t *sums, uint8_t *to) {
+    chroma_row(near, far, first, count, most, sums, to);
+}
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(PENSTOCK_PLAIN)
+#define X86
+#include <immintrin.h>
+#define HASWELL __attribute__((target("avx2,bmi,bmi2,lzcnt")))
+
+HASWELL static void chroma_avx2(const uint8_t *near, const uint8_t *far, int first, int count, int most, uint16_t *sums,
+                                uint8_t *to) {
+    chroma_row(near, far, first, count, most, sums, to);
+}
+
+/* x * a + y * b of eight lanes each; `pairs` are the lanes of x and y in turns. */
+HASWELL static inline __m256i two(__m256i pairs, int a, int b) {
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi32((int)((uint32_t)b << 16 | (a & 0xFFFF))));
+}
+
+/* The eight lanes of a vector of words that stand in its halves' lower parts, and others', in turns: in pairs for `two`. */
+#define PAIRS(x, y) _mm256_unpacklo_epi16(x, y)
+#define ROUND(x, shift) _mm256_srai_epi32(_mm256_add_epi32(x, _mm256_set1_epi32(1 << ((shift) - 1))), shift)
+
+/* As `one_way`, on words: each vector has its eight in the lower parts of its halves. The results have 32 bits. */
+HASWELL static inline __attribute__((always_inline)) void one_way_words(const __m256i v[8], __m256i out[8], const int shift) {
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i z26 = PAIRS(v[2], v[6]);
+    const __m256i even2 = two(z26, 4433, 4433 - 15137), even3 = two(z26, 4433 + 6270, 4433);
+    const __m256i even0 = _mm256_srai_epi32(PAIRS(zero, _mm256_add_epi16(v[0], v[4])), 3); /* << 13 */
+    const __m256i even1 = _mm256_srai_epi32(PAIRS(zero, _mm256_sub_epi16(v[0], v[4])), 3);
+    const __m256i a = _mm256_add_epi32(even0, even3), d = _mm256_sub_epi32(even0, even3);
+    const __m256i b = _mm256_add_epi32(even1, even2), c = _mm256_sub_epi32(even1, even2);
+    const __m256i z34 = PAIRS(_mm256_add_epi16(v[7], v[3]), _mm256_add_epi16(v[5], v[1]));
+    const __m256i z3 = two(z34, 9633 - 16069, 9633), z4 = two(z34, 9633, 9633 - 3196);
+    const __m256i odd71 = PAIRS(v[7], v[1]), odd53 = PAIRS(v[5], v[3]);
+    const __m256i t0 = _mm256_add_epi32(two(odd71, 2446 - 7373, -7373), z3);
+    const __m256i t3 = _mm256_add_epi32(two(odd71, -7373, 12299 - 7373), z4);
+    const __m256i t1 = _mm256_add_epi32(two(odd53, 16819 - 20995, -20995), z4);
+    const __m256i t2 = _mm256_add_epi32(two(odd53, -20995, 25172 - 20995), z3);
+    out[0] = ROUND(_mm256_add_epi32(a, t3), shift);
+    out[7] = ROUND(_mm256_sub_epi32(a, t3), shift);
+    out[1] = ROUND(_mm256_add_epi32(b, t2), shift);
+    out[6] = ROUND(_mm256_sub_epi32(b, t2), shift);
+    out[2] = ROUND(_mm256_add_epi32(c, t1), shift);
+    out[5] = ROUND(_mm256_sub_epi32(c, t1), shift);
+    out[3] = ROUND(_mm256_add_epi32(d, t0), shift);
+    out[4] = ROUND(_mm256_sub_epi32(d, t0), shift);
+}
+
+HASWELL static uint32_t inverse_avx2(const int16_t *from, const int16_t *steps, uint8_t *to, size_t stride) {
+    __m256i v[8], w[8], most = _mm256_setzero_si256(), lost = _mm256_setzero_si256();
+    for (int row = 0; row < 8; row += 2) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(from + 8 * row)), q = _mm256_loadu_si256((const __m256i *)(steps + 8 * row));
+        const __m256i low = _mm256_mullo_epi16(x, q), high = _mm256_mulhi_epi16(x, q);
+        lost = _mm256_or_si256(lost, _mm256_xor_si256(high, _mm256_srai_epi16(low, 15))); /* high words must be all sign */
+        most = _mm256_or_si256(most, _mm256_abs_epi16(low));
+        const __m256i first = _mm256_permute4x64_epi64(low, 0x10), second = _mm256_permute4x64_epi64(low, 0x32);
+        v[row] = first, v[row + 1] = second;
+    }
+    uint32_t strange = !_mm256_testz_si256(lost, lost) || !_mm256_testz_si256(most, _mm256_set1_epi16((short)~SANE));
+    one_way_words(v, w, 11);
+    most = _mm256_setzero_si256();
+    for (int row = 0; row < 8; row++) most = _mm256_or_si256(most, _mm256_abs_epi32(w[row]));
+    strange |= !_mm256_testz_si256(most, _mm256_set1_epi32(~SANE));
+    /* To columns: w has a row each, 4 + 4 of its values in the halves. */
+    __m256i p[4], q[4];
+    for (int i = 0; i < 4; i++) p[i] = _mm256_packs_epi32(w[2 * i], w[2 * i + 1]); /* rows 2i, 2i+1: columns 0-3 | 4-7 */
+    for (int i = 0; i < 4; i++) { /* 0 2 4 6 of row 2i and 2i+1 in turns */
+        const __m256i turned = _mm256_shuffle_epi8(p[i], _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9,
+                                                                         2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+        q[i] = turned; /* dwords: (r2i, r2i+1) of columns 0 1 2 3 | 4 5 6 7 */
+    }
+    const __m256i a0 = _mm256_unpacklo_epi32(q[0], q[1]), a1 = _mm256_unpackhi_epi32(q[0], q[1]); /* rows 0-3 of columns 0 1 | 4 5; 2 3 | 6 7 */
+    const __m256i b0 = _mm256_unpacklo_epi32(q[2], q[3]), b1 = _mm256_unpackhi_epi32(q[2], q[3]); /* rows 4-7 */
+    /* Column c: rows 0-3 in the lower half's lower part, rows 4-7 in the upper half's. */
+    v[0] = _mm256_permute2x128_si256(a0, b0, 0x20), v[1] = _mm256_unpackhi_epi64(v[0], v[0]);
+    v[2] = _mm256_permute2x128_si256(a1, b1, 0x20), v[3] = _mm256_unpackhi_epi64(v[2], v[2]);
+    v[4] = _mm256_permute2x128_si256(a0, b0, 0x31), v[5] = _mm256_unpackhi_epi64(v[4], v[4]);
+    v[6] = _mm256_permute2x128_si256(a1, b1, 0x31), v[7] = _mm256_unpackhi_epi64(v[6], v[6]);
+    one_way_words(v, w, 18);
+    /* Eight columns, each with its rows in lanes, to rows of bytes. */
+    const __m256i p01 = _mm256_packs_epi32(w[0], w[1]), p23 = _mm256_packs_epi32(w[2], w[3]);
+    const __m256i p45 = _mm256_packs_epi32(w[4], w[5]), p67 = _mm256_packs_epi32(w[6], w[7]);
+    const __m256i turn = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10,
+                                          14, 3, 7, 11, 15);
+    const __m256i sign = _mm256_set1_epi8((char)0x80);
+    const __m256i left = _mm256_shuffle_epi8(_mm256_xor_si256(_mm256_packs_epi16(p01, p23), sign), turn);
+    const __m256i right = _mm256_shuffle_epi8(_mm256_xor_si256(_mm256_packs_epi16(p45, p67), sign), turn);
+    const __m256i low = _mm256_unpacklo_epi32(left, right), high = _mm256_unpackhi_epi32(left, right);
+    const __m128i rows[4] = {_mm256_castsi256_si128(low), _mm256_castsi256_si128(high), _mm256_extracti128_si256(low, 1),
+                             _mm256_extracti128_si256(high, 1)};
+    for (int i = 0; i < 4; i++) {
+        _mm_storel_epi64((__m128i *)(to + stride * (2 * i)), rows[i]);
+        _mm_storel_epi64((__m128i *)(to + stride * (2 * i + 1)), _mm_unpackhi_epi64(rows[i], rows[i]));
+    }
+    return strange;
+}
+
+/* (x * share + 0x8000) >> 16, in 16 bits. */
+HASWELL static inline __m256i part(__m256i x, int share) {
+    const __m256i twice = _mm256_mulhi_epi16(_mm256_add_epi16(x, x), _mm256_set1_epi16((short)share));
+    return _mm256_srai_epi16(_mm256_add_epi16(twice, _mm256_set1_epi16(1)), 1);
+}
+
+HASWELL static inline __m128i bytes(__m256i words) {
+    return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+
+HASWELL static void colours_avx2(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *out, int width) {
+    const __m256i middle = _mm256_set1_epi16(128), half = _mm256_set1_epi32(0x8000);
+    const __m256i shares = _mm256_set1_epi32((18734 << 16) | (-22554 & 0xFFFF)); /* of blue, and of red: 65536 - 46802 */
+    const __m128i r0 = _mm_setr_epi8(0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, 5);
+    const __m128i g0 = _mm_setr_epi8(-1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1);
+    const __m128i b0 = _mm_setr_epi8(-1, -1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1);
+    const __m128i r1 = _mm_setr_epi8(-1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10, -1);
+    const __m128i g1 = _mm_setr_epi8(5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1, 10);
+    const __m128i b1 = _mm_setr_epi8(-1, 5, -1, -1, 6, -1, -1, 7, -1, -1, 8, -1, -1, 9, -1, -1);
+    const __m128i r2 = _mm_setr_epi8(-1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1, -1);
+    const __m128i g2 = _mm_setr_epi8(-1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15, -1);
+    const __m128i b2 = _mm_setr_epi8(10, -1, -1, 11, -1, -1, 12, -1, -1, 13, -1, -1, 14, -1, -1, 15);
+    int x = 0;
+    for (; x + 16 <= width; x += 16) {
+        const __m256i light = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(y + x)));
+        const __m256i blue = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(cb + x))), middle);
+        const __m256i red = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(cr + x))), middle);
+        const __m256i low = _mm256_madd_epi16(_mm256_unpacklo_epi16(blue, red), shares);
+        const __m256i high = _mm256_madd_epi16(_mm256_unpackhi_epi16(blue, red), shares);
+        const __m256i both = _mm256_packs_epi32(_mm256_srai_epi32(_mm256_add_epi32(low, half), 16),
+                                                _mm256_srai_epi32(_mm256_add_epi32(high, half), 16));
+        const __m128i r = bytes(_mm256_add_epi16(light, _mm256_add_epi16(red, part(red, 26345))));
+        const __m128i g = bytes(_mm256_add_epi16(light, _mm256_sub_epi16(both, red)));
+        const __m128i b = bytes(_mm256_add_epi16(light, _mm256_add_epi16(_mm256_add_epi16(blue, blue), part(blue, -14942))));
+        __m128i *to = (__m128i *)(out + 3 * x);
+        _mm_storeu_si128(to, _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(r, r0), _mm_shuffle_epi8(g, g0)), _mm_shuffle_epi8(b, b0)));
+        _mm_storeu_si128(to + 1, _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(r, r1), _mm_shuffle_epi8(g, g1)), _mm_shuffle_epi8(b, b1)));
+        _mm_storeu_si128(to + 2, _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(r, r2), _mm_shuffle_epi8(g, g2)), _mm_shuffle_epi8(b, b2)));
+    }
+    colours_plain(y + x, cb + x, cr + x, out + 3 * x, width - x);
+}
+#endif
+
+/* ---- a file */
+
+struct part {
+    int id, h, v, steps, dc_table, ac_table; /* h, v: blocks in an MCU */
+    int rows, columns, dc;                   /* samples; the last block's level */
+    uint8_t *ring;                           /* two MCU rows of the wanted columns */
+    size_t stride;
+};
+
+struct file {
+    const uint8_t *at, *end;
+    int16_t steps[4][64]; /* row by row */
+    int steps_known[4];
+    struct table dc[4], ac[4];
+    struct part part[3];
+    int parts, height, width, interval, jfif, adobe;
+};
+
+static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
+
+static int read_steps(struct file *f, const uint8_t *at, const uint8_t *end) {
+    for (; at < end; at += 65) {
+        if (end - at < 65 || at[0] > 3) return OTHER; /* steps of 16 bits among them */
+        for (int k = 0; k < 64; k++) f->steps[at[0]][ZIGZAG[k]] = at[1 + k];
+        f->steps_known[at[0]] = 1;
+    }
+    return DONE;
+}
+
+static int read_tables(struct file *f, const uint8_t *at, const uint8_t *end) {
+    while (at < end) {
+        if (end - at < 17 || (at[0] & 0xEF) > 3) return OTHER;
+        int total = 0;
+        for (int i = 1; i <= 16; i++) total += at[i];
+        if (total > 256 || end - at < 17 + total) return OTHER;
+        if (build((at[0] & 0x10 ? f->ac : f->dc) + (at[0] & 3), at + 1, at + 17, total, !(at[0] & 0x10))) return OTHER;
+        at += 17 + total;
+    }
+    return DONE;
+}
+
+static int read_frame(struct file *f, const uint8_t *at, const uint8_t *end) {
+    if (f->parts || end - at < 6 || at[0] != 8) return OTHER;
+    f->height = word(at + 1), f->width = word(at + 3), f->parts = at[5];
+    if (f->height < 1 || f->height > SIDE || f->width < 1 || f->width > SIDE) return OTHER;
+    if ((f->parts != 1 && f->parts != 3) || end - at != 6 + 3 * f->parts) return OTHER;
+    for (int i = 0; i < f->parts; i++) {
+        const uint8_t *entry = at + 6 + 3 * i;
+        f->part[i] = (struct part){.id = entry[0], .h = entry[1] >> 4, .v = entry[1] & 15, .steps = entry[2]};
+        if (entry[2] > 3 || f->part[i].h < 1 || f->part[i].h > 4 || f->part[i].v < 1 || f->part[i].v > 4) return OTHER;
+    }
+    struct part *p = f->part;
+    if (f->parts == 1) p->h = p->v = 1; /* alone, it comes block by block */
+    const int sampling = p->h << 4 | p->v;
+    if (sampling != 0x11 && sampling != 0x21 && sampling != 0x22) return OTHER;
+    for (int i = 0; i < f->parts; i++) {
+        if (i && (p[i].h != 1 || p[i].v != 1)) return OTHER;
+        p[i].rows = i ? (f->height + p->v - 1) / p->v : f->height;
+        p[i].columns = i ? (f->width + p->h - 1) / p->h : f->width;
+    }
+    return p[f->parts - 1].columns > 2 || p->h == 1 ? DONE : OTHER; /* libjpeg filters no narrower chroma */
+}
+
+static int read_scan(struct file *f, const uint8_t *at, const uint8_t *end) {
+    if (!f->parts || end - at != 4 + 2 * f->parts || at[0] != f->parts) return OTHER;
+    for (int i = 0; i < f->parts; i++) {
+        struct part *p = f->part + i;
+        const uint8_t *entry = at + 1 + 2 * i;
+        p->dc_table = entry[1] >> 4, p->ac_table = entry[1] & 15;
+        if (entry[0] != p->id || p->dc_table > 3 || p->ac_table > 3) return OTHER;
+        if (!f->dc[p->dc_table].known || !f->ac[p->ac_table].known || !f->steps_known[p->steps]) return OTHER;
+    }
+    const uint8_t *last = end - 3;
+    if (last[0] != 0 || last[1] != 63 || last[2] != 0) return OTHER;
+    if (f->parts == 3 && !f->jfif) { /* as libjpeg guesses the colours; others than YCbCr are its business */
+        const int plain = f->part[0].id == 1 && f->part[1].id == 2 && f->part[2].id == 3;
+        if (f->adobe >= 0 ? f->adobe != 1 : !plain) return OTHER;
+    }
+    return DONE;
+}
+
+/* Up to the first byte of the scan. */
+static int read_markers(struct file *f) {
+    if (f->end - f->at < 4 || f->at[0] != 0xFF || f->at[1] != 0xD8) return OTHER;
+    f->at += 2;
+    for (;;) {
+        if (f->end - f->at < 4 || f->at[0] != 0xFF) return OTHER;
+        const int marker = f->at[1], length = word(f->at + 2);
+        const uint8_t *body = f->at + 4;
+        if (length < 2 || length > f->end - f->at - 2) return OTHER;
+        const uint8_t *end = f->at += 2 + length;
+        int trouble = DONE;
+        if (marker == 0xDA) return read_scan(f, body, end);
+        if (marker == 0xDB) trouble = read_steps(f, body, end);
+        else if (marker == 0xC4) trouble = read_tables(f, body, end);
+        else if (marker == 0xC0 || marker == 0xC1) trouble = read_frame(f, body, end);
+        else if (marker == 0xDD && length == 4) f->interval = word(body);
+        else if (marker == 0xE0 && end - body >= 14 && !memcmp(body, "JFIF", 5)) f->jfif = 1, trouble = body[5] == 1 ? DONE : OTHER;
+        else if (marker == 0xEE && end - body >= 12 && !memcmp(body, "Adobe", 5)) f->adobe = body[11];
+        else if (!(marker >= 0xE0 && marker <= 0xEF) && marker != 0xFE) trouble = OTHER;
+        if (trouble) return trouble;
+    }
+}
+
+/* The bytes up to the next marker, without the zeros that follow each 0xFF, into `to`; how many. `marker` is 0 at the file's end. */
+static long unstuff(struct file *f, uint8_t *to, int *marker) {
+    uint8_t *start = to;
+    for (;;) {
+        const uint8_t *found = memchr(f->at, 0xFF, f->end - f->at);
+        const int over = !found || f->end - found < 2;
+        const size_t before = (over ? f->end : found) - f->at;
+        memcpy(to, f->at, before);
+        to += before;
+        f->at = over ? f->end : found + 2;
+        if (over || found[1]) {
+            *marker = over ? 0 : found[1];
+            memset(to, 0, BEHIND);
+            return to - start;
+        }
+        *to++ = 0xFF;
+    }
+}
+
+struct work {
+    struct file *f;
+    int top, left, height, width;            /* wanted */
+    int first_row, last_row, first, last;    /* MCUs that hold them and what the filter needs beside them */
+    int down, across;                        /* MCUs of the whole image */
+    int whole;                               /* whether to read on below the wanted part, only to see that all is well */
+    uint8_t *scan, *out;
+    inverse *transform;
+    colours *convert;
+    chroma *widen;
+    uint16_t *sums;
+    uint8_t *blue, *red;
+};
+
+/* Rows of the result from `row` up to, not including, `end`. */
+static void emit(const struct work *w, int row, int end) {
+    const struct part *p = w->f->part;
+    const int base = 8 * w->first, turn = w->left & (p->h - 1), most = p[1].columns - 1;
+    const int first = w->left / p->h, count = (w->left + w->width - 1) / p->h - first + 1;
+    for (; row < end; row++) {
+        uint8_t *to = w->out + (size_t)(row - w->top) * w->width * 3;
+        const uint8_t *light = p->ring + p->stride * (row & (16 * p->v - 1)) + (w->left - base * p->h);
+        if (w->f->parts == 1) {
+            for (int x = 0; x < w->width; x++) to[3 * x] = to[3 * x + 1] = to[3 * x + 2] = light[x];
+            continue;
+        }
+        const uint8_t *got[2];
+        for (int i = 0; i < 2; i++) {
+            const struct part *c = p + 1 + i;
+            const int at = row / p->v;
+            int other = p->v == 1 ? at : row & 1 ? at + 1 : at - 1;
+            other = other < 0 ? 0 : other >= c->rows ? c->rows - 1 : other;
+            const uint8_t *near = c->ring + c->stride * (at & 15) - base, *far = c->ring + c->stride * (other & 15) - base;
+            got[i] = near + first;
+            if (p->h == 2) {
+                w->widen(near, p->v == 2 ? far : NULL, first, count, most, w->sums + 8, i ? w->red : w->blue);
+                got[i] = (i ? w->red : w->blue) + turn;
+            }
+        }
+        w->convert(light, got[0], got[1], to, w->width);
+    }
+}
+
+/* The blocks of one MCU to their places. */
+INLINE uint32_t transform(const struct work *w, int down, int across, const int16_t *coefficients, const int *last) {
+    uint32_t strange = 0;
+    for (int i = 0; i < w->f->parts; i++) {
+        const struct part *c = w->f->part + i;
+        const int16_t *steps = w->f->steps[c->steps];
+        uint8_t *corner = c->ring + c->stride * ((down & 1) * c->v * 8) + 8 * (size_t)(across - w->first) * c->h;
+        for (int n = 0; n < c->h * c->v; n++, coefficients += 64, last++) {
+            uint8_t *to = corner + 8 * (c->stride * (n >> (c->h - 1)) + (n & (c->h - 1)));
+            strange |= *last ? w->transform(coefficients, steps, to, c->stride) : level(coefficients[0] * steps[0], to, c->stride);
+        }
+    }
+    return strange;
+}
+
+INLINE int decode_with(struct work *w) {
+    struct file *f = w->f;
+    struct part *p = f->part;
+    struct bits b = {0};
+    int16_t coefficients[6 * 64] __attribute__((aligned(32))) = {0};
+    int last[6];
+    uint32_t strange = 0;
+    long left = 0, length = 0; /* MCUs in this segment, its bytes */
+    int marker = 0, segment = 0, row_done = w->top;
+    const int wanted_end = w->top + w->height, mcu_rows = 8 * p->v;
+    for (int down = 0; down < w->down; down++) {
+        if (down > w->last_row && !w->whole) /* the zeros behind a file that is cut off here are no data */
+            return strange || 8 * (b.at - w->scan) - b.count > 8 * length ? OTHER : DONE;
+        for (int across = 0; across < w->across; across++) {
+            if (!left) {
+                if (down || across) { /* all of the last segment must have been taken, and the right marker follow */
+                    const long over = 8 * length - (8 * (b.at - w->scan) - b.count);
+                    if (over < 0 || over > 7 || marker != 0xD0 + (segment++ & 7)) return OTHER;
+                }
+                length = unstuff(f, w->scan, &marker);
+                b = (struct bits){.at = w->scan};
+                left = f->interval ? f->interval : (long)w->down * w->across;
+                for (int i = 0; i < f->parts; i++) p[i].dc = 0;
+            }
+            left--;
+            const int wanted = down >= w->first_row && down <= w->last_row && across >= w->first && across <= w->last;
+            int16_t *to = coefficients;
+            for (int i = 0; i < f->parts; i++) {
+                struct part *c = p + i;
+                const struct table *dct = f->dc + c->dc_table, *act = f->ac + c->ac_table;
+                for (int n = 0; n < c->h * c->v; n++, to += 64)
+                    if (wanted ? block(&b, dct, act, &c->dc, to, last + (to - coefficients) / 64) : pass_block(&b, dct, act, &c->dc))
+                        return OTHER;
+            }
+            if (wanted) { /* behind all of the MCU's blocks: what was just stored word by word cannot be loaded at once */
+                strange |= transform(w, down, across, coefficients, last);
+                memset(coefficients, 0, (to - coefficients) * sizeof *to);
+            }
+            if (b.at - w->scan > length + 8) return OTHER;
+        }
+        if (down < w->first_row || down > w->last_row) continue;
+        /* The last row of chroma waits for the next one, where two rows share it. */
+        int ready = (down + 1) * mcu_rows - (p->v == 2 && down + 1 < w->down);
+        ready = ready < wanted_end ? ready : wanted_end;
+        if (ready > row_done) {
+            emit(w, row_done, ready);
+            row_done = ready;
+        }
+    }
+    const long over = 8 * length - (8 * (b.at - w->scan) - b.count);
+    return strange || over < 0 || over > 7 || (left && !f->interval) || marker != 0xD9 ? OTHER : DONE;
+}
+
+static int decode_plain(struct work *w) { return decode_with(w); }
+#ifdef X86
+HASWELL static int decode_haswell(struct work *w) { return decode_with(w); }
+#endif
+
+/* Whether this machine has the vectors that make it faster than libjpeg. */
+int penstock_jpeg_pays(void) {
+#ifdef X86
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+#elif defined(__aarch64__) || defined(PENSTOCK_PLAIN)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* The part (top, left, height, width) of an image that is `rows` x `columns`, as RGB into `out`. DONE, OTHER or NO_MEMORY; where it is not
+ * DONE, `out` holds nothing. */
+int penstock_jpeg(const uint8_t *data, long size, int rows, int columns, int top, int left, int height, int width, int whole,
+                  uint8_t *out) {
+    struct file *f = calloc(1, sizeof *f);
+    if (!f) return NO_MEMORY;
+    f->at = data, f->end = data + size, f->adobe = -1;
+    int result = read_markers(f);
+    if (result || f->height != rows || f->width != columns || top < 0 || left < 0 || height < 1 || width < 1 ||
+        top > rows - height || left > columns - width) {
+        free(f);
+        return OTHER;
+    }
+    struct part *p = f->part;
+    struct work w = {.f = f, .top = top, .left = left, .height = height, .width = width, .whole = whole, .out = out};
+    const int high = 8 * p->v, wide = 8 * p->h, beside = p->h == 2 ? 2 : 0, above = p->v == 2 ? 2 : 0;
+    w.down = (rows + high - 1) / high, w.across = (columns + wide - 1) / wide;
+    w.first_row = (top > above ? top - above : 0) / high;
+    w.last_row = (top + height - 1 + above < rows ? top + height - 1 + above : rows - 1) / high;
+    w.first = (left > beside ? left - beside : 0) / wide;
+    w.last = (left + width - 1 + beside < columns ? left + width - 1 + beside : columns - 1) / wide;
+    w.transform = inverse_plain, w.convert = colours_plain, w.widen = chroma_plain;
+    int (*decode)(struct work *) = decode_plain;
+#ifdef X86
+    if (penstock_jpeg_pays())
+        w.transform = inverse_avx2, w.convert = colours_avx2, w.widen = chroma_avx2, decode = decode_haswell;
+#endif
+    const size_t blocks = w.last - w.first + 1, row = 8 * blocks * p->h + 64;
+    size_t rings = 0;
+    for (int i = 0; i < f->parts; i++) {
+        p[i].stride = 8 * blocks * p[i].h;
+        rings += p[i].stride * 16 * p[i].v;
+    }
+    if (width < columns || height < rows)
+        for (int i = 0; i < f->parts; i++) build_past(f->ac + p[i].ac_table);
+    uint8_t *rest = malloc(rings + 2 * row + sizeof(uint16_t) * row);
+    w.scan = malloc((size_t)(f->end - f->at) + BEHIND);
+    result = NO_MEMORY;
+    if (rest && w.scan) {
+        uint8_t *at = rest;
+        w.sums = (uint16_t *)at, at += sizeof(uint16_t) * row;
+        w.blue = at, at += row;
+        w.red = at, at += row;
+        for (int i = 0; i < f->parts; i++) p[i].ring = at, at += p[i].stride * 16 * p[i].v;
+        result = decode(&w);
+    }
+    free(w.scan);
+    free(rest);
+    free(f);
+    return result;
+}

@@ -1,0 +1,1 @@
+"""Staged datasets: bytes, decode, a chain of ops with an identity and a cost."""

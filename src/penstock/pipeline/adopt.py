@@ -1,0 +1,382 @@
+"""torchvision's datasets and transforms, taken as they are: the same files, the same draws, the same pixels, sooner.
+
+Only exact types are taken, with their methods as torchvision wrote them: a subclass or a patched method may mean anything, and
+stays what it is, a step in Python. Draws are made by torchvision's own code from torch's generator, on an image that has a size
+and no pixels, so that adopting a chain changes no sample.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.errors import MissingExtra
+from penstock.lanes.unfinished import finished
+from penstock.pipeline.chain import executed, size_of
+from penstock.pipeline.decode import Encoded
+from penstock.pipeline.header import BadImage
+from penstock.pipeline.staged import Begun, read_file, unfinished
+from penstock.transforms.augment import steps_of
+from penstock.transforms.cpu import picture
+from penstock.transforms.draws import Draws
+from penstock.transforms.libs import opencv, pillow, simplejpeg
+from penstock.transforms.ops import CenterCrop, Pad, Resize
+from penstock.transforms.steps import Code, Program, Size, Step, program_size
+from penstock.transforms.tail import Tail
+
+Draw = Callable[[Any, Size], Program]
+NO_DRAWS = Draws(0)
+WAYS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+
+
+class Unadoptable(Exception):
+    """A parameter that our ops do not know; the transform stays Python."""
+
+
+def stand_in(size: Size) -> torch.Tensor:
+    """An image of a size, without pixels."""
+    return torch.empty((3, *size), dtype=torch.uint8, device="meta")
+
+
+def way(mode: Any) -> int:
+    name = getattr(mode, "value", mode)
+    if name not in WAYS:
+        raise Unadoptable(f"interpolation {name}")
+    return WAYS[name]
+
+
+def fill_of(op: Any) -> Any:
+    """The one fill of a transform; v2 keeps one per type of input."""
+    fill = getattr(op, "fill", None)
+    if isinstance(fill, dict):
+        raise Unadoptable("fill per type")
+    return 0 if fill is None else fill
+
+
+# ---- draws, by torchvision's own code
+
+
+def resize(op: Any, size: Size) -> Program:
+    antialias = op.antialias is not False  # on Pillow images torchvision always does
+    found = Resize(op.size, way(op.interpolation), op.max_size, antialias)
+    return found.draw(NO_DRAWS, size)
+
+
+def center_crop(op: Any, size: Size) -> Program:
+    return CenterCrop(op.size).draw(NO_DRAWS, size)
+
+
+def pad(op: Any, size: Size) -> Program:
+    return Pad(op.padding, fill_of(op), getattr(op.padding_mode, "value", op.padding_mode)).draw(
+        NO_DRAWS, size
+    )
+
+
+def random_resized_crop(op: Any, size: Size) -> Program:
+    if hasattr(op, "make_params"):
+        place = op.make_params([stand_in(size)])
+        top, left, height, width = (place[name] for name in ("top", "left", "height", "width"))
+    else:
+        top, left, height, width = op.get_params(stand_in(size), op.scale, op.ratio)
+    step = Step(Code.RESIZE, (*op.size, way(op.interpolation), True))
+    return [Step(Code.CROP, (top, left, height, width)), step]
+
+
+def random_crop(op: Any, size: Size) -> Program:
+    if not hasattr(op, "make_params"):
+        if op.padding is not None or op.pad_if_needed:
+            raise Unadoptable("padding")
+        top, left, height, width = op.get_params(stand_in(size), op.size)
+        return [Step(Code.CROP, (top, left, height, width))]
+    fill = fill_of(op) if op.padding is not None or op.pad_if_needed else 0
+    params = op.make_params([stand_in(size)])
+    program: list[Step] = []
+    if params["needs_pad"]:
+        left, top, right, bottom = params["padding"]
+        program.append(Step(Code.PAD, (left, top, right, bottom, fill, op.padding_mode)))
+    if params["needs_crop"]:
+        program.append(Step(Code.CROP, tuple(params[name] for name in ("top", "left", "height", "width"))))
+    return program
+
+
+def flip_h(op: Any, _: Size) -> Program:
+    return [Step(Code.FLIP_H)] if torch.rand(1) < op.p else []
+
+
+def flip_v(op: Any, _: Size) -> Program:
+    return [Step(Code.FLIP_V)] if torch.rand(1) < op.p else []
+
+
+def color_jitter(op: Any, size: Size) -> Program:
+    if hasattr(op, "make_params"):
+        found = op.make_params([stand_in(size)])
+        order = found["fn_idx"]
+        factors = [found[f"{name}_factor"] for name in ("brightness", "contrast", "saturation", "hue")]
+    else:
+        order, *factors = op.get_params(op.brightness, op.contrast, op.saturation, op.hue)
+    codes = (Code.BRIGHTNESS, Code.CONTRAST, Code.SATURATION, Code.HUE)
+    return [Step(codes[at], (float(factors[at]),)) for at in map(int, order) if factors[at] is not None]
+
+
+def grayscale(op: Any, _: Size) -> Program:
+    return [Step(Code.GRAY, (op.num_output_channels,))]
+
+
+def policy(op: Any, size: Size) -> Program:
+    """RandAugment, AutoAugment and TrivialAugmentWide of v2: run on the stand-in, with a note taken of each op instead."""
+    program: list[Step] = []
+    recorder = copy.copy(op)
+    interpolation, fill = way(op.interpolation), fill_of_policy(op)
+
+    def note(image: Any, name: str, magnitude: float, **_: Any) -> Any:
+        program.extend(steps_of(name, magnitude, size, interpolation, fill))
+        return image
+
+    object.__setattr__(recorder, "_apply_image_or_video_transform", note)
+    recorder.forward(stand_in(size))
+    return program
+
+
+def old_policy(op: Any, size: Size) -> Program:
+    """The same of v1, whose code calls a function of its module for each op: a copy of that code calls ours."""
+    program: list[Step] = []
+    interpolation, fill = way(op.interpolation), fill_of_policy(op)
+
+    def note(image: Any, name: str, magnitude: float, **_: Any) -> Any:
+        # v1 gives Solarize's level, v2 its share of white
+        plain = [Step(Code.SOLARIZE, (magnitude,))]
+        program.extend(plain if name == "Solarize" else steps_of(name, magnitude, size, interpolation, fill))
+        return image
+
+    forward = type(op).forward
+    FunctionType(forward.__code__, {**forward.__globals__, "_apply_op": note})(op, stand_in(size))
+    return program
+
+
+def fill_of_policy(op: Any) -> Any:
+    if op.fill is not None:
+        raise Unadoptable("fill")
+    return 0
+
+
+def adopters() -> dict[type, Draw]:
+    """What is known, by exact type; empty where torchvision has not been imported, since then nobody uses it."""
+    found: dict[type, Draw] = {}
+    known = {
+        "Resize": resize, "CenterCrop": center_crop, "Pad": pad, "RandomResizedCrop": random_resized_crop,
+        "RandomCrop": random_crop, "RandomHorizontalFlip": flip_h, "RandomVerticalFlip": flip_v,
+        "ColorJitter": color_jitter, "Grayscale": grayscale,
+    }  # fmt: skip
+    for module in ("torchvision.transforms.transforms", "torchvision.transforms.v2"):
+        loaded = sys.modules.get(module)
+        found.update({getattr(loaded, name): draw for name, draw in known.items() if hasattr(loaded, name)})
+    for module, draw in (("v2", policy), ("autoaugment", old_policy)):
+        loaded = sys.modules.get(f"torchvision.transforms.{module}")
+        for name in ("RandAugment", "AutoAugment", "TrivialAugmentWide"):
+            if hasattr(loaded, name):
+                found[getattr(loaded, name)] = draw
+    return found
+
+
+# ---- chains
+
+
+def transforms_in(transform: Any) -> list[Any]:
+    """The transforms of a Compose of either kind, nested ones too; a transform alone is a chain of one."""
+    name = f"{type(transform).__module__}.{type(transform).__name__}"
+    if name in ("torchvision.transforms.transforms.Compose", "torchvision.transforms.v2._container.Compose"):
+        return [inner for one in transform.transforms for inner in transforms_in(one)]
+    return [] if transform is None else [transform]
+
+
+ADOPTED_DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
+"""Of which we make the same values as torchvision."""
+
+
+def closing(op: Any, tail: Tail | None) -> Tail | None:
+    """The tail with one more of torchvision's closing transforms; None when it is none of them, or cannot follow."""
+    name = type(op).__name__
+    if not type(op).__module__.startswith("torchvision.transforms"):
+        return None
+    if tail is None:
+        if name == "ToTensor":
+            return Tail(torch.float32, "divide")
+        return Tail() if name in ("ToImage", "PILToTensor", "ToImageTensor") else None
+    if name in ("ToDtype", "ConvertImageDtype") and (tail != Tail() or op.dtype not in ADOPTED_DTYPES):
+        return None
+    if name == "ToDtype":
+        return Tail(op.dtype, "multiply" if op.scale and op.dtype.is_floating_point else "")
+    if name == "ConvertImageDtype":
+        return Tail(op.dtype, "divide") if op.dtype.is_floating_point else None
+    if name == "Normalize" and tail.dtype is torch.float32 and not tail.mean and all(op.std):
+        return Tail(tail.dtype, tail.scale, tuple(map(float, op.mean)), tuple(map(float, op.std)))
+    return None
+
+
+class AdoptedChain:
+    """A torchvision chain: ops of ours where we have them, the user's Python where not, and whatever follows the tail."""
+
+    def __init__(self, transform: Any) -> None:
+        known = adopters()
+        todo = transforms_in(transform)
+        self.ops: list[tuple[Any, Draw | None]] = []
+        while todo and closing(todo[0], None) is None:
+            op = todo.pop(0)
+            self.ops.append((op, None if is_patched(op) else known.get(type(op))))
+        self.tail: Tail | None = None
+        self.closing: list[Any] = []
+        """What the tail stands for, for values that are no pictures."""
+        while todo and not is_patched(todo[0]) and (further := closing(todo[0], self.tail)) is not None:
+            self.tail = further
+            self.closing.append(todo.pop(0))
+        self.after = todo
+        self.check()
+
+    def check(self) -> None:
+        """Find parameters that we do not know before the first sample does."""
+        state = torch.default_generator.get_state()
+        for at, (op, draw) in enumerate(self.ops):
+            try:
+                if draw is not None:
+                    draw(op, (600, 800))
+            except Unadoptable:
+                self.ops[at] = (op, None)
+        torch.default_generator.set_state(state)
+
+    @property
+    def worthwhile(self) -> bool:
+        return self.tail is not None and any(draw is not None for _, draw in self.ops)
+
+    def run(self, image: Any, told: Callable[[str], None] | None = None) -> Any:
+        """The sample of an image, unfinished where nothing follows the tail. `told` hears the name of each op when it is done; then
+        each is done by itself."""
+        program: list[Step] = []
+        size = size_of(image)
+        for at, (op, draw) in enumerate(self.ops):
+            if draw is not None:
+                steps = draw(op, size)
+                size = program_size(steps, size)
+                program += steps
+            else:
+                image, program = op(picture(executed(program, image))), []
+                if not is_picture(image):
+                    return self.rest(image, [*(other for other, _ in self.ops[at + 1 :]), *self.closing])
+                size = (image.height, image.width)
+            if told is not None:
+                image, program = executed(program, image), []
+                told(type(op).__name__)
+        assert self.tail is not None
+        pixels = executed(program, image)
+        return self.rest(self.tail.finish(pixels), []) if self.after else unfinished(self.tail, pixels)
+
+    def rest(self, value: Any, ops: list[Any]) -> Any:
+        for op in [*ops, *self.after]:
+            value = op(value)
+        return value
+
+
+def is_picture(value: Any) -> bool:
+    """Whether a value is a Pillow image of a kind that our ops know; others stay torchvision's."""
+    plain = not isinstance(value, (torch.Tensor, np.ndarray)) and hasattr(value, "mode")
+    return plain and value.mode in ("L", "RGB")
+
+
+METHODS = {"forward", "transform", "make_params", "get_params", "__call__"}
+
+
+def is_patched(op: Any) -> bool:
+    """Whether a transform has been given methods or hooks that its type does not have."""
+    own = getattr(op, "__dict__", {})
+    return bool(METHODS & own.keys() or own.get("_forward_hooks") or own.get("_forward_pre_hooks"))
+
+
+FIXED = ("Resize", "CenterCrop", "Pad", "Grayscale")
+"""Transforms that draw nothing: a chain of nothing else decodes exactly."""
+
+
+class AdoptedFolder:
+    """A torchvision ImageFolder, read by us. What its owner changes about it later is followed."""
+
+    def __init__(self, dataset: Any, chain: AdoptedChain, *, fast: bool = False) -> None:
+        self.users_dataset, self.chain, self._transform = dataset, chain, dataset.transform
+        self.fast = fast and any(type(op).__name__ not in FIXED for op, _ in chain.ops)
+
+    def __len__(self) -> int:
+        return len(self.users_dataset)
+
+    def read(self, index: int) -> bytes:
+        return read_file(self.users_dataset.samples[index][0])
+
+    def __getitem__(self, index: int) -> Any:
+        return finished(self._penstock_unfinished(index))
+
+    def _penstock_unfinished(self, index: int) -> Any:
+        dataset = self.users_dataset
+        if dataset.transform is not self._transform:
+            return dataset[index]
+        target = dataset.samples[index][1]
+        generator = torch.default_generator.get_state()
+        try:
+            sample = self.chain.run(Encoded(self.read(index), fast=self.fast))
+        except BadImage:
+            torch.default_generator.set_state(generator)
+            return dataset[index]  # torchvision forgives more than we do, and it is torchvision's dataset
+        return sample, target if dataset.target_transform is None else dataset.target_transform(target)
+
+    def begun(self, index: int) -> Begun:
+        """The sample up to its pixels; of a chain without Python in it."""
+        data, target = self.read(index), self.users_dataset.samples[index][1]
+        transform, image = self.users_dataset.target_transform, Encoded(data, fast=self.fast)
+        program: list[Step] = []
+        size = image.size
+        for op, draw in self.chain.ops:
+            assert draw is not None
+            steps = draw(op, size)
+            size = program_size(steps, size)
+            program += steps
+        return Begun(data, image, program, target if transform is None else transform(target))
+
+
+def adopted(dataset: Any, *, fast: bool = False) -> AdoptedFolder | None:
+    """A dataset of ours in the place of torchvision's ImageFolder or DatasetFolder, or None where it must stay as it is."""
+    return verdict(dataset, fast=fast)[0]
+
+
+def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, str]:
+    """The adopted dataset, or None and the reason why not."""
+    folder = sys.modules.get("torchvision.datasets.folder")
+    if folder is None or type(dataset) not in (folder.ImageFolder, folder.DatasetFolder):
+        return (
+            None,
+            "Give it as penstock.ImageFolder, penstock.TarDataset or penstock.StagedDataset, or as torchvision's ImageFolder.",
+        )
+    unpatched = (
+        "__getitem__" not in vars(dataset) and type(dataset).__getitem__ is folder.DatasetFolder.__getitem__
+    )
+    if not unpatched:
+        return None, "Its __getitem__ has been replaced."
+    if dataset.loader is not folder.default_loader or sys.modules["torchvision"].get_image_backend() != "PIL":
+        return None, "Its loader is not torchvision's default one."
+    if (
+        dataset.transform is None
+        or dataset.transforms is None
+        or dataset.transforms.transform is not dataset.transform
+    ):
+        return None, "Its transform is missing, or not the one it was made with."
+    try:
+        opencv(), simplejpeg(), pillow()  # now, so that workers inherit them
+    except MissingExtra as exc:
+        return None, f"It could be adopted, but {exc}"
+    chain = AdoptedChain(dataset.transform)
+    if not chain.worthwhile:
+        return (
+            None,
+            "None of its transforms works on images before they become tensors, or it never makes tensors.",
+        )
+    return AdoptedFolder(dataset, chain, fast=fast), ""

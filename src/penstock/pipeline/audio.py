@@ -1,0 +1,228 @@
+"""Audio files: from encoded bytes to float32 waveforms, and folders of them as datasets of (tensor, target).
+
+Rule 1: a file that is cut off or corrupt is an error of its sample; no part of a recording is passed off as the whole.
+Rule 2: a recording longer than the cap is refused by its header, before anything is allocated for it.
+Rule 3: what is drawn for a sample depends on its seed, on each op's name and on its place in the chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from penstock.errors import ConfigError
+from penstock.lanes.seeding import call_seed
+from penstock.pipeline.chain import flattened
+from penstock.pipeline.staged import classes_in
+from penstock.plan.seeds import op_seed
+from penstock.transforms.audio import AudioOp, Function, Resample, Wave, check_count
+from penstock.transforms.draws import Draws
+from penstock.transforms.libs import soundfile
+from penstock.transforms.ops import Lambda
+
+VERSION = 1
+"""To be raised whenever an op, or what is decoded, comes to mean something else."""
+MAX_SAMPLES = 100_000_000
+"""Samples of all channels together; longer recordings are refused unless the user raises it."""
+EXTENSIONS = (".wav", ".flac")
+UNKNOWN_SIZE = 0xFFFF_FFFF
+"""What a WAV file says when it was written to a pipe."""
+
+
+class BadAudio(ValueError):
+    """The bytes are not audio that can be decoded."""
+
+
+# ---- decoding
+
+
+def decode_audio(data: bytes, *, max_samples: int = MAX_SAMPLES) -> tuple[Wave, int]:
+    """The recording in a WAV or FLAC file, channels x samples at full scale 1, and its sampling rate; raises BadAudio."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
+        check_wav_is_whole(data)
+    elif data[:4] != b"fLaC":
+        raise BadAudio(f"not a WAV or FLAC file: it begins with {data[:8]!r}")
+    module = soundfile()
+    try:
+        with module.SoundFile(io.BytesIO(data)) as file:
+            frames, channels, rate = int(file.frames), int(file.channels), int(file.samplerate)
+            check_header(frames, channels, rate, max_samples)
+            found: Wave = file.read(frames, dtype="float32", always_2d=True)
+    except (module.SoundFileError, RuntimeError, TypeError, OSError) as exc:
+        raise BadAudio(f"the file cannot be decoded: {exc}") from exc
+    if len(found) != frames:
+        raise BadAudio(f"the file is cut off: {len(found)} of {frames} samples could be read")
+    if not np.isfinite(found).all():
+        raise BadAudio("the file holds samples that are no finite numbers")
+    return np.ascontiguousarray(found.T), rate
+
+
+def check_header(frames: int, channels: int, rate: int, max_samples: int) -> None:
+    if frames < 1 or channels < 1 or rate < 1:
+        raise BadAudio(f"the header says {frames} samples, {channels} channels, {rate} Hz")
+    if frames * channels > max_samples:
+        raise BadAudio(
+            f"the header says {frames:,} samples in {channels} channels, more than max_samples={max_samples:,}: "
+            f"raise it if such recordings are meant"
+        )
+
+
+def check_wav_is_whole(data: bytes) -> None:
+    """libsndfile takes a WAV file that is cut off for a shorter one, so its chunks are looked through here."""
+    at = 12
+    while at + 8 <= len(data):
+        kind, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        at += 8
+        if kind == b"data":
+            if at + size > len(data) and size != UNKNOWN_SIZE:
+                raise BadAudio(f"the file is cut off: {len(data) - at} of {size} bytes of audio are there")
+            return
+        at += size + size % 2
+    raise BadAudio("the file is cut off, or no WAV file: it holds no audio")
+
+
+# ---- chain
+
+
+@dataclass(frozen=True, slots=True)
+class AudioChain:
+    """Ops in a row, behind the change to a common sampling rate."""
+
+    ops: tuple[AudioOp, ...]
+    sample_rate: int | None = None
+    """What every recording is brought to; None: each keeps its own."""
+
+    @classmethod
+    def of(cls, transform: Any, sample_rate: int | None = None) -> AudioChain:
+        """The chain of a `Compose`, a list of ops, one op, or none."""
+        if sample_rate is not None:
+            check_count("sample_rate", sample_rate)
+        return cls(tuple(map(audio_op, flattened(transform))), sample_rate)
+
+    @property
+    def identity(self) -> str:
+        said = repr(("audio", VERSION, self.sample_rate, [op.identity() for op in self.ops]))
+        return hashlib.blake2b(said.encode(), digest_size=12).hexdigest()
+
+    @property
+    def is_random(self) -> bool:
+        return any(op.is_random for op in self.ops)
+
+    def run(self, x: Any, rate: int, seed: int) -> torch.Tensor:
+        """The sample. Each op has random numbers of its own, whatever stands before it; it draws when it is reached, since
+        what the user's functions make of a shape is not known before."""
+        if self.sample_rate is not None:
+            x = Resample(rate, self.sample_rate).apply(x, ())
+        for number, op in enumerate(self.ops):
+            x = op.apply(x, op.draw(Draws(op_seed(seed, op.name, number)), x.shape))
+        return torch.from_numpy(np.ascontiguousarray(x))
+
+
+def audio_op(op: Any) -> AudioOp:
+    if isinstance(op, AudioOp):
+        return op
+    if isinstance(op, Lambda):
+        return Function(op.lambd)
+    raise ConfigError(
+        f"{op!r} is no op for audio: use those of penstock.transforms that are, or Lambda(function) for one of your own"
+    )
+
+
+# ---- dataset
+
+
+class AudioFolder(Dataset[tuple[Any, Any]]):
+    """WAV and FLAC files as (tensor, target), in a folder per class as ImageFolder's: `root/class/name.wav`.
+
+    With `classes=function`, files may lie anywhere below the root; `function(path)` gives the class of each, as a number that
+    is used as it is, or as a name; names are numbered in their order. Recordings of another rate than `sample_rate` are
+    resampled before the first op. Tensors are float32, channels x samples, unless the ops make something else of them.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        transform: Any = None,
+        target_transform: Callable[[int], Any] | None = None,
+        *,
+        sample_rate: int | None = None,
+        classes: str | Callable[[Path], int | str] = "folder",
+        max_samples: int = MAX_SAMPLES,
+    ) -> None:
+        self.root, self.target_transform, self.max_samples = os.fspath(root), target_transform, max_samples
+        self.chain = AudioChain.of(transform, sample_rate)
+        if callable(classes):
+            self.classes, self.class_to_idx, self.samples = labelled(self.root, classes)
+        elif classes == "folder":
+            self.classes, self.class_to_idx = classes_in(self.root)
+            self.samples = files_by_class(self.root, self.class_to_idx)
+        else:
+            raise ConfigError(f"classes must be 'folder' or a function of a path, got {classes!r}")
+        self.targets = [target for _, target in self.samples]
+
+    @property
+    def identity(self) -> str:
+        return self.chain.identity
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        path, target = self.samples[index]
+        try:
+            wave, rate = decode_audio(Path(path).read_bytes(), max_samples=self.max_samples)
+        except BadAudio as exc:
+            raise BadAudio(f"{path}: {exc}") from exc
+        sample = self.chain.run(wave, rate, call_seed("audio"))
+        return sample, target if self.target_transform is None else self.target_transform(target)
+
+
+def audio_files(root: str) -> Iterator[str]:
+    """Every audio file below a folder, in the order of their names."""
+    for folder, _, files in sorted(os.walk(root, followlinks=True)):
+        for file in sorted(files):
+            if file.lower().endswith(EXTENSIONS):
+                yield os.path.join(folder, file)  # noqa: PTH118 - as torchvision names them
+
+
+def files_by_class(root: str, class_to_idx: dict[str, int]) -> list[tuple[str, int]]:
+    """(path, class) of every recording, class by class."""
+    found = {name: list(audio_files(os.path.join(root, name))) for name in sorted(class_to_idx)}  # noqa: PTH118
+    if empty := [name for name, paths in found.items() if not paths]:
+        raise FileNotFoundError(
+            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {', '.join(EXTENSIONS)}"
+        )
+    return [(path, class_to_idx[name]) for name, paths in found.items() for path in paths]
+
+
+def labelled(
+    root: str, label_of: Callable[[Path], int | str]
+) -> tuple[list[str], dict[str, int], list[tuple[str, int]]]:
+    """Classes, their numbers, and (path, class) of every recording below the root."""
+    labels = {path: label_of(Path(path)) for path in audio_files(root)}
+    if not labels:
+        raise FileNotFoundError(
+            f"Found no file below {root}. Supported extensions are: {', '.join(EXTENSIONS)}"
+        )
+    kinds = {type(label) for label in labels.values()}
+    if kinds == {int}:
+        numbers = {str(label): int(label) for label in sorted(set(labels.values()))}
+    elif kinds == {str}:
+        numbers = {str(label): number for number, label in enumerate(sorted(set(labels.values())))}
+    else:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ConfigError(
+            f"classes must give a number for every file, or a name for every file; it gave {names}"
+        )
+    return list(numbers), numbers, [(path, numbers[str(label)]) for path, label in labels.items()]

@@ -1,0 +1,209 @@
+"""A chain: what is done to a sample from its bytes on, op by op, with an identity.
+
+Identity: a hash of the ops, their parameters and the version of what they mean. Two chains of the same identity make the same
+pixels from the same bytes and seed; caches and stored measurements are keyed by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from penstock.errors import ConfigError
+from penstock.pipeline.decode import Encoded, Image
+from penstock.plan.seeds import Company, op_seed
+from penstock.transforms.cpu import execute
+from penstock.transforms.draws import Draws
+from penstock.transforms.foreign import Foreign, is_pixels, known
+from penstock.transforms.ops import Compose, Lambda, Op, plain
+from penstock.transforms.steps import Code, Program, Size, Step, program_size
+from penstock.transforms.tail import Tail, split_tail
+from penstock.transforms.targets import Targets, follow
+from penstock.transforms.together import refuse_within, seed_for
+from penstock.transforms.views import MultiCrop
+from penstock.transforms.windows import stages
+
+VERSION = 1
+"""To be raised whenever an op comes to mean something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Ops in a row, and how their result leaves: as uint8, or as floats."""
+
+    ops: tuple[Op, ...]
+    tail: Tail
+    views: tuple[Chain, ...] = ()
+    """Where one image has several outputs: what follows `ops` for each of them, its own tail included."""
+
+    @classmethod
+    def of(cls, transform: Any) -> Chain:
+        """The chain of a `Compose`, a list of ops, one op, or none."""
+        ops = [known(op) for op in flattened(transform)]
+        for at, op in enumerate(ops):
+            if isinstance(op, MultiCrop):
+                after = ops[at + 1 :]
+                views = [cls.of([crop, *after]) for crop, count in op.crops for _ in range(count)]
+                return cls(tuple(ops[:at]), Tail(), tuple(views))
+        body, tail = split_tail(ops)
+        for op in body:
+            refuse_within(op)
+        return cls(tuple(body), tail)
+
+    @property
+    def identity(self) -> str:
+        said = repr((VERSION, [op.identity() for op in self.ops], plain(tuple(self.tail.identity()))))
+        if self.views:
+            said += repr([view.identity for view in self.views])
+        return hashlib.blake2b(said.encode(), digest_size=12).hexdigest()
+
+    @property
+    def is_random(self) -> bool:
+        return any(op.is_random for op in self.ops) or any(view.is_random for view in self.views)
+
+    def draw(
+        self, seed: int, size: Size, company: Company | None = None, first: int = 0, end: int | None = None
+    ) -> Program:
+        """The program of a sample that has this seed, or of some of its ops. Each op has random numbers of its own, whatever stands
+        before it."""
+        program: list[Any] = []
+        for number in range(first, len(self.ops) if end is None else end):
+            op = self.ops[number]
+            steps = op.draw(Draws(op_seed(seed_for(op, seed, company), op.name, number)), size)
+            size = program_size(steps, size)
+            program += steps
+        return program
+
+    @property
+    def stretches(self) -> list[tuple[int, int]]:
+        """First and end of ops that can be drawn together: what a function of the user's makes of an image may have any size, which
+        the ops behind it must know."""
+        ends = [at + 1 for at, op in enumerate(self.ops[:-1]) if calls(op)]
+        return list(pairwise([0, *ends, len(self.ops)]))
+
+    @property
+    def is_one_program(self) -> bool:
+        """Whether all of a sample's steps are known before the first of them is done, and end in pixels for the tail."""
+        return self.ends_in_pixels and len(self.stretches) == 1
+
+    def pixels(
+        self, image: Image | Encoded, seed: int, company: Company | None = None, end: int | None = None
+    ) -> Image:
+        """The image after all ops, or those up to one."""
+        most = len(self.ops) if end is None else end
+        for first, last in self.stretches:
+            image = executed(self.draw(seed, size_of(image), company, first, min(most, last)), image)
+        return image if not isinstance(image, Encoded) else executed([], image)
+
+    def run(self, image: Image | Encoded, seed: int, company: Company | None = None) -> Any:
+        """The sample: channels x height x width; a tuple of them where there are several views."""
+        if self.ends_elsewhere:
+            return self.ended(self.pixels(image, seed, company, len(self.ops) - 1), seed, company)
+        done = self.pixels(image, seed, company)
+        return self.run_views(done, seed, company) if self.views else self.tail.finish(done)
+
+    @property
+    def ends_in_pixels(self) -> bool:
+        """Whether all that follows the ops is the tail."""
+        return not self.views and not self.ends_elsewhere
+
+    @property
+    def ends_elsewhere(self) -> bool:
+        """Whether the last word is that of a transform which is not ours: it may make anything of an image."""
+        return bool(self.ops) and isinstance(self.ops[-1], Foreign) and not self.views and self.tail == Tail()
+
+    def ended(self, image: Image, seed: int, company: Company | None = None) -> Any:
+        """What it makes of it; pixels become a tensor, as all do, and the rest is the sample as it is."""
+        (step,) = self.draw(seed, size_of(image), company, len(self.ops) - 1)
+        found = step.args[0].result(image)
+        return self.tail.finish(found) if is_pixels(found) else found
+
+    def run_views(self, image: Image, seed: int, company: Company | None = None) -> tuple[Any, ...]:
+        """Every view of an image that `ops` are done with, each with draws of its own."""
+        return tuple(
+            view.run(
+                image.copy() if any(map(calls, view.ops)) else image,
+                op_seed(seed, "MultiCrop", number),
+                None if company is None else company.within("MultiCrop", number),
+            )
+            for number, view in enumerate(self.views)
+        )
+
+    def run_with(
+        self,
+        image: Image | Encoded,
+        seed: int,
+        company: Company | None = None,
+        *,
+        masks: Any = None,
+        boxes: Any = None,
+        labels: Any = None,
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The sample, and what belongs to it, moved by the same draw; by name, those that were given."""
+        if self.views:
+            raise ConfigError("MultiCrop makes several images: masks and boxes can follow one only")
+        size = size_of(image)
+        targets = Targets.of(size, masks, boxes, labels)
+        program = self.draw(seed, size, company)
+        moved = follow(program, targets, size)  # first: it is cheap, and refuses what cannot be followed
+        return self.tail.finish(executed(program, image)), moved.tensors()
+
+
+def size_of(image: Image | Encoded) -> Size:
+    return image.size if isinstance(image, Encoded) else image.shape[:2]
+
+
+def executed(program: Program, image: Image | Encoded) -> Image:
+    """The image after all steps. Of one that is not decoded yet, only what they need is."""
+    if not isinstance(image, Encoded):
+        return execute(program, image)
+    factor = reduction(program, image.size) if image.fast else 1
+    if factor > 1 and (small := image.reduced(factor)) is not None:
+        return execute(reduced(program, factor, (small.shape[0], small.shape[1])), small)
+    plan = stages(program, image.size)
+    return execute(program, image.part(plan[0].window), plan)
+
+
+def reduction(program: Program, size: Size) -> int:
+    """By how much an image could be smaller from the start: 2, 4 or 8 where a program begins with a part of it, most of it, that
+    is made smaller by at least as much; otherwise 1. A small part is sooner decoded by itself."""
+    if [step.code for step in program[:2]] != [Code.CROP, Code.RESIZE]:
+        return 1
+    (top, left, height, width), (rows, columns, *_) = program[0].args, program[1].args
+    inside = top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
+    if not inside or 2 * height * width < size[0] * size[1]:
+        return 1
+    return max(
+        (factor for factor in (2, 4, 8) if height >= factor * rows and width >= factor * columns), default=1
+    )
+
+
+def reduced(program: Program, factor: int, size: Size) -> Program:
+    """The program for an image that is smaller by the factor, and has this size: the same place, between its pixels."""
+    top, left, height, width = (number / factor for number in program[0].args)
+    first, above = int(left), int(top)
+    last, below = min(size[1], math.ceil(left + width)), min(size[0], math.ceil(top + height))
+    box = (top - above, left - first, min(height, below - top), min(width, last - left))
+    resize = Step(Code.RESIZE, (*program[1].args[:4], box))
+    return [Step(Code.CROP, (above, first, below - above, last - first)), resize, *program[2:]]
+
+
+def calls(op: Any) -> bool:
+    """Whether an op has a function of the user's in it, which may change an image in place."""
+    return isinstance(op, Lambda) or any(map(calls, getattr(op, "transforms", ())))
+
+
+def flattened(transform: Any) -> list[Any]:
+    if transform is None:
+        return []
+    if isinstance(transform, Compose):
+        return [op for inner in transform.transforms for op in flattened(inner)]
+    if isinstance(transform, Sequence):
+        return [op for inner in transform for op in flattened(inner)]
+    return [transform]

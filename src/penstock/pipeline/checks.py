@@ -1,0 +1,82 @@
+"""What decoders let pass and we do not: files that are damaged, but not so that a decoder would say so.
+
+Pillow does not look at the checksums of a PNG file's pixels, does not miss its end, and fills rows that are not there with
+zeros; libjpeg works through any number of scans, each of which costs as much as all pixels and may have a few bytes only.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from penstock.pipeline.header import BadImage
+
+MOST_SCANS = 64
+"""Of a JPEG file. Usual ones have 1, progressive ones about 10."""
+PIECE = 64 << 10
+SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""Numbers per pixel, by PNG colour type."""
+ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+"""First column and row, and steps of both, of each pass over an interlaced PNG image."""
+
+
+def check_scans(data: bytes) -> None:
+    """Refuse a JPEG file of very many scans. In its data, the marker can be nothing else."""
+    marker = int.from_bytes(b"\xff\xda", "little")
+    even = np.frombuffer(data, "<u2", len(data) // 2)
+    odd = np.frombuffer(data, "<u2", (len(data) - 1) // 2, offset=1)
+    scans = np.count_nonzero(even == marker) + np.count_nonzero(odd == marker)
+    if scans > MOST_SCANS:
+        raise BadImage(f"the JPEG file has {scans} scans, more than {MOST_SCANS}")
+
+
+def check_png(data: bytes) -> None:
+    """Refuse a PNG file that is cut off, or whose critical chunks are not what they were when it was written."""
+    at, view = 8, memoryview(data)
+    while True:
+        kind, end = data[at + 4 : at + 8], at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if len(kind) < 4 or end > len(data):
+            raise BadImage("the PNG file is cut off")
+        critical = not kind[0] & 0x20
+        if critical and zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+            raise BadImage(
+                f"the PNG file is corrupt: the checksum of its {kind.decode('latin-1')!r} chunk is wrong"
+            )
+        if kind == b"IEND":
+            return
+        at = end
+
+
+def is_interlaced(data: bytes) -> bool:
+    return data[28] != 0
+
+
+def check_png_rows(data: bytes) -> None:
+    """Refuse a PNG file (that `check_png` passed) with fewer pixels than its header says."""
+    need = png_bytes(data)
+    inflate, have, at = zlib.decompressobj(), 0, 8
+    while have < need and at < len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if data[at + 4 : at + 8] == b"IDAT":
+            waiting = data[at + 8 : end - 4]
+            while waiting and have < need and not inflate.eof:
+                try:
+                    have += len(inflate.decompress(waiting, PIECE))
+                except zlib.error as exc:
+                    raise BadImage(f"the PNG file is corrupt: {exc}") from exc
+                waiting = inflate.unconsumed_tail
+        at = end
+    if have < need and not inflate.eof:
+        have += len(inflate.flush())
+    if have < need:
+        raise BadImage(f"the PNG file has {have:,} bytes of pixels and should have {need:,}")
+
+
+def png_bytes(data: bytes) -> int:
+    """How many bytes the rows of a PNG file have, each with the byte that names its filter."""
+    width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    bits = data[24] * SAMPLES[data[25]]
+    passes = ADAM7 if is_interlaced(data) else ((0, 0, 1, 1),)
+    sizes = [(len(range(x, width, dx)), len(range(y, height, dy))) for x, y, dx, dy in passes]
+    return sum(rows * (1 + -(-columns * bits // 8)) for columns, rows in sizes if columns and rows)

@@ -1,0 +1,119 @@
+"""From encoded bytes to pixels: uint8, height x width x 3, as Pillow decodes and converts them, bit for bit.
+
+A file that is cut off or corrupt is an error of its sample: no decoder here fills up with grey.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import accel
+from penstock.pipeline.checks import check_png, check_png_rows, check_scans, is_interlaced
+from penstock.pipeline.header import MAX_PIXELS, BadImage, Header, read_header
+from penstock.transforms.libs import pillow, simplejpeg
+from penstock.transforms.windows import Window
+
+Image = NDArray[np.uint8]
+
+
+class Encoded:
+    """An image as it lies in a file: its size is known, its pixels are decoded when it is known which of them are needed.
+
+    `fast`: what lies below the part that is asked for is not even read, so that damage there is not noticed; and the image may be
+    decoded at a smaller scale (`reduced`).
+    """
+
+    __slots__ = ("_data", "fast", "header", "size")
+
+    def __init__(self, data: bytes, *, max_pixels: int = MAX_PIXELS, fast: bool = False) -> None:
+        self._data, self.fast = data if type(data) is bytes else bytes(data), fast
+        self.header = read_header(data, max_pixels=max_pixels)
+        self.size = (self.header.height, self.header.width)
+
+    def part(self, window: Window) -> Image:
+        """The pixels of a part; raises BadImage."""
+        if self.header.format == "jpeg":
+            found = accel.jpeg(self._data, self.size, window, to_the_end=not self.fast)
+            if found is not None:
+                return found
+        top, left, height, width = window
+        return decode_whole(self._data, self.header)[top : top + height, left : left + width]
+
+    def reduced(self, factor: int) -> Image | None:
+        """The whole image with its sides divided by 2, 4 or 8 (and rounded up), from as many of its frequencies only; None where
+        that is not to be had."""
+        if self.header.format != "jpeg" or self.header.channels not in (1, 3):
+            return None
+        least = (-(-self.size[0] // factor), -(-self.size[1] // factor))
+        pixels = decode_jpeg(self._data, least=least)
+        return pixels if pixels.shape[:2] == least else None
+
+
+def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Image:
+    """The image in `data`; raises BadImage."""
+    image = Encoded(data, max_pixels=max_pixels)
+    return image.part(Window.whole(image.size))
+
+
+def decode_whole(data: bytes, header: Header) -> Image:
+    """By libraries, which know all formats and have the last word on what is damaged."""
+    if header.format == "jpeg" and header.channels in (1, 3):
+        pixels = decode_jpeg(data)
+    else:
+        pixels = decode_by_pillow(data, header)
+    if pixels.shape != (header.height, header.width, 3):
+        raise BadImage(f"the file has {pixels.shape[0]} x {pixels.shape[1]} pixels, not what its header says")
+    return pixels
+
+
+def decode_jpeg(data: bytes, *, least: tuple[int, int] = (0, 0)) -> Image:
+    """A grey or colour JPEG; at a smaller scale where that is still at least (height, width) `least`."""
+    return strictly(data, "RGB", least)
+
+
+def strictly(data: bytes, colours: str, least: tuple[int, int] = (0, 0)) -> Image:
+    """By libjpeg, whose warnings are errors here: after them, it fills up with grey."""
+    check_scans(data)
+    try:
+        pixels: Image = simplejpeg().decode_jpeg(
+            data, colorspace=colours, min_height=least[0], min_width=least[1], min_factor=1, strict=True
+        )
+    except (ValueError, RuntimeError) as exc:
+        raise BadImage(f"the JPEG file cannot be decoded: {exc}") from exc
+    return pixels
+
+
+def decode_by_pillow(data: bytes, header: Header) -> Image:
+    """Whatever else Pillow knows: PNG, WebP, JPEG in other colour spaces."""
+    if header.format == "png":
+        check_png(data)
+    if header.format == "jpeg":
+        # Pillow passes over libjpeg's warnings; such files are rare enough to be decoded twice.
+        strictly(data, "CMYK")
+    module: Any = pillow().Image
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with module.open(io.BytesIO(data), formats=(header.format.upper(),)) as image:
+                if image.size != (header.width, header.height):
+                    raise BadImage(
+                        f"its size is {image.size[1]} x {image.size[0]}, and another at its beginning"
+                    )
+                image.load()
+                if header.format == "png" and (is_interlaced(data) or not last_row(image).any()):
+                    check_png_rows(data)
+                return np.array(image.convert("RGB"))
+    except (BadImage, MemoryError):
+        raise
+    except Exception as exc:  # decoders of damaged files raise anything
+        raise BadImage(f"the file cannot be decoded: {type(exc).__name__}: {exc}") from exc
+
+
+def last_row(image: Any) -> Any:
+    """Numbers that are all zero if the last row was not in the file."""
+    return np.asarray(image.crop((0, image.height - 1, image.width, image.height)))

@@ -1,0 +1,181 @@
+"""What a loader does to a sample, step by step: what each costs here, where it could run, and what keeps it from elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from penstock.lanes.unfinished import finished
+from penstock.pipeline.adopt import AdoptedFolder, verdict
+from penstock.pipeline.annotated import AnnotatedDataset
+from penstock.pipeline.chain import Chain, calls
+from penstock.pipeline.decode import decode
+from penstock.pipeline.header import BadImage
+from penstock.pipeline.pieces import Piece, pieces_of
+from penstock.pipeline.staged import StagedDataset
+from penstock.transforms.foreign import Foreign
+from penstock.transforms.ops import Op, plain
+
+LOOKED_AT = 12
+"""Samples that are prepared to measure costs."""
+CPU, PYTHON = "cpu", "cpu, Python only"
+YOURS = "a function of yours: no other lane can run it"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One line of the explanation."""
+
+    name: str
+    says: str
+    seconds: float
+    runs_on: str
+    why: str = ""
+
+
+def explained(dataset: Any, *, identity: bool = True) -> str:
+    """The text of `loader.explain()`."""
+    adopted, reason = verdict(dataset)
+    if adopted is not None:
+        stages = list(adopted_stages(adopted))
+        head = f"{type(dataset).__name__} of torchvision, adopted: {len(dataset):,} samples, torchvision's draws and pixels"
+    elif isinstance(dataset, StagedDataset):
+        stages = list(staged_stages(dataset))
+        head = f"{type(dataset).__name__}: {len(dataset):,} samples"
+        if identity:
+            head += f", chain {dataset.chain.identity}"
+    else:
+        return f"{type(dataset).__name__}: not staged, so its samples are prepared as they are, by calling it. {reason}"
+    total = sum(stage.seconds for stage in stages) or 1.0
+    lines = [head]
+    for stage in stages:
+        if not stage.runs_on:
+            lines.append(f"  {stage.name}:")
+            continue
+        share = f"{stage.seconds * 1e6:8,.0f} µs {stage.seconds / total:4.0%}"
+        why = f"  ({stage.why})" if stage.why else ""
+        lines.append(f"  {stage.name:<26} {share}  {stage.runs_on:<16} {stage.says}{why}".rstrip())
+    lines.append(
+        f"  {'together':<26} {total * 1e6:8,.0f} µs per sample and core, over {min(LOOKED_AT, len(dataset))} samples"
+    )
+    return "\n".join(lines)
+
+
+def some(length: int) -> list[int]:
+    """Samples spread over the dataset."""
+    count = min(LOOKED_AT, length)
+    return [at * length // count for at in range(count)]
+
+
+def staged_stages(dataset: StagedDataset) -> Iterator[Stage]:
+    costs, looked_at = Costs(), some(len(dataset))
+    for index in looked_at[:1]:
+        deque(pieces_of(dataset, index), maxlen=0)  # not counted: it loads libraries
+    for index in looked_at:
+        for stage, seconds in summed(pieces_of(dataset, index)).items():
+            costs.add(stage, seconds)
+    yield Stage("read", "", costs.mean("read"), CPU)
+    why = "a decoder of yours" if dataset.decoder is not None else ""
+    yield Stage("decode", "", costs.mean("decode"), CPU, why)
+    yield from chain_stages(dataset.chain, costs, [""])
+    if isinstance(dataset, AnnotatedDataset):
+        yield Stage("masks and boxes", "", costs.mean("targets"), CPU)
+
+
+def chain_stages(chain: Chain, costs: Costs, places: list[str]) -> Iterator[Stage]:
+    """The ops and the tail of a chain; of one that stands in several places (crops that are made alike), all together."""
+    times = f"{len(places)} x " if len(places) > 1 else ""
+
+    def together(stage: str) -> float:
+        return sum(costs.mean(f"{place}{stage}") for place in places)
+
+    for number, op in enumerate(chain.ops):
+        python, seconds = calls(op), together(str(number))
+        why = (
+            "not an op of ours: it is called as it is" if isinstance(op, Foreign) else YOURS if python else ""
+        )
+        yield Stage(times + op.name, parameters(op), seconds, PYTHON if python else CPU, why)
+    for view, numbers in alike(chain.views):
+        crop = (
+            f"crop {numbers[0] + 1}" if len(numbers) == 1 else f"crops {numbers[0] + 1} to {numbers[-1] + 1}"
+        )
+        yield Stage(crop, "", 0.0, "")
+        yield from chain_stages(view, costs, [f"{place}{number}:" for place in places for number in numbers])
+    if not chain.views and not chain.ends_elsewhere:
+        yield Stage(f"{times}to tensor", str(chain.tail.dtype).removeprefix("torch."), together("tail"), CPU)
+
+
+def alike(views: Sequence[Chain]) -> list[tuple[Chain, list[int]]]:
+    """Neighbours that do the same, with their numbers."""
+    found: list[tuple[Chain, list[int]]] = []
+    for number, view in enumerate(views):
+        if found and found[-1][0].identity == view.identity:
+            found[-1][1].append(number)
+        else:
+            found.append((view, [number]))
+    return found
+
+
+def summed(pieces: Iterable[Piece]) -> dict[str, float]:
+    """Seconds by stage."""
+    found: dict[str, float] = {}
+    for piece in pieces:
+        found[piece.stage] = found.get(piece.stage, 0.0) + piece.seconds
+    return found
+
+
+class Costs:
+    """Seconds by name, added up."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[float]] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        self._sums.setdefault(name, []).append(seconds)
+
+    def mean(self, name: str) -> float:
+        found = self._sums.get(name, [])
+        return sum(found) / len(found) if found else 0.0
+
+
+def adopted_stages(folder: AdoptedFolder) -> Iterator[Stage]:
+    clock, costs, chain = time.thread_time, Costs(), folder.chain
+    for index in some(len(folder)):
+        state = torch.default_generator.get_state()
+        times = [clock()]
+        data = folder.read(index)
+        times.append(clock())
+        try:
+            image = decode(data)
+        except BadImage:
+            continue  # torchvision's, when it comes to it
+        times.append(clock())
+        finished((chain.run(image, lambda _, times=times: times.append(clock())),))  # type: ignore[misc]
+        times.append(clock())
+        torch.default_generator.set_state(state)
+        for at, (one, other) in enumerate(pairwise(times)):
+            costs.add(str(at), other - one)
+    yield Stage("read", "", costs.mean("0"), CPU)
+    yield Stage("decode", "", costs.mean("1"), CPU)
+    for at, (op, draw) in enumerate(chain.ops):
+        why = (
+            ""
+            if draw is not None
+            else "not a transform that we know, or with parameters that we do not: it is called as it is"
+        )
+        yield Stage(type(op).__name__, "", costs.mean(str(2 + at)), CPU if draw is not None else PYTHON, why)
+    behind = ", ".join(type(op).__name__ for op in chain.after)
+    kind = str(chain.tail.dtype).removeprefix("torch.") if chain.tail is not None else ""
+    why = f"{behind}: called on the finished tensor" if behind else ""
+    yield Stage("to tensor", kind, costs.mean(str(2 + len(chain.ops))), PYTHON if behind else CPU, why)
+
+
+def parameters(op: Op) -> str:
+    _, *found = op.identity()
+    return ", ".join(f"{name}={plain(value)}" for name, value in found)

@@ -1,0 +1,117 @@
+"""What an encoded image says of itself in its first bytes: format, height, width, channels. Nothing is decoded or allocated.
+
+Rule 1: only the bytes given are read; a header that is cut off or makes no sense is an error of that sample.
+Rule 2: an image larger than the cap is refused here, before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MAX_PIXELS = 100_000_000
+"""Images above this are refused unless the user raises it: a few kilobytes can claim to be gigabytes."""
+
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
+"""JPEG markers without a length."""
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG markers that give the size."""
+PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
+
+
+class BadImage(ValueError):
+    """The bytes are not an image that can be decoded."""
+
+
+class Header(NamedTuple):
+    format: str
+    """`jpeg`, `png` or `webp`."""
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def pixels(self) -> int:
+        return self.height * self.width
+
+
+def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Header:
+    """The header of an image; raises BadImage for anything that is none, or is too large."""
+    if data[:2] == b"\xff\xd8":
+        header = jpeg_header(data)
+    elif data[:8] == PNG_MAGIC:
+        header = png_header(data)
+    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        header = webp_header(data)
+    else:
+        raise BadImage(f"not a JPEG, PNG or WebP file: it begins with {data[:8]!r}")
+    if header.height < 1 or header.width < 1:
+        raise BadImage(f"the header says {header.height} x {header.width} pixels")
+    if header.pixels > max_pixels:
+        raise BadImage(
+            f"the header says {header.height} x {header.width} pixels, more than max_pixels={max_pixels:,}: "
+            f"raise it if such images are meant"
+        )
+    return header
+
+
+def jpeg_header(data: bytes) -> Header:
+    at = 2
+    while True:
+        start = data.find(b"\xff", at)
+        if start < 0 or start + 2 > len(data):
+            raise BadImage("the JPEG header is cut off")
+        marker, at = data[start + 1], start + 2
+        if marker in (0x00, 0xFF):
+            at = start + 1 if marker == 0xFF else at
+            continue
+        if marker in STANDALONE:
+            continue
+        if marker in (0xD9, 0xDA):
+            raise BadImage("the JPEG file has no frame before its data")
+        if at + 2 > len(data):
+            raise BadImage("the JPEG header is cut off")
+        length = int.from_bytes(data[at : at + 2], "big")
+        if length < 2:
+            raise BadImage("a JPEG segment has no length")
+        if marker in FRAMES:
+            if at + 8 > len(data):
+                raise BadImage("the JPEG header is cut off")
+            height, width = (
+                int.from_bytes(data[at + 3 : at + 5], "big"),
+                int.from_bytes(data[at + 5 : at + 7], "big"),
+            )
+            return Header("jpeg", height, width, data[at + 7])
+        at += length
+
+
+def png_header(data: bytes) -> Header:
+    if len(data) < 33 or data[12:16] != b"IHDR":
+        raise BadImage("the PNG header is cut off")
+    width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    if data[25] not in PNG_CHANNELS:
+        raise BadImage(f"PNG colour type {data[25]} does not exist")
+    return Header("png", height, width, PNG_CHANNELS[data[25]])
+
+
+def webp_header(data: bytes) -> Header:
+    kind = data[12:16]
+    if len(data) < 30:
+        raise BadImage("the WebP header is cut off")
+    if kind == b"VP8X":
+        width, height = 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+        return Header("webp", height, width, 4 if data[20] & 0x10 else 3)
+    if kind == b"VP8L":
+        if data[20] != 0x2F:
+            raise BadImage("the WebP file has no lossless signature")
+        bits = int.from_bytes(data[21:25], "little")
+        return Header("webp", 1 + (bits >> 14 & 0x3FFF), 1 + (bits & 0x3FFF), 4 if bits >> 28 & 1 else 3)
+    if kind == b"VP8 ":
+        if data[23:26] != b"\x9d\x01\x2a":
+            raise BadImage("the WebP file has no key frame")
+        width, height = (
+            int.from_bytes(data[26:28], "little") & 0x3FFF,
+            int.from_bytes(data[28:30], "little") & 0x3FFF,
+        )
+        return Header("webp", height, width, 3)
+    raise BadImage(f"WebP chunk {kind!r} does not begin an image")

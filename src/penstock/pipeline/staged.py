@@ -1,0 +1,173 @@
+"""Staged datasets: their samples are bytes, a decoder and a chain of ops, so that we can see what a sample costs and where
+else it could be prepared. To a loader they are ordinary map-style datasets of (tensor, target).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch.utils.data import Dataset
+
+from penstock.errors import ConfigError
+from penstock.lanes.seeding import call_seed, company
+from penstock.lanes.unfinished import Unfinished, finished
+from penstock.pipeline.chain import Chain, executed, size_of
+from penstock.pipeline.decode import Encoded, Image
+from penstock.pipeline.header import MAX_PIXELS, BadImage
+from penstock.transforms.steps import Program
+from penstock.transforms.tail import Tail
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
+
+
+class Begun(NamedTuple):
+    """A sample of which all is known but its pixels: they can be made anywhere."""
+
+    data: bytes
+    image: Any
+    program: Program
+    target: Any
+
+
+class StagedDataset(Dataset[tuple[Any, Any]]):
+    """Samples that `read(index)` gives as (bytes, target), `decoder` turns into pixels, and `chain` prepares.
+
+    `chain` is an op of `penstock.transforms`, a list of them, or None. `decoder(bytes)` gives uint8, height x width x channels;
+    by default it reads JPEG, PNG and WebP and refuses images above `max_pixels`. `fast_decode`: JPEG files are read only as far as a
+    sample needs them (damage beyond is not noticed), and decoded at a smaller scale where most of an image is reduced by half or
+    more; without random ops in the chain it does nothing.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], tuple[bytes, Any]],
+        chain: Any = None,
+        length: int = 0,
+        *,
+        decoder: Callable[[bytes], Any] | None = None,
+        max_pixels: int = MAX_PIXELS,
+        fast_decode: bool = False,
+    ) -> None:
+        if length < 0:
+            raise ConfigError(f"length must not be negative, got {length}")
+        self.read, self.chain, self.length = (
+            read,
+            chain if isinstance(chain, Chain) else Chain.of(chain),
+            length,
+        )
+        self.decoder, self.max_pixels = decoder, max_pixels
+        self.fast_decode = fast_decode and self.chain.is_random
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        sample: tuple[Any, Any] = finished(self._penstock_unfinished(index))
+        return sample
+
+    def _penstock_unfinished(self, index: int) -> tuple[Any, Any]:
+        """The sample, for a worker that has its last step write to where it belongs."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        try:
+            if self.chain.is_one_program:
+                begun = self.begun(index)
+                return unfinished(self.chain.tail, executed(begun.program, begun.image)), begun.target
+            data, target = self.read(index % len(self))
+            return self.chain.run(self.image(data), call_seed("staged"), company()), target
+        except BadImage as exc:
+            exc.add_note(f"penstock: {self.name(index % len(self))}")
+            raise
+
+    def begun(self, index: int) -> Begun:
+        """The sample up to its pixels; of a chain that is one program."""
+        data, target = self.read(index % len(self))
+        image = self.image(data)
+        program = self.chain.draw(call_seed("staged"), size_of(image), company())
+        return Begun(data, image, program, target)
+
+    def image(self, data: bytes) -> Any:
+        """The image in the bytes of a sample, decoded or not yet."""
+        if self.decoder is not None:
+            return self.decoder(data)
+        return Encoded(data, max_pixels=self.max_pixels, fast=self.fast_decode)
+
+    def name(self, index: int) -> str:
+        """A sample, for messages."""
+        return f"sample {index}"
+
+    def read_header_bytes(self, index: int) -> bytes:
+        """Bytes of a sample that hold its header at least; all of them, unless a source can do better."""
+        return self.read(index)[0]
+
+
+def unfinished(tail: Tail, pixels: Image) -> Unfinished:
+    """What a tail has left to do; refuses now what it could not do then."""
+    tail.check(pixels)
+    height, width, channels = pixels.shape
+    return Unfinished(tail.dtype, (channels, height, width), partial(tail.finish, pixels))
+
+
+class ImageFolder(StagedDataset):
+    """Images in a folder per class, found and numbered as torchvision's ImageFolder does: `root/class/name.jpg`."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        transform: Any = None,
+        target_transform: Callable[[int], Any] | None = None,
+        *,
+        max_pixels: int = MAX_PIXELS,
+        fast_decode: bool = False,
+    ) -> None:
+        self.root, self.target_transform = os.fspath(root), target_transform
+        self.classes, self.class_to_idx = classes_in(self.root)
+        self.samples = files_in(self.root, self.class_to_idx)
+        self.targets = [target for _, target in self.samples]
+        super().__init__(
+            self._read, transform, len(self.samples), max_pixels=max_pixels, fast_decode=fast_decode
+        )
+
+    def name(self, index: int) -> str:
+        return f"sample {index}, {self.samples[index][0]}"
+
+    def _read(self, index: int) -> tuple[bytes, Any]:
+        path, target = self.samples[index]
+        data = read_file(path)
+        return data, target if self.target_transform is None else self.target_transform(target)
+
+
+def read_file(path: str) -> bytes:
+    """All of a file, with less around it than `Path.read_bytes` has."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - that is the point
+        return file.read()
+
+
+def classes_in(root: str) -> tuple[list[str], dict[str, int]]:
+    """The folders of a root, sorted, and their numbers."""
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    if not classes:
+        raise FileNotFoundError(f"Couldn't find any class folder in {root}.")
+    return classes, {name: number for number, name in enumerate(classes)}
+
+
+def files_in(root: str, class_to_idx: dict[str, int]) -> list[tuple[str, int]]:
+    """(path, class) of every image, class by class, in the order of their names."""
+    found: list[tuple[str, int]] = []
+    empty = []
+    for name in sorted(class_to_idx):
+        before = len(found)
+        for folder, _, files in sorted(os.walk(Path(root) / name, followlinks=True)):
+            paths = [str(Path(folder) / file) for file in sorted(files) if file.lower().endswith(EXTENSIONS)]
+            found += [(path, class_to_idx[name]) for path in paths]
+        if len(found) == before:
+            empty.append(name)
+    if empty:
+        raise FileNotFoundError(
+            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {', '.join(EXTENSIONS)}"
+        )
+    return found

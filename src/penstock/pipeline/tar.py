@@ -1,0 +1,228 @@
+"""Images in tar shards in WebDataset's layout, at random access: files of one sample share their name up to the first dot.
+
+A shard is gone through once, over its headers; the index that comes of it is kept (`penstock.store.tarindex`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigError
+from penstock.pipeline.header import MAX_PIXELS, BadImage, read_header
+from penstock.pipeline.staged import EXTENSIONS, StagedDataset
+from penstock.store.anywhere import AnyFiles, local_path
+from penstock.store.sources import shown
+from penstock.store.tarindex import TarIndex, index_of, places_of
+from penstock.store.tarwalk import BadTar
+
+log = logging.getLogger(__name__)
+
+IMAGES = tuple(extension.removeprefix(".") for extension in EXTENSIONS)
+TARGETS = ("cls", "json", "txt")
+HEADER_BYTES = 64 << 10
+"""Of an image, enough for most headers."""
+NEAR_BYTES = 16 << 10
+"""An image and its target that lie no further apart are read at once: a request costs more than a few kilobytes."""
+MOST_SHARDS = 1_000_000
+
+SAMPLE = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
+BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
+
+Place = tuple[int, int]
+"""First byte and the one behind the last."""
+
+
+class BadTarget(ValueError):
+    """A sample's target is missing, or is not what it should be."""
+
+
+class Samples(NamedTuple):
+    """The samples of one shard. A target that is missing has the size -1."""
+
+    keys: list[str]
+    images: NDArray[np.int64]
+    """Offset and size, a row per sample."""
+    targets: NDArray[np.int64]
+    without_image: int
+
+
+class TarDataset(StagedDataset):
+    """(image, target) of every sample in one or more tar shards: `urls` is a path or URL, several, or "part-{000..127}.tar".
+
+    `target` names the file of a sample that its target is read from: "cls" (an int), "json", "txt" (a str), or None. `index_dir`
+    is where indexes are kept: by default beside a shard where that is possible, else in the user's cache folder.
+    """
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        transform: Any = None,
+        *,
+        target: str | None = "cls",
+        index_dir: str | os.PathLike[str] | None = None,
+        max_pixels: int = MAX_PIXELS,
+        fast_decode: bool = False,
+    ) -> None:
+        if target is not None and target not in TARGETS:
+            raise ConfigError(
+                f"target must be one of {', '.join(map(repr, TARGETS))} or None, got {target!r}"
+            )
+        self.urls, self.target, self.files = [absolute(url) for url in expanded(urls)], target, AnyFiles()
+        shards = [self._samples(number, index_dir) for number in range(len(self.urls))]
+        self._ends = np.cumsum([len(shard.keys) for shard in shards])
+        self._keys = [shard.keys for shard in shards]
+        self._images = np.concatenate([shard.images for shard in shards])
+        self._targets = np.concatenate([shard.targets for shard in shards])
+        super().__init__(
+            self._read, transform, len(self._images), max_pixels=max_pixels, fast_decode=fast_decode
+        )
+        if skipped := sum(shard.without_image for shard in shards):
+            warnings.warn(
+                f"{skipped} samples in {len(self.urls)} tar shards have no image ({', '.join(IMAGES)}) and are left out",
+                stacklevel=2,
+            )
+
+    def name(self, index: int) -> str:
+        """Sample and shard, for messages."""
+        shard, within = self._where(index)
+        return f"sample {self._keys[shard][within]!r} of {shown(self.urls[shard])}"
+
+    def close(self) -> None:
+        """Let go of files and connections; a later read opens them again."""
+        self.files.close()
+
+    def read_header_bytes(self, index: int) -> bytes:
+        start, end = place(self._images[index])
+        url = self.urls[self._where(index)[0]]
+        head = self.files.read(url, start, min(end, start + HEADER_BYTES))
+        try:
+            read_header(head, max_pixels=1 << 62)
+        except BadImage:  # cut off, perhaps, by large metadata before the size
+            return self.files.read(url, start, end)
+        return head
+
+    def _samples(self, number: int, index_dir: str | os.PathLike[str] | None) -> Samples:
+        url = self.urls[number]
+        source, name = self.files.of(url)
+        index, new = index_of(source, name, places_of(name, local_path(url), index_dir))
+        found = samples_of(index, url, self.target)
+        if new:
+            log.info(
+                "indexed shard %d of %d, %s: %d samples",
+                number + 1,
+                len(self.urls),
+                shown(url),
+                len(found.keys),
+            )
+        return found
+
+    def _where(self, index: int) -> tuple[int, int]:
+        """The shard of a sample, and its number there."""
+        shard = int(np.searchsorted(self._ends, index, side="right"))
+        return shard, index - (int(self._ends[shard - 1]) if shard else 0)
+
+    def _read(self, index: int) -> tuple[bytes, Any]:
+        url = self.urls[self._where(index)[0]]
+        try:
+            image = place(self._images[index])
+            if self.target is None:
+                return self.files.read(url, *image), None
+            if self._targets[index][1] < 0:
+                raise BadTarget(f"{self.name(index)} has no .{self.target} file")
+            data, said = self._read_both(url, image, place(self._targets[index]))
+        except OSError as exc:
+            exc.add_note(f"penstock: {self.name(index)}")
+            raise
+        try:
+            return data, parsed(said, self.target)
+        except (ValueError, RecursionError) as exc:
+            raise BadTarget(
+                f"{self.name(index)} has a .{self.target} file that cannot be read: {exc}: {said[:40]!r}"
+            ) from exc
+
+    def _read_both(self, url: str, image: Place, target: Place) -> tuple[bytes, bytes]:
+        start, end = min(image[0], target[0]), max(image[1], target[1])
+        if end - start > image[1] - image[0] + target[1] - target[0] + NEAR_BYTES:
+            return self.files.read(url, *image), self.files.read(url, *target)
+        both = self.files.read(url, start, end)
+        return both[image[0] - start : image[1] - start], both[target[0] - start : target[1] - start]
+
+
+def place(row: NDArray[np.int64]) -> Place:
+    offset, size = row.tolist()
+    return offset, offset + size
+
+
+def parsed(data: bytes, target: str) -> Any:
+    """A target from the bytes of its file."""
+    text = data.decode("utf-8")
+    return int(text) if target == "cls" else json.loads(text) if target == "json" else text
+
+
+def samples_of(index: TarIndex, url: str, target: str | None) -> Samples:
+    """The members of a shard put together to samples, in the order of their first files."""
+    found: dict[str, dict[str, int]] = {}
+    for number, name in enumerate(index.names):
+        match = SAMPLE.fullmatch(name)
+        if match is None:
+            continue
+        files = found.setdefault(match[1], {})
+        if files.setdefault(match[2].lower(), number) != number:
+            raise BadTar(f"{shown(url)} has two files named {name!r}: which of them belongs to the sample?")
+    keys, images, targets = [], [], []
+    for key, files in found.items():
+        image = next((files[extension] for extension in IMAGES if extension in files), None)
+        if image is not None:
+            keys.append(key)
+            images.append(image)
+            targets.append(files.get(target or "", -1))
+    rows = np.stack([index.offsets, index.sizes], axis=1)
+    rows = np.concatenate([rows, np.full((1, 2), -1)])  # the last one, -1: missing
+    picked = rows[np.array(images, np.int64)], rows[np.array(targets, np.int64)]
+    return Samples(keys, *picked, len(found) - len(keys))
+
+
+def expanded(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Every shard's path or URL: {000..127} and {train,val} stand for all that they name."""
+    given = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
+    found: list[str] = []
+    for one in given:
+        url = os.fspath(one)
+        pieces = BRACES.split(url)
+        choices = [alternatives(url, *pieces[at : at + 3]) for at in range(1, len(pieces), 4)]
+        total = int(np.prod([len(choice) for choice in choices], dtype=np.float64))
+        if total + len(found) > MOST_SHARDS:
+            raise ConfigError(f"{url!r} names {total:,} shards; the most is {MOST_SHARDS:,}")
+        found += [
+            "".join(chain(*zip(pieces[::4], (*chosen, ""), strict=True))) for chosen in product(*choices)
+        ]
+    if not found:
+        raise ConfigError("no tar shard was given")
+    return found
+
+
+def absolute(url: str) -> str:
+    """A path that stands wherever the program goes; a URL as it is."""
+    path = local_path(url)
+    return url if path is None else os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
+
+
+def alternatives(url: str, first: str | None, last: str | None, listed: str | None) -> Sequence[str]:
+    if listed is not None:
+        return listed.split(",")
+    assert first is not None
+    assert last is not None
+    low, high, width = int(first), int(last), max(len(first), len(last)) if "0" in (first[0], last[0]) else 0
+    if high < low or high - low >= MOST_SHARDS:
+        raise ConfigError(f"{url!r}: {{{first}..{last}}} names no shards, or too many")
+    return [str(number).zfill(width) for number in range(low, high + 1)]

@@ -1,0 +1,52 @@
+"""Any name of a file: a path, or a URL, read by whoever knows its kind."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from penstock.store.http import HttpFiles
+from penstock.store.remote import FsspecFiles
+from penstock.store.sources import LocalFiles, Source
+
+
+class AnyFiles:
+    """Local files by path or file:// URL, http(s) by ranges, and other URLs by fsspec."""
+
+    chunk_bytes = 64 << 10
+
+    def __init__(self) -> None:
+        self.local = LocalFiles()
+        self._others: dict[str, Source] = {}
+
+    def of(self, name: str) -> tuple[Source, str]:
+        """The source of a name, and what it calls it."""
+        if (path := local_path(name)) is not None:
+            return self.local, path
+        kind = "http" if name.lower().startswith(("http://", "https://")) else "other"
+        if kind not in self._others:
+            self._others[kind] = HttpFiles() if kind == "http" else FsspecFiles()
+        return self._others[kind], name
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        source, name = self.of(name)
+        return source.read(name, start, end)
+
+    def size(self, name: str) -> int:
+        source, name = self.of(name)
+        return source.size(name)
+
+    def stamp(self, name: str) -> str:
+        source, name = self.of(name)
+        return source.stamp(name)
+
+    def close(self) -> None:
+        for source in (self.local, *self._others.values()):
+            source.close()
+
+
+def local_path(name: str) -> str | None:
+    """The path that a name stands for; None where it is a URL of somewhere else."""
+    if name.startswith("file://"):
+        return url2pathname(urlsplit(name).path)
+    return None if "://" in name else name

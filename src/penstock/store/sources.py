@@ -1,0 +1,255 @@
+"""Where bytes come from: files, memory, http servers, object stores. Reading only.
+
+Rule 1: exactly the bytes asked for, or an error that names the file: never fewer, never others.
+Rule 2: a file whose stamp was asked for and that is found changed later is an error, since what was learnt of it (an index of
+        offsets) no longer holds.
+Rule 3: a process opens descriptors and connections for itself, at first use, a bounded number of them. What a fork inherited
+        is neither used nor closed: it is the parent's.
+Rule 4: no writes and no listening sockets.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
+from zlib import crc32
+
+from penstock.errors import ConfigError
+
+MOST_OPEN = 32
+"""Descriptors of local files that a process keeps open."""
+
+
+class BadRead(OSError):
+    """A source did not give the bytes that were asked for."""
+
+
+class Source(Protocol):
+    """Named files of bytes. Any thread of any process may call it; a copy can be pickled."""
+
+    chunk_bytes: int
+    """How much is best read at once by someone who goes through a whole file."""
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes [start, end) of a file, or all from `start` on; BadRead if there are fewer."""
+        ...
+
+    def size(self, name: str) -> int: ...
+
+    def stamp(self, name: str) -> str:
+        """A text that is another when the content is; from now on a change is an error."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what this process has open; a later read opens it again."""
+        ...
+
+
+T = TypeVar("T", bound="Closes")
+_inherited: list[object] = []
+"""Of a parent's, in a forked child: kept, so that no finalizer closes what has these descriptor numbers by now."""
+
+
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+class PerProcess(Generic[T]):
+    """Something with descriptors that every process makes for itself, at its first use."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: tuple[int, T] | None = None
+
+    def get(self) -> T:
+        made, pid = self._made, os.getpid()
+        if made is not None and made[0] == pid:
+            return made[1]
+        if made is not None:
+            _inherited.append(made[1])
+        mine = self._make()
+        self._made = pid, mine  # should two threads come here at once, both of theirs are closed in the end
+        weakref.finalize(self, _close_own, pid, mine)
+        return mine
+
+    def close(self) -> None:
+        if self._made is not None:
+            _close_own(*self._made)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerProcess, (self._make,)
+
+
+def _close_own(pid: int, made: Closes) -> None:
+    if pid == os.getpid():
+        made.close()
+    else:
+        _inherited.append(made)
+
+
+def span(name: str, start: int, end: int | None, size: int) -> tuple[int, int]:
+    """[start, end) of a file of `size` bytes; raises BadRead where it has fewer."""
+    stop = size if end is None else end
+    if not 0 <= start <= stop:
+        raise ConfigError(f"bytes [{start}, {end}) of {shown(name)} were asked for")
+    if stop > size:
+        raise BadRead(
+            f"{shown(name)} has {size:,} bytes, and bytes [{start:,}, {stop:,}) were asked for: is it cut off?"
+        )
+    return start, stop
+
+
+def changed(name: str, was: str, found: str) -> BadRead:
+    return BadRead(
+        f"{shown(name)} was changed while it was in use (size and time or etag: {was}, now {found}): make the dataset anew"
+    )
+
+
+def shown(name: str) -> str:
+    """A name for messages: without the secrets that a URL may carry."""
+    if "://" not in name:
+        return name
+    parts = urlsplit(name)
+    netloc = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=netloc, query="…" if parts.query else "", fragment="").geturl()
+
+
+# ---- memory
+
+
+class Memory:
+    """Files that are held in memory, by their names."""
+
+    chunk_bytes = 64 << 10
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = dict(files)
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        data = self._data(name)
+        start, end = span(name, start, end, len(data))
+        return bytes(data[start:end])
+
+    def size(self, name: str) -> int:
+        return len(self._data(name))
+
+    def stamp(self, name: str) -> str:
+        return f"{self.size(name)}-{crc32(self._data(name)):08x}"
+
+    def close(self) -> None:
+        pass
+
+    def _data(self, name: str) -> bytes:
+        try:
+            return self.files[name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
+
+
+# ---- local files
+
+
+@dataclass(slots=True)
+class _File:
+    fd: int
+    users: int = 0
+    """Reads going on. A file that is dropped meanwhile is closed by the last of them."""
+    dropped: bool = False
+
+
+@dataclass(slots=True)
+class _Opened:
+    """The open files of one process, least recently used first."""
+
+    files: OrderedDict[str, _File] = field(default_factory=OrderedDict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def drop(self, name: str) -> None:
+        file = self.files.pop(name)
+        file.dropped = True
+        if not file.users:
+            os.close(file.fd)
+
+    def close(self) -> None:
+        with self.lock:
+            for name in list(self.files):
+                self.drop(name)
+
+
+class LocalFiles:
+    """Files by their paths, read with `pread`."""
+
+    chunk_bytes = 4 << 10
+
+    def __init__(self, *, most_open: int = MOST_OPEN) -> None:
+        if most_open < 1:
+            raise ConfigError(f"most_open must be at least 1, got {most_open}")
+        self.most_open = most_open
+        self._stamps: dict[str, str] = {}
+        self._opened = PerProcess(_Opened)
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        with self._file(name) as fd:
+            start, end = span(name, start, end, os.fstat(fd).st_size)
+            data = os.pread(fd, end - start, start)
+            while len(data) < end - start:  # a signal, or more than the 2 GiB that one call gives
+                more = os.pread(fd, end - start - len(data), start + len(data))
+                if not more:
+                    raise BadRead(f"{name} ended at byte {start + len(data):,} while it was read")
+                data += more
+            return data
+
+    def size(self, name: str) -> int:
+        with self._file(name) as fd:
+            return os.fstat(fd).st_size
+
+    def stamp(self, name: str) -> str:
+        with self._file(name) as fd:
+            return self._stamps.setdefault(name, stamp_of(os.fstat(fd)))
+
+    def close(self) -> None:
+        self._opened.close()
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[int]:
+        opened = self._opened.get()
+        with opened.lock:
+            file = opened.files.get(name)
+            if file is None:
+                while len(opened.files) >= self.most_open:
+                    opened.drop(next(iter(opened.files)))
+                file = opened.files[name] = _File(self._open(name))
+            opened.files.move_to_end(name)
+            file.users += 1
+        try:
+            yield file.fd
+        finally:
+            with opened.lock:
+                file.users -= 1
+                if file.dropped and not file.users:
+                    os.close(file.fd)
+
+    def _open(self, name: str) -> int:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # the last, lest a pipe be waited for
+        status = os.fstat(fd)
+        was, found = self._stamps.get(name), stamp_of(status)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise BadRead(f"{name} is not a regular file")
+        if was is not None and was != found:
+            os.close(fd)
+            raise changed(name, was, found)
+        return fd
+
+
+def stamp_of(status: os.stat_result) -> str:
+    return f"{status.st_size}-{status.st_mtime_ns}"

@@ -1,0 +1,79 @@
+"""Image ops by the names, parameters and defaults of torchvision's v2, and ops for sound. Each draws what is to be done; lanes
+do it."""
+
+from __future__ import annotations
+
+from penstock.transforms.audio import AddNoise, Gain, PadOrCut, Resample
+from penstock.transforms.batch import CutMix, MixUp
+from penstock.transforms.deep import DeepAutoAugment
+from penstock.transforms.ops import (
+    CenterCrop,
+    ColorJitter,
+    Compose,
+    GaussianBlur,
+    Grayscale,
+    Lambda,
+    Op,
+    Pad,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+)
+from penstock.transforms.policies import AugMix, AutoAugment, RandAugment, ThreeAugment, TrivialAugmentWide
+from penstock.transforms.samples import ClampBoundingBoxes, SanitizeBoundingBoxes
+from penstock.transforms.spectra import STFT, LogMel, SpecAugment, Spectrogram
+from penstock.transforms.steps import Interpolation as InterpolationMode
+from penstock.transforms.tail import Normalize, ToDtype, ToImage, ToTensor
+from penstock.transforms.together import PerBatch
+from penstock.transforms.views import MultiCrop
+
+__all__ = [
+    "STFT",
+    "AddNoise",
+    "AugMix",
+    "AutoAugment",
+    "CenterCrop",
+    "ClampBoundingBoxes",
+    "ColorJitter",
+    "Compose",
+    "CutMix",
+    "DeepAutoAugment",
+    "Gain",
+    "GaussianBlur",
+    "Grayscale",
+    "InterpolationMode",
+    "Lambda",
+    "LogMel",
+    "MixUp",
+    "MultiCrop",
+    "Normalize",
+    "Op",
+    "Pad",
+    "PadOrCut",
+    "PerBatch",
+    "RandAugment",
+    "RandomApply",
+    "RandomChoice",
+    "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomVerticalFlip",
+    "Resample",
+    "Resize",
+    "SanitizeBoundingBoxes",
+    "SpecAugment",
+    "Spectrogram",
+    "ThreeAugment",
+    "ToDtype",
+    "ToImage",
+    "ToTensor",
+    "TrivialAugmentWide",
+]

@@ -1,0 +1,340 @@
+"""Programs on the CPU: each step by whichever of OpenCV, torch and Pillow does it best, with Pillow's results.
+
+An image travels as an array, or as a Pillow image where two Pillow steps follow each other. Tables in a row are composed
+and applied once; of what only a part is needed later (`windows`), only that part is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import accel
+from penstock.transforms import tables
+from penstock.transforms.libs import opencv, pillow
+from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, Size, Step
+from penstock.transforms.windows import Stage, stages
+
+Image = NDArray[np.uint8]
+
+
+def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = None) -> Image:
+    """The image after all steps: uint8, height x width x channels. With a plan (`stages(program, size)`), `image` is the part of
+    it that the plan begins with."""
+    if plan is None:
+        rows, columns = array(image).shape[:2]
+        plan = stages(program, (rows, columns))
+        if not plan[0].is_whole:
+            image = crop(image, *plan[0].window)
+    at = 0
+    while at < len(program):
+        (code, args), before, after = program[at], plan[at], plan[at + 1]
+        if code in TABLES or code in STATISTICS:
+            pixels = array(image)
+            table = tables.table_of(program[at]) if code in TABLES else STATISTICS_OF[code](pixels, *args)
+            if code in STATISTICS and not after.is_whole:
+                pixels = crop(pixels, *after.window)
+            while at + 1 < len(program) and program[at + 1].code in TABLES:
+                at += 1
+                table = tables.composed(table, tables.table_of(program[at]))
+            image = look_up(pixels, table)
+        elif code == Code.AFFINE:
+            image = affine(image, before, after, *args)
+        elif before.is_whole:
+            result = STEPS[code](image, *args)
+            image = result if after.is_whole else crop(result, *after.window)
+        elif code == Code.SHARPNESS:  # it leaves a border, of which the image may have more to say
+            top, left, height, width = after.window
+            result = STEPS[code](image, *args)
+            image = crop(result, top - before.window.top, left - before.window.left, height, width)
+        elif code != Code.CROP:  # the part that is there is what the crop would leave
+            image = STEPS[code](image, *args)
+        at += 1
+    return array(image)
+
+
+def array(image: Any) -> Image:
+    """As an array of height x width x channels; a Pillow image in another mode than grey or RGB becomes RGB."""
+    if isinstance(image, np.ndarray):
+        return image
+    if image.mode not in ("L", "RGB"):
+        image = image.convert("RGB")
+    pixels = np.asarray(image)
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
+
+
+def picture(image: Any) -> Any:
+    """As a Pillow image."""
+    if not isinstance(image, np.ndarray):
+        return image
+    return pillow().Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+
+
+def look_up(image: Image, table: tables.Table) -> Image:
+    flat = np.ascontiguousarray(image)
+    if table.ndim == 2:
+        table = table[:, None, :]
+    found: Image = opencv().LUT(flat, np.ascontiguousarray(table))
+    return found.reshape(image.shape)
+
+
+# ---- where pixels are
+
+
+def crop(image: Any, top: int, left: int, height: int, width: int) -> Image:
+    pixels = array(image)
+    rows, columns = pixels.shape[:2]
+    if top >= 0 and left >= 0 and top + height <= rows and left + width <= columns:
+        return pixels[top : top + height, left : left + width]
+    found = np.zeros((height, width, pixels.shape[2]), np.uint8)
+    inside = pixels[max(0, top) : max(0, top + height), max(0, left) : max(0, left + width)]
+    y, x = max(0, -top), max(0, -left)
+    found[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
+    return found
+
+
+def resize(
+    image: Any, height: int, width: int, interpolation: int, antialias: bool, box: accel.Box | None = None
+) -> Image:
+    pixels = array(image)
+    if box is None and pixels.shape[:2] == (height, width):
+        return pixels
+    if antialias and interpolation in (Interpolation.BILINEAR, Interpolation.BICUBIC):
+        cubic = interpolation == Interpolation.BICUBIC
+        down = box is None and goes_down_first(pixels.shape[:2], (height, width))
+        quick = accel.resize(pixels, height, width, cubic=cubic, down_first=down, box=box)
+        if quick is not None:
+            return quick
+    if interpolation == Interpolation.LANCZOS or (antialias and interpolation != Interpolation.NEAREST):
+        place = None if box is None else (box[1], box[0], box[1] + box[3], box[0] + box[2])
+        return array(picture(pixels).resize((width, height), interpolation, place))
+    cv2 = opencv()
+    ways = {
+        Interpolation.NEAREST: cv2.INTER_NEAREST_EXACT,
+        Interpolation.BILINEAR: cv2.INTER_LINEAR,
+        Interpolation.BICUBIC: cv2.INTER_CUBIC,
+    }
+    way = ways[Interpolation(interpolation)]
+    if box is not None:
+        pixels = pixels[
+            round(box[0]) : max(round(box[0]) + 1, round(box[0] + box[2])),
+            round(box[1]) : max(round(box[1]) + 1, round(box[1] + box[3])),
+        ]
+    resized: Image = cv2.resize(pixels, (width, height), interpolation=way)
+    return resized.reshape(height, width, -1)
+
+
+def goes_down_first(size: Size, new: Size) -> bool:
+    """Whether Pillow resizes this vertically first: since version 13 where that leaves fewer pixels to do, before that never."""
+    saves = new[0] < size[0] and 2 * (size[1] - new[1]) < size[0] - new[0]
+    return saves and pillow_chooses()
+
+
+@cache
+def pillow_chooses() -> bool:
+    """Whether the Pillow that is installed chooses the direction: asked of it once, with a small image."""
+    probe = (np.arange(40 * 20 * 3, dtype=np.uint32) * 2654435761 >> 13).astype(np.uint8).reshape(40, 20, 3)
+    across = accel.resize(probe, 9, 18, cubic=False, down_first=False)
+    theirs = array(picture(probe).resize((18, 9), Interpolation.BILINEAR))
+    return across is not None and not np.array_equal(across, theirs)
+
+
+def flip_h(image: Any) -> Image:
+    flipped: Image = opencv().flip(array(image), 1)
+    return flipped.reshape(array(image).shape)
+
+
+def flip_v(image: Any) -> Image:
+    """A copy: in a view, rows would lie backwards for all that follows."""
+    flipped: Image = opencv().flip(array(image), 0)
+    return flipped.reshape(array(image).shape)
+
+
+PAD_MODES = {
+    "constant": "BORDER_CONSTANT",
+    "edge": "BORDER_REPLICATE",
+    "reflect": "BORDER_REFLECT_101",
+    "symmetric": "BORDER_REFLECT",
+}
+
+
+def pad(image: Any, left: int, top: int, right: int, bottom: int, fill: Any, mode: str) -> Image:
+    cv2, pixels = opencv(), array(image)
+    value = list(fill) if isinstance(fill, (tuple, list)) else [fill] * pixels.shape[2]
+    border = getattr(cv2, PAD_MODES[mode])
+    padded: Image = cv2.copyMakeBorder(
+        pixels, top, bottom, left, right, border, value=[float(v) for v in value]
+    )
+    return padded.reshape(padded.shape[0], padded.shape[1], -1)
+
+
+def affine(
+    image: Any,
+    before: Stage,
+    after: Stage,
+    a: float,
+    b: float,
+    c: float,
+    d: float,
+    e: float,
+    f: float,
+    way: int,
+    fill: Any,
+) -> Any:
+    """Of the part that is there before, the part that is wanted after."""
+    channels = array(image).shape[2] if isinstance(image, np.ndarray) else len(image.getbands())
+    colour = tuple(fill) if isinstance(fill, (tuple, list)) else (int(fill),) * channels
+    if (a, b, d, e) == (1, 0, 0, 1) and c == int(c) and f == int(f):
+        return shifted(array(image), before, after, int(c), int(f), colour)
+    if way == Interpolation.NEAREST and (b or d):  # without them Pillow rounds another way
+        corner = (before.window.top, before.window.left)
+        quick = accel.affine(array(image), corner, after.window, (a, b, c, d, e, f), colour)
+        if quick is not None:
+            return quick
+    if not before.is_whole:  # Pillow knows images only, no parts of them
+        holder = np.zeros((*before.size, channels), np.uint8)
+        top, left, height, width = before.window
+        holder[top : top + height, left : left + width] = array(image)
+        image = holder
+    source, module = picture(image), pillow().Image
+    outside = colour if source.mode == "RGB" else colour[0]
+    result = source.transform(
+        source.size, module.Transform.AFFINE, (a, b, c, d, e, f), way, fillcolor=outside
+    )
+    return result if after.is_whole else crop(result, *after.window)
+
+
+def shifted(
+    image: Image, before: Stage, after: Stage, right: int, down: int, colour: tuple[int, ...]
+) -> Image:
+    """Moved by whole pixels: whatever the interpolation, it has nothing to do."""
+    top, left, height, width = after.window
+    found = np.full((height, width, image.shape[2]), colour[0] if len(set(colour)) == 1 else colour, np.uint8)
+    y, x = (
+        top + down - before.window.top,
+        left + right - before.window.left,
+    )  # where in `image` the result begins
+    rows, columns = image.shape[:2]
+    inside = image[max(0, y) : max(0, min(rows, y + height)), max(0, x) : max(0, min(columns, x + width))]
+    y, x = max(0, -y), max(0, -x)
+    found[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
+    return found
+
+
+# ---- tables that depend on the image
+
+
+def contrast(image: Image, factor: float) -> tables.Table:
+    total = accel.grey_sum(image)
+    if total is None:
+        total = int(array(picture(image).convert("L")).sum(dtype=np.int64))
+    mean = int(total / (image.shape[0] * image.shape[1]) + 0.5)
+    return tables.blend(mean, factor)
+
+
+def autocontrast(image: Image) -> tables.Table:
+    extremes = [opencv().minMaxLoc(plane)[:2] for plane in opencv().split(image)]
+    return tables.autocontrast(*zip(*extremes, strict=True))
+
+
+def equalize(image: Image) -> tables.Table:
+    pixels = np.ascontiguousarray(image)
+    return tables.equalize([histogram(pixels, c) for c in range(pixels.shape[2])])
+
+
+def histogram(pixels: Image, channel: int) -> NDArray[np.int64]:
+    if pixels.shape[0] * pixels.shape[1] >= 1 << 24:  # OpenCV counts in single precision
+        return np.bincount(pixels[:, :, channel].ravel(), minlength=256).astype(np.int64)
+    counts: NDArray[np.int64] = (
+        opencv().calcHist([pixels], [channel], None, [256], [0, 256]).ravel().astype(np.int64)
+    )
+    return counts
+
+
+STATISTICS_OF: dict[Code, Callable[..., tables.Table]] = {
+    Code.CONTRAST: contrast,
+    Code.AUTOCONTRAST: autocontrast,
+    Code.EQUALIZE: equalize,
+}
+
+
+# ---- pixels and their neighbours, or their channels
+
+
+def saturation(image: Any, factor: float) -> Any:
+    quick = accel.saturate(array(image), factor)
+    return pillow().ImageEnhance.Color(picture(image)).enhance(factor) if quick is None else quick
+
+
+def sharpness(image: Any, factor: float) -> Any:
+    quick = accel.sharpen(np.ascontiguousarray(array(image)), factor)
+    return pillow().ImageEnhance.Sharpness(picture(image)).enhance(factor) if quick is None else quick
+
+
+def gray(image: Any, channels: int) -> Any:
+    grey = picture(image).convert("L")
+    return grey if channels == 1 else np.repeat(array(grey), channels, axis=2)
+
+
+def hue(image: Any, shift: float) -> Any:
+    source = picture(image)
+    if source.mode == "L":
+        return source
+    h, s, v = source.convert("HSV").split()
+    turned = (np.asarray(h, dtype=np.int16) + int(shift * 255)).astype(np.uint8)
+    module = pillow().Image
+    return module.merge("HSV", (module.fromarray(turned, "L"), s, v)).convert("RGB")
+
+
+def blur(image: Any, width: int, height: int, sigma_x: float, sigma_y: float) -> Image:
+    cv2, pixels = opencv(), array(image)
+    blurred: Image = cv2.GaussianBlur(
+        pixels, (width, height), sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REFLECT_101
+    )
+    return blurred.reshape(pixels.shape)
+
+
+def erase(image: Any, top: int, left: int, height: int, width: int, value: Any, seed: int) -> Image:
+    pixels = array(image).copy()
+    if value is None:
+        patch = np.random.Generator(np.random.Philox(seed)).normal(0.0, 1.0, (height, width, pixels.shape[2]))
+        pixels[top : top + height, left : left + width] = np.clip(patch * 255, 0, 255).astype(np.uint8)
+    else:
+        pixels[top : top + height, left : left + width] = np.asarray(value)
+    return pixels
+
+
+def mix(image: Any, kept: float, chains: Sequence[tuple[float, Sequence[Step]]]) -> Image:
+    pixels = array(image)
+    total = pixels.astype(np.float32) * np.float32(kept)
+    for weight, program in chains:
+        total += execute(program, pixels).astype(np.float32) * np.float32(weight)
+    mixed: Image = np.clip(total, 0, 255).astype(np.uint8)
+    return mixed
+
+
+def call(image: Any, function: Callable[[Any], Any]) -> Any:
+    found = function(array(image))
+    pixels = array(found) if hasattr(found, "getbands") else found
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3:
+        said = (
+            f"{pixels.dtype} of shape {pixels.shape}"
+            if isinstance(pixels, np.ndarray)
+            else type(found).__name__
+        )
+        raise ValueError(
+            f"a function in the chain must give uint8 of height x width x channels, {function!r} gave {said}"
+        )
+    return pixels
+
+
+STEPS: dict[Code, Callable[..., Any]] = {
+    Code.CROP: crop, Code.RESIZE: resize, Code.FLIP_H: flip_h, Code.FLIP_V: flip_v, Code.PAD: pad,
+    Code.SATURATION: saturation,
+    Code.HUE: hue, Code.GRAY: gray, Code.SHARPNESS: sharpness, Code.BLUR: blur, Code.ERASE: erase, Code.MIX: mix,
+    Code.CALL: call,
+}  # fmt: skip

@@ -1,0 +1,406 @@
+"""Ops of a chain: names, parameters and defaults as torchvision's v2. Each draws a program; none touches a pixel.
+
+`draw` is a pure function of its random numbers and the size of the image, so the same draw can be executed by any lane, and
+applied to an image, its mask and its boxes alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.transforms.draws import Draws
+from penstock.transforms.steps import Code, Interpolation, Program, Size, Step, program_size
+
+BILINEAR, NEAREST = Interpolation.BILINEAR, Interpolation.NEAREST
+Range = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Named:
+    """Something whose fields are its parameters, and with its name its identity."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def is_random(self) -> bool:
+        """Whether two samples may be treated differently."""
+        return False
+
+    def identity(self) -> tuple[Any, ...]:
+        """Name and parameters: equal for ops that do the same."""
+        return (self.name, *((entry.name, plain(getattr(self, entry.name))) for entry in fields(self)))
+
+
+@dataclass(frozen=True)
+class Op(Named):
+    """One op on images."""
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        """What to do with an image of `size`."""
+        raise NotImplementedError
+
+    def __call__(self, *inputs: Any) -> Any:
+        """A sample with the op done to it, as torchvision's are called: `op(image)`, `op(image, target)`, `op({"image": ...})`."""
+        from penstock.transforms.samples import applied
+
+        return applied(self, *inputs)
+
+
+def plain(value: Any) -> Any:
+    """A parameter in a form that is written the same everywhere."""
+    if isinstance(value, Named):
+        return value.identity()
+    if isinstance(value, (list, tuple)):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, plain(item)) for key, item in value.items())
+    if callable(value):
+        return f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', repr(type(value)))}"
+    return int(value) if isinstance(value, Interpolation) else value
+
+
+def two(value: int | Sequence[int], what: str) -> Size:
+    """Height and width from one number or two."""
+    sides = (value, value) if isinstance(value, int) else tuple(value)
+    if len(sides) == 1:
+        sides = sides * 2
+    if len(sides) != 2 or min(sides) < 1:
+        raise ConfigError(f"{what} must be one number above 0, or (height, width), got {value!r}")
+    return int(sides[0]), int(sides[1])
+
+
+def check_p(p: float) -> None:
+    if not 0 <= p <= 1:
+        raise ConfigError(f"p must be between 0 and 1, got {p}")
+
+
+# ---- sizes and places
+
+
+@dataclass(frozen=True)
+class Resize(Op):
+    size: int | Sequence[int] | None
+    interpolation: int = BILINEAR
+    max_size: int | None = None
+    antialias: bool = True
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return [Step(Code.RESIZE, (*self.target(size), int(self.interpolation), self.antialias))]
+
+    def target(self, size: Size) -> Size:
+        """A single number is the shorter side's; the other keeps the shape, up to `max_size`."""
+        if self.size is not None and not isinstance(self.size, int) and len(self.size) == 2:
+            return two(self.size, "size")
+        short, long = min(size), max(size)
+        if self.size is None:
+            if self.max_size is None:
+                raise ConfigError("Resize needs max_size when size is None")
+            new_short, new_long = int(self.max_size * short / long), self.max_size
+        else:
+            wanted = self.size if isinstance(self.size, int) else self.size[0]
+            new_short, new_long = wanted, int(wanted * long / short)
+            if self.max_size is not None and new_long > self.max_size:
+                new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
+        return (new_short, new_long) if size[0] <= size[1] else (new_long, new_short)
+
+
+@dataclass(frozen=True)
+class CenterCrop(Op):
+    size: int | Sequence[int]
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        height, width = two(self.size, "size")
+        program: Program = []
+        if height > size[0] or width > size[1]:
+            left, top = max(0, (width - size[1]) // 2), max(0, (height - size[0]) // 2)
+            right, bottom = max(0, (width - size[1] + 1) // 2), max(0, (height - size[0] + 1) // 2)
+            program.append(Step(Code.PAD, (left, top, right, bottom, 0, "constant")))
+            size = program_size(program, size)
+        top, left = round((size[0] - height) / 2.0), round((size[1] - width) / 2.0)
+        return [*program, Step(Code.CROP, (top, left, height, width))]
+
+
+@dataclass(frozen=True)
+class Pad(Op):
+    padding: int | Sequence[int]
+    fill: Any = 0
+    padding_mode: str = "constant"
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return [Step(Code.PAD, (*sides(self.padding), self.fill, self.padding_mode))]
+
+
+def sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom from one number, two or four."""
+    if isinstance(padding, int):
+        return padding, padding, padding, padding
+    if len(padding) == 1:
+        return (padding[0],) * 4
+    if len(padding) == 2:
+        return padding[0], padding[1], padding[0], padding[1]
+    left, top, right, bottom = padding
+    return left, top, right, bottom
+
+
+@dataclass(frozen=True)
+class RandomCrop(Op):
+    size: int | Sequence[int]
+    padding: int | Sequence[int] | None = None
+    pad_if_needed: bool = False
+    fill: Any = 0
+    padding_mode: str = "constant"
+
+    is_random = True
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        height, width = two(self.size, "size")
+        left, top, right, bottom = (0, 0, 0, 0) if self.padding is None else sides(self.padding)
+        if self.pad_if_needed:
+            across, down = max(0, width - size[1] - left - right), max(0, height - size[0] - top - bottom)
+            left, right, top, bottom = left + across, right + across, top + down, bottom + down
+        rows, columns = size[0] + top + bottom, size[1] + left + right
+        if rows < height or columns < width:
+            raise ValueError(
+                f"RandomCrop of {(height, width)} is larger than the padded image {(rows, columns)}: pad_if_needed=True helps"
+            )
+        place = (draws.below(rows - height + 1), draws.below(columns - width + 1), height, width)
+        program = [Step(Code.PAD, (left, top, right, bottom, self.fill, self.padding_mode))]
+        return [*(program if (left, top, right, bottom) != (0, 0, 0, 0) else []), Step(Code.CROP, place)]
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Op):
+    size: int | Sequence[int]
+    scale: Range = (0.08, 1.0)
+    ratio: Range = (3.0 / 4.0, 4.0 / 3.0)
+    interpolation: int = BILINEAR
+    antialias: bool = True
+
+    is_random = True
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        target = two(self.size, "size")
+        place = self.place(draws, size)
+        return [Step(Code.CROP, place), Step(Code.RESIZE, (*target, int(self.interpolation), self.antialias))]
+
+    def place(self, draws: Draws, size: Size, tries: int = 10) -> tuple[int, int, int, int]:
+        """Top, left, height and width of a part of random area and shape; the middle when none is found that fits."""
+        rows, columns = size
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        for _ in range(tries):
+            area = rows * columns * draws.uniform(*self.scale)
+            shape = math.exp(draws.uniform(low, high))
+            width, height = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+            if 0 < width <= columns and 0 < height <= rows:
+                return draws.below(rows - height + 1), draws.below(columns - width + 1), height, width
+        shape = columns / rows
+        if shape < min(self.ratio):
+            width, height = columns, round(columns / min(self.ratio))
+        elif shape > max(self.ratio):
+            width, height = round(rows * max(self.ratio)), rows
+        else:
+            width, height = columns, rows
+        return (rows - height) // 2, (columns - width) // 2, height, width
+
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(Op):
+    p: float = 0.5
+
+    is_random = True
+
+    def __post_init__(self) -> None:
+        check_p(self.p)
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return [Step(Code.FLIP_H)] if draws.chance(self.p) else []
+
+
+@dataclass(frozen=True)
+class RandomVerticalFlip(RandomHorizontalFlip):
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return [Step(Code.FLIP_V)] if draws.chance(self.p) else []
+
+
+# ---- colours
+
+
+@dataclass(frozen=True)
+class ColorJitter(Op):
+    brightness: float | Range = 0
+    contrast: float | Range = 0
+    saturation: float | Range = 0
+    hue: float | Range = 0
+
+    is_random = True
+
+    def __post_init__(self) -> None:
+        for name in ("brightness", "contrast", "saturation"):
+            around(getattr(self, name), name, centre=1.0, least=0.0, most=math.inf)
+        around(self.hue, "hue", centre=0.0, least=-0.5, most=0.5)
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        found = []
+        for code, name, centre, least, most in JITTERS:
+            limits = around(getattr(self, name), name, centre=centre, least=least, most=most)
+            found.append(None if limits is None else Step(code, (draws.uniform(*limits),)))
+        return [step for at in draws.order(4) if (step := found[at]) is not None]
+
+
+JITTERS = (
+    (Code.BRIGHTNESS, "brightness", 1.0, 0.0, math.inf),
+    (Code.CONTRAST, "contrast", 1.0, 0.0, math.inf),
+    (Code.SATURATION, "saturation", 1.0, 0.0, math.inf),
+    (Code.HUE, "hue", 0.0, -0.5, 0.5),
+)
+
+
+def around(
+    value: float | Range, name: str, *, centre: float, least: float, most: float
+) -> tuple[float, float] | None:
+    """From which range a factor is drawn; None when it is always the one that changes nothing."""
+    if isinstance(value, (int, float)):
+        if value < 0:
+            raise ConfigError(f"{name} must not be negative, got {value}")
+        low, high = max(least, centre - value), centre + value
+    else:
+        low, high = value
+    if not least <= low <= high <= most:
+        raise ConfigError(f"{name} must be a range within [{least}, {most}], got {value}")
+    return None if low == high == centre else (low, high)
+
+
+@dataclass(frozen=True)
+class Grayscale(Op):
+    num_output_channels: int = 1
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return [Step(Code.GRAY, (self.num_output_channels,))]
+
+
+@dataclass(frozen=True)
+class RandomGrayscale(Op):
+    p: float = 0.1
+
+    is_random = True
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return [Step(Code.GRAY, (3,))] if draws.chance(self.p) else []
+
+
+@dataclass(frozen=True)
+class GaussianBlur(Op):
+    kernel_size: int | Sequence[int]
+    sigma: float | Range = (0.1, 2.0)
+
+    is_random = True
+
+    def __post_init__(self) -> None:
+        height, width = two(self.kernel_size, "kernel_size")
+        if height % 2 == 0 or width % 2 == 0:
+            raise ConfigError(f"kernel_size must be odd, got {self.kernel_size}")
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        height, width = two(self.kernel_size, "kernel_size")
+        sigma = self.sigma if isinstance(self.sigma, (int, float)) else draws.uniform(*self.sigma)
+        return [Step(Code.BLUR, (width, height, sigma, sigma))]
+
+
+@dataclass(frozen=True)
+class RandomErasing(Op):
+    p: float = 0.5
+    scale: Range = (0.02, 0.33)
+    ratio: Range = (0.3, 3.3)
+    value: Any = 0
+    """What the place is filled with: a number, one per channel, or "random"."""
+
+    is_random = True
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        if not draws.chance(self.p):
+            return []
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        for _ in range(10):
+            area = size[0] * size[1] * draws.uniform(*self.scale)
+            shape = math.exp(draws.uniform(low, high))
+            height, width = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+            if height < size[0] and width < size[1]:
+                place = (draws.below(size[0] - height + 1), draws.below(size[1] - width + 1), height, width)
+                value = None if self.value == "random" else self.value
+                return [Step(Code.ERASE, (*place, value, draws.bits()))]
+        return []
+
+
+# ---- ops made of others
+
+
+@dataclass(frozen=True)
+class Container(Op):
+    """An op that is done by doing others."""
+
+    def parts(self, draws: Draws) -> Iterator[Any]:
+        """Those that are done this time, in their order; each is drawn before the next is asked for."""
+        raise NotImplementedError
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        program: Program = []
+        for op in self.parts(draws):
+            steps = op.draw(draws, size)
+            size = program_size(steps, size)
+            program += steps
+        return program
+
+
+@dataclass(frozen=True)
+class Compose(Container):
+    """Ops in a row."""
+
+    transforms: Sequence[Any]
+
+    @property
+    def is_random(self) -> bool:
+        return any(op.is_random for op in self.transforms)
+
+    def parts(self, draws: Draws) -> Iterator[Any]:  # noqa: ARG002
+        yield from self.transforms
+
+
+@dataclass(frozen=True)
+class RandomApply(Container):
+    transforms: Sequence[Any]
+    p: float = 0.5
+
+    is_random = True
+
+    def parts(self, draws: Draws) -> Iterator[Any]:
+        if draws.chance(self.p):
+            yield from self.transforms
+
+
+@dataclass(frozen=True)
+class RandomChoice(Container):
+    transforms: Sequence[Any]
+    p: Sequence[float] | None = None
+
+    is_random = True
+
+    def parts(self, draws: Draws) -> Iterator[Any]:
+        yield self.transforms[draws.choice(self.p or [1.0] * len(self.transforms))]
+
+
+@dataclass(frozen=True)
+class Lambda(Op):
+    """A function of the user's: image in (uint8, height x width x channels), image out."""
+
+    lambd: Callable[[Any], Any] = field()
+
+    is_random = True  # it may draw from the global generators, which are seeded for each sample
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return [Step(Code.CALL, (self.lambd,))]

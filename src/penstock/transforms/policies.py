@@ -1,0 +1,178 @@
+"""Augmentation policies: which ops a sample gets, and how strongly. They draw; `augment` says what the draws mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.transforms.augment import Space, spaces, steps_of
+from penstock.transforms.draws import Draws
+from penstock.transforms.ops import BILINEAR, NEAREST, ColorJitter, Op
+from penstock.transforms.published import AUTOAUGMENT
+from penstock.transforms.steps import Code, Interpolation, Program, Size, Step
+
+RANDAUGMENT = spaces(
+    shear=0.3,
+    rotate=30.0,
+    factor=0.9,
+    across=lambda size: 150.0 / 331.0 * size[1],
+    down=lambda size: 150.0 / 331.0 * size[0],
+    bits=(8, 4),
+)
+AUTOAUGMENT_SPACE = {
+    **{name: space for name, space in RANDAUGMENT.items() if name != "Identity"},
+    "Invert": None,
+}
+WIDE = spaces(shear=0.99, rotate=135.0, factor=0.99, across=32.0, down=32.0, bits=(8, 2))
+AUGMIX = {
+    name: space
+    for name, space in spaces(
+        shear=0.3,
+        rotate=30.0,
+        factor=0.9,
+        across=lambda size: size[1] / 3.0,
+        down=lambda size: size[0] / 3.0,
+        bits=(4, 0),
+    ).items()
+    if name != "Identity"
+}
+WITHOUT_COLOURS = {
+    name: space
+    for name, space in AUGMIX.items()
+    if name not in ("Brightness", "Color", "Contrast", "Sharpness")
+}
+
+
+def magnitude_of(space: Space | None, draws: Draws, at: int, bins: int, size: Size) -> float:
+    if space is None:
+        return 0.0
+    magnitude = space.magnitude(at, bins, size)
+    return magnitude * draws.sign() if space.signed else magnitude
+
+
+@dataclass(frozen=True)
+class RandAugment(Op):
+    num_ops: int = 2
+    magnitude: int = 9
+    num_magnitude_bins: int = 31
+    interpolation: int = NEAREST
+    fill: Any = None
+
+    is_random = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.magnitude < self.num_magnitude_bins:
+            raise ConfigError(
+                f"magnitude must be below num_magnitude_bins ({self.num_magnitude_bins}), got {self.magnitude}"
+            )
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        program: Program = []
+        for _ in range(self.num_ops):
+            name, space = any_of(RANDAUGMENT, draws)
+            level = magnitude_of(space, draws, self.magnitude, self.num_magnitude_bins, size)
+            program += steps_of(name, level, size, self.interpolation, self.fill)
+        return program
+
+
+@dataclass(frozen=True)
+class TrivialAugmentWide(Op):
+    num_magnitude_bins: int = 31
+    interpolation: int = NEAREST
+    fill: Any = None
+
+    is_random = True
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        name, space = any_of(WIDE, draws)
+        at = draws.below(self.num_magnitude_bins)
+        level = magnitude_of(space, draws, at, self.num_magnitude_bins, size)
+        return steps_of(name, level, size, self.interpolation, self.fill)
+
+
+@dataclass(frozen=True)
+class AutoAugment(Op):
+    policy: str = "imagenet"
+    """`imagenet`, `cifar10` or `svhn`."""
+    interpolation: int = NEAREST
+    fill: Any = None
+
+    is_random = True
+
+    def __post_init__(self) -> None:
+        if self.policy not in AUTOAUGMENT:
+            raise ConfigError(f"policy must be one of {sorted(AUTOAUGMENT)}, got {self.policy!r}")
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        pairs = AUTOAUGMENT[self.policy]
+        program: Program = []
+        for name, p, at in pairs[draws.below(len(pairs))]:
+            if draws.chance(p):
+                level = magnitude_of(AUTOAUGMENT_SPACE[name], draws, at or 0, 10, size)
+                program += steps_of(name, level, size, self.interpolation, self.fill)
+        return program
+
+
+@dataclass(frozen=True)
+class AugMix(Op):
+    """Several chains of ops, mixed with each other and with the image as it was."""
+
+    severity: int = 3
+    mixture_width: int = 3
+    chain_depth: int = -1
+    alpha: float = 1.0
+    all_ops: bool = True
+    interpolation: int = BILINEAR
+    fill: Any = None
+
+    is_random = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.severity <= 10:
+            raise ConfigError(f"severity must be between 1 and 10, got {self.severity}")
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        space = AUGMIX if self.all_ops else WITHOUT_COLOURS
+        kept = draws.beta(self.alpha, self.alpha)
+        parts = [draws.gamma(self.alpha) for _ in range(self.mixture_width)]
+        chains = []
+        for part in parts:
+            program: Program = []
+            for _ in range(self.chain_depth if self.chain_depth > 0 else 1 + draws.below(3)):
+                name, magnitudes = any_of(space, draws)
+                level = magnitude_of(magnitudes, draws, draws.below(self.severity), 10, size)
+                program += steps_of(name, level, size, self.interpolation, self.fill)
+            chains.append(((1.0 - kept) * part / (sum(parts) or 1.0), tuple(program)))
+        return [Step(Code.MIX, (kept, tuple(chains)))]
+
+
+@dataclass(frozen=True)
+class ThreeAugment(Op):
+    """DeiT III's: one of grey, solarised or blurred, each equally likely, then the colours a little."""
+
+    color_jitter: float = 0.3
+    sigma: tuple[float, float] = (0.1, 2.0)
+
+    is_random = True
+
+    def draw(self, draws: Draws, size: Size) -> Program:
+        choices: list[Program] = [
+            [Step(Code.GRAY, (3,))],
+            [Step(Code.SOLARIZE, (128.0,))],
+            [Step(Code.BLUR, (5, 5, *((draws.uniform(*self.sigma),) * 2)))],
+        ]
+        program = choices[draws.below(3)]
+        jitter = self.color_jitter
+        return program + ColorJitter(jitter, jitter, jitter).draw(draws, size)
+
+
+def any_of(space: Mapping[str, Space | None], draws: Draws) -> tuple[str, Space | None]:
+    """One op, each equally likely."""
+    names = list(space)
+    name = names[draws.below(len(names))]
+    return name, space[name]
+
+
+__all__ = ["AugMix", "AutoAugment", "Interpolation", "RandAugment", "ThreeAugment", "TrivialAugmentWide"]

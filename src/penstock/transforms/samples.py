@@ -1,0 +1,397 @@
+"""Ops called on samples as torchvision's v2 calls them: pytrees of images, masks, boxes and whatever else belongs to them.
+
+Rule 1: one draw moves all of a sample. Its random numbers are keyed as those of staged datasets; where no loader prepares the
+        sample, torch's generator decides.
+Rule 2: Pillow images and torchvision's tv_tensors are what they say they are. Where neither is an image, the first plain tensor
+        that can be one is. Everything else passes through untouched.
+Rule 3: uint8 images, masks and upright float32 boxes are moved by our steps. Any other kind is moved by torchvision's kernels, given
+        the same steps; what is no step (a function of the user's, an op of torchvision's) is called with the sample.
+Rule 4: a sample keeps its structure, and everything in it its type.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum, auto
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigError
+from penstock.lanes.seeding import call_seed, company
+from penstock.lanes.torch_private import tree_flatten, tree_unflatten
+from penstock.plan.seeds import op_seed
+from penstock.transforms.cpu import array, execute, picture
+from penstock.transforms.draws import Draws
+from penstock.transforms.libs import torchvision_v2
+from penstock.transforms.ops import Container, Op
+from penstock.transforms.steps import GEOMETRIC, Code, Program, Size, Step, program_size
+from penstock.transforms.tail import Normalize, Tail, ToDtype, ToImage, ToTensor, split_tail
+from penstock.transforms.targets import check, moved_boxes, moved_masks
+from penstock.transforms.together import leaves, seed_for
+
+Drawing = tuple[Any, Draws]
+CLOSING = (ToImage, ToDtype, ToTensor, Normalize)
+
+
+class Stage(Enum):
+    DRAW = auto()
+    CLOSE = auto()
+    CALL = auto()
+
+
+class Kind(Enum):
+    PICTURE = auto()
+    """Pillow's image."""
+    TENSOR = auto()
+    """The plain tensor that is taken for an image."""
+    IMAGE = auto()
+    """torchvision's Image or Video."""
+    MASK = auto()
+    BOXES = auto()
+    POINTS = auto()
+    OTHER = auto()
+
+
+IMAGES = frozenset({Kind.PICTURE, Kind.TENSOR, Kind.IMAGE})
+TV_TENSORS = {
+    "Image": Kind.IMAGE,
+    "Video": Kind.IMAGE,
+    "Mask": Kind.MASK,
+    "BoundingBoxes": Kind.BOXES,
+    "KeyPoints": Kind.POINTS,
+}
+
+
+def applied(op: Op, *inputs: Any) -> Any:
+    """A sample with an op done to it, or with all of a Compose."""
+    sample: Any = inputs if len(inputs) > 1 else inputs[0]
+    for stage, group in groupby(unfolded(op, call_seed(op.name)), lambda part: stage_of(part[0])):
+        if stage is Stage.DRAW:
+            sample = drawn(group, sample)
+        elif stage is Stage.CLOSE:
+            sample = closed([part for part, _ in group], sample)
+        else:
+            for part, _ in group:
+                sample = part(*sample) if len(inputs) > 1 else part(sample)
+    return sample
+
+
+def unfolded(op: Op, seed: int) -> Iterator[Drawing]:
+    """The ops to be done, with their random numbers: the same that a chain of a staged dataset gives them."""
+    for number, part in enumerate(leaves(op)):
+        name = part.name if isinstance(part, Op) else type(part).__name__
+        yield from unfolded_once(part, Draws(op_seed(seed_for(part, seed, company()), name, number)))
+
+
+def unfolded_once(op: Any, draws: Draws) -> Iterator[Drawing]:
+    if isinstance(op, Container):
+        for part in op.parts(draws):
+            yield from unfolded_once(part, draws)
+    else:
+        yield op, draws
+
+
+def stage_of(op: Any) -> Stage:
+    if isinstance(op, CLOSING):
+        return Stage.CLOSE
+    return Stage.DRAW if isinstance(op, Op) and not isinstance(op, OfBoxes) else Stage.CALL
+
+
+# ---- what is in a sample
+
+
+def kinds_of(values: Sequence[Any]) -> list[Kind]:
+    kinds = [kind_of(value) for value in values]
+    plain = [at for at, kind in enumerate(kinds) if kind is Kind.TENSOR and values[at].ndim >= 2]
+    taken = plain[:1] if not {Kind.PICTURE, Kind.IMAGE} & set(kinds) else []
+    return [Kind.OTHER if kind is Kind.TENSOR and at not in taken else kind for at, kind in enumerate(kinds)]
+
+
+def kind_of(value: Any) -> Kind:
+    """By what has been imported: of a library that has not, there can be no value."""
+    if isinstance(value, torch.Tensor):
+        known = sys.modules.get("torchvision.tv_tensors")
+        if known is None or not isinstance(value, known.TVTensor):
+            return Kind.TENSOR
+        found = (kind for name, kind in TV_TENSORS.items() if isinstance(value, getattr(known, name, ())))
+        return next(found, Kind.OTHER)
+    pictures = sys.modules.get("PIL.Image")
+    return Kind.PICTURE if pictures is not None and isinstance(value, pictures.Image) else Kind.OTHER
+
+
+def size_of(value: Any, kind: Kind) -> Size:
+    if kind is Kind.PICTURE:
+        return value.height, value.width
+    height, width = value.canvas_size if kind in (Kind.BOXES, Kind.POINTS) else value.shape[-2:]
+    return height, width
+
+
+def common_size(values: Sequence[Any], kinds: Sequence[Kind]) -> Size:
+    sizes = {
+        size_of(value, kind) for value, kind in zip(values, kinds, strict=True) if kind is not Kind.OTHER
+    }
+    if not sizes:
+        raise TypeError("there is no image in the sample, nor a mask, boxes or points")
+    if len(sizes) > 1:
+        raise ValueError(f"a sample is moved as one, but its parts are of several sizes: {sorted(sizes)}")
+    return sizes.pop()
+
+
+def wrapped(tensor: torch.Tensor, like: Any, **changed: Any) -> Any:
+    """As the kind of tensor that `like` is."""
+    known = sys.modules.get("torchvision.tv_tensors")
+    if known is None or not isinstance(like, known.TVTensor):
+        return tensor
+    return known.wrap(tensor, like=like, **changed)
+
+
+# ---- steps
+
+
+def drawn(group: Iterable[Drawing], sample: Any) -> Any:
+    values, spec = tree_flatten(sample)
+    kinds = kinds_of(values)
+    before = size = common_size(values, kinds)
+    program: Program = []
+    for op, draws in group:
+        steps = op.draw(draws, size)
+        size = program_size(steps, size)
+        program += steps
+    if not program:
+        return sample
+    if not IMAGES.issuperset(set(kinds) - {Kind.OTHER}):
+        check(program, boxes=bool({Kind.BOXES, Kind.POINTS} & set(kinds)))
+    moved = [
+        value if kind is Kind.OTHER else MOVES[kind](filled(program, value), value, before)
+        for value, kind in zip(values, kinds, strict=True)
+    ]
+    return tree_unflatten(moved, spec)
+
+
+FILLS = {Code.PAD: 4, Code.AFFINE: 7}
+"""Where a step says what it fills with."""
+
+
+def filled(program: Program, value: Any) -> Program:
+    """With the fill of this kind of value, where there is one for each, as torchvision has it."""
+    found = []
+    for code, args in program:
+        at = FILLS.get(code)
+        if at is not None and isinstance(args[at], Mapping):
+            fills = args[at]
+            fill = next((fills[kind] for kind in type(value).__mro__ if kind in fills), fills.get("others"))
+            args = (*args[:at], 0 if fill is None else fill, *args[at + 1 :])  # noqa: PLW2901
+        found.append(Step(code, args))
+    return found
+
+
+def moved_image(program: Program, value: Any, _: Size) -> Any:
+    frames = pixels(value)
+    if frames is None:
+        return by_torchvision(program, value)
+    done = [execute(program, frame) for frame in frames]
+    if not isinstance(value, torch.Tensor):
+        return picture(np.ascontiguousarray(done[0]))
+    return stacked([torch.from_numpy(np.ascontiguousarray(one.transpose(2, 0, 1))) for one in done], value)
+
+
+def pixels(value: Any) -> list[NDArray[np.uint8]] | None:
+    """An image as our steps take it, or every frame of a video; None where they do not."""
+    if not isinstance(value, torch.Tensor):
+        return [array(value)] if value.mode in ("L", "RGB") else None
+    fits = value.dtype == torch.uint8 and value.ndim >= 3 and value.shape[-3] in (1, 3) and value.numel() > 0
+    if not fits or value.device.type != "cpu":
+        return None
+    frames = (
+        value.as_subclass(torch.Tensor).flatten(0, -4)
+        if value.ndim > 3
+        else [value.as_subclass(torch.Tensor)]
+    )
+    return [np.ascontiguousarray(frame.permute(1, 2, 0).numpy()) for frame in frames]
+
+
+def stacked(frames: list[torch.Tensor], like: torch.Tensor) -> Any:
+    if like.ndim == 3:
+        return wrapped(frames[0], like)
+    return wrapped(torch.stack(frames).reshape(*like.shape[:-3], *frames[0].shape), like)
+
+
+def moved_mask(program: Program, value: Any, _: Size) -> Any:
+    numbers = {
+        step.args[4] for step in program if step.code is Code.PAD and isinstance(step.args[4], (int, float))
+    }
+    if numbers - {0} or value.dtype == torch.bfloat16 or value.device.type != "cpu":
+        return by_torchvision(geometry(program), value)
+    found = moved_masks(program, value.as_subclass(torch.Tensor).detach().numpy())
+    return wrapped(torch.from_numpy(np.ascontiguousarray(found)), value)
+
+
+def moved_tv_boxes(program: Program, value: Any, size: Size) -> Any:
+    upright = value.format.value in ("XYXY", "XYWH", "CXCYWH")
+    clamps = getattr(value, "clamping_mode", "soft") is not None
+    if not upright or not clamps or value.dtype != torch.float32 or value.device.type != "cpu":
+        return by_torchvision(geometry(program), value)
+    convert, corners = torchvision_v2().functional.convert_bounding_box_format, type(value.format).XYXY
+    boxes = convert(value.as_subclass(torch.Tensor).detach(), old_format=value.format, new_format=corners)
+    found = torch.from_numpy(np.ascontiguousarray(moved_boxes(program, boxes.numpy(), size)))
+    found = convert(found, old_format=corners, new_format=value.format)
+    return wrapped(found, value, canvas_size=program_size(program, size))
+
+
+def moved_points(program: Program, value: Any, _: Size) -> Any:
+    return by_torchvision(geometry(program), value)
+
+
+MOVES: dict[Kind, Callable[[Program, Any, Size], Any]] = {
+    Kind.PICTURE: moved_image, Kind.TENSOR: moved_image, Kind.IMAGE: moved_image,
+    Kind.MASK: moved_mask, Kind.BOXES: moved_tv_boxes, Kind.POINTS: moved_points,
+}  # fmt: skip
+
+
+def geometry(program: Program) -> Program:
+    return [step for step in program if step.code in GEOMETRIC]
+
+
+# ---- torchvision's kernels, by the same steps
+
+
+def by_torchvision(program: Program, value: Any) -> Any:
+    functional = torchvision_v2().functional
+    for code, args in program:
+        if code not in THEIRS:
+            raise ConfigError(
+                f"{code.name.lower()} can be done to uint8 images (grey or RGB), their masks and upright float32 boxes, "
+                f"not to this {type(value).__name__}: put it before the op that made it so, or leave it out"
+            )
+        value = THEIRS[code](functional, value, *args)
+    return value
+
+
+def solarized(functional: Any, value: Any, threshold: float) -> Any:
+    in_floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return functional.solarize(value, threshold / 255 if in_floats else threshold)
+
+
+def erased(
+    functional: Any, value: Any, top: int, left: int, height: int, width: int, fill: Any, seed: int
+) -> Any:
+    if fill is None:
+        shape = (functional.get_num_channels(value), height, width)
+        patch = np.random.Generator(np.random.Philox(seed)).normal(0.0, 1.0, shape)
+    else:
+        patch = np.asarray(fill, np.float64).reshape(-1, 1, 1)
+    return functional.erase(value, top, left, height, width, torch.from_numpy(patch).float())
+
+
+THEIRS: dict[Code, Callable[..., Any]] = {
+    Code.CROP: lambda f, x, *place: f.crop(x, *place),
+    Code.RESIZE: lambda f, x, h, w, way, smooth: f.resize(x, [h, w], interpolation=way, antialias=smooth),
+    Code.FLIP_H: lambda f, x: f.horizontal_flip(x),
+    Code.FLIP_V: lambda f, x: f.vertical_flip(x),
+    Code.PAD: lambda f, x, *args: f.pad(x, list(args[:4]), fill=args[4], padding_mode=args[5]),
+    Code.BRIGHTNESS: lambda f, x, factor: f.adjust_brightness(x, factor),
+    Code.POSTERIZE: lambda f, x, bits: f.posterize(x, bits),
+    Code.SOLARIZE: solarized,
+    Code.INVERT: lambda f, x: f.invert(x),
+    Code.CONTRAST: lambda f, x, factor: f.adjust_contrast(x, factor),
+    Code.AUTOCONTRAST: lambda f, x: f.autocontrast(x),
+    Code.EQUALIZE: lambda f, x: f.equalize(x),
+    Code.SATURATION: lambda f, x, factor: f.adjust_saturation(x, factor),
+    Code.HUE: lambda f, x, shift: f.adjust_hue(x, shift),
+    Code.GRAY: lambda f, x, channels: f.rgb_to_grayscale(x, num_output_channels=channels),
+    Code.SHARPNESS: lambda f, x, factor: f.adjust_sharpness(x, factor),
+    Code.BLUR: lambda f, x, w, h, across, down: f.gaussian_blur(x, [w, h], [across, down]),
+    Code.ERASE: erased,
+}
+
+
+def theirs(op: Op) -> Any:
+    """torchvision's op of the same name and parameters."""
+    given = {entry.name: getattr(op, entry.name) for entry in fields(op)}
+    changed = {entry.name for entry in fields(op) if given[entry.name] != entry.default}
+    return getattr(torchvision_v2(), op.name)(**{name: given[name] for name in changed})
+
+
+# ---- how pixels leave, and boxes
+
+
+def closed(ops: Sequence[Any], sample: Any) -> Any:
+    """Ops that make tensors of images: in one pass where our tail can, else torchvision's."""
+    values, spec = tree_flatten(sample)
+    kinds = kinds_of(values)
+    images = {at: pixels(values[at]) for at, kind in enumerate(kinds) if kind in IMAGES}
+    arrays = any(
+        isinstance(value, np.ndarray) for value in values
+    )  # which torchvision's ToImage takes for images
+    if arrays or None in images.values() or not ours_to_close(ops, set(kinds)):
+        for op in ops:
+            sample = theirs(op)(sample)
+        return sample
+    tail = split_tail(ops)[1]
+    for at, frames in images.items():
+        values[at] = finished(ops, tail, frames or [], values[at])
+    return tree_unflatten(values, spec)
+
+
+def ours_to_close(ops: Sequence[Any], kinds: set[Kind]) -> bool:
+    """Whether our tail does what these ops mean for images of these kinds."""
+    types = [op for op in ops if isinstance(op, (ToDtype, ToTensor))]
+    known = all(isinstance(op, ToTensor) or op.dtype in (torch.uint8, torch.float32) for op in types)
+    # What is no tensor yet torchvision's ToDtype leaves alone, and its ToTensor what is one.
+    pictures = Kind.PICTURE not in kinds or isinstance(ops[0], (ToImage, ToTensor))
+    tensors = not {Kind.TENSOR, Kind.IMAGE} & kinds or not any(isinstance(op, ToTensor) for op in ops)
+    return known and pictures and tensors and len(types) <= 1
+
+
+def finished(ops: Sequence[Any], tail: Tail, frames: list[NDArray[np.uint8]], value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        found = tail.finish(frames[0])
+    else:
+        found = value if tail == Tail() else stacked([tail.finish(frame) for frame in frames], value)
+    known = sys.modules.get("torchvision.tv_tensors")
+    if known is None or type(found) is not torch.Tensor or not any(isinstance(op, ToImage) for op in ops):
+        return found
+    return known.Image(found)
+
+
+@dataclass(frozen=True)
+class OfBoxes(Op):
+    """An op on boxes. They are torchvision's, and so is what is done. In a chain of a staged dataset, whose boxes are clamped and
+    sanitised in the end in any case, it does nothing."""
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return []
+
+    def __call__(self, *inputs: Any) -> Any:
+        return theirs(self)(*inputs)
+
+
+@dataclass(frozen=True)
+class ClampBoundingBoxes(OfBoxes):
+    clamping_mode: str | None = "auto"
+
+
+@dataclass(frozen=True)
+class SanitizeBoundingBoxes(OfBoxes):
+    min_size: float = 1.0
+    min_area: float = 1.0
+    labels_getter: Callable[[Any], Any] | str | None = "default"
+    """Where the labels are that go with their boxes: by default under "labels", or a key with "label" in it, of the sample or of
+    the target that is its second part; None: nowhere."""
+
+    def __post_init__(self) -> None:
+        if min(self.min_size, self.min_area) < 1:
+            raise ConfigError(f"min_size and min_area must be >= 1, got {self.min_size} and {self.min_area}")
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        if (self.min_size, self.min_area) != (1, 1):
+            raise ConfigError(
+                "a staged dataset drops boxes of less than a pixel a side: other limits are not its"
+            )
+        return []

@@ -1,0 +1,103 @@
+"""What happens to one sample's pixels, as data: a program of steps that any lane can run.
+
+An op draws a program (`ops`); the CPU (`cpu`) or another lane executes it. A step is a code and plain numbers, so that a
+program can be compared, stored, sent to another machine or laid out in a table for a GPU.
+
+Rule 1: a program says everything: whoever executes it draws nothing.
+Rule 2: images are uint8, height x width x channels. Coordinates are pixels of the image as it is before the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+Size = tuple[int, int]
+"""Height and width."""
+
+
+class Interpolation(IntEnum):
+    """As PIL numbers them."""
+
+    NEAREST = 0
+    LANCZOS = 1
+    BILINEAR = 2
+    BICUBIC = 3
+
+
+class Code(IntEnum):
+    # ---- where pixels are: masks and boxes follow
+    CROP = 1
+    """top, left, height, width; what lies outside of the image is 0"""
+    RESIZE = 2
+    """height, width, interpolation, antialias; then perhaps a box (top, left, height, width) of the image that all comes from"""
+    FLIP_H = 3
+    FLIP_V = 4
+    PAD = 5
+    """left, top, right, bottom, fill, mode"""
+    AFFINE = 6
+    """a, b, c, d, e, f (output pixel (x, y) comes from (ax + by + c, dx + ey + f)), interpolation, fill"""
+    # ---- one table for every pixel
+    BRIGHTNESS = 16
+    """factor"""
+    POSTERIZE = 17
+    """bits kept"""
+    SOLARIZE = 18
+    """threshold"""
+    INVERT = 19
+    # ---- a table that depends on the image
+    CONTRAST = 24
+    """factor"""
+    AUTOCONTRAST = 25
+    EQUALIZE = 26
+    # ---- pixels and their neighbours, or their channels
+    SATURATION = 32
+    """factor"""
+    HUE = 33
+    """shift in turns, -0.5 to 0.5"""
+    GRAY = 34
+    """channels of the result"""
+    SHARPNESS = 35
+    """factor"""
+    BLUR = 36
+    """kernel width, kernel height, sigma x, sigma y"""
+    ERASE = 37
+    """top, left, height, width, value (a number per channel, or None: noise), seed of the noise"""
+    MIX = 38
+    """weight of the image as it is, then (weight, steps) of each chain that it is mixed with"""
+    # ---- the user's own
+    CALL = 64
+    """function"""
+
+
+class Step(NamedTuple):
+    code: Code
+    args: tuple[Any, ...] = ()
+
+
+Program = list[Step]
+
+GEOMETRIC = frozenset({Code.CROP, Code.RESIZE, Code.FLIP_H, Code.FLIP_V, Code.PAD, Code.AFFINE})
+TABLES = frozenset({Code.BRIGHTNESS, Code.POSTERIZE, Code.SOLARIZE, Code.INVERT})
+STATISTICS = frozenset({Code.CONTRAST, Code.AUTOCONTRAST, Code.EQUALIZE})
+"""Steps that look at the whole image before they change a pixel: nothing may be cropped away before them."""
+
+
+def size_after(step: Step, size: Size) -> Size:
+    """The size of an image of `size` when the step has been done."""
+    code, args = step
+    if code is Code.CROP:
+        return args[2], args[3]
+    if code is Code.RESIZE:
+        return args[0], args[1]
+    if code is Code.PAD:
+        left, top, right, bottom = args[:4]
+        return size[0] + top + bottom, size[1] + left + right
+    return size
+
+
+def program_size(program: Sequence[Step], size: Size) -> Size:
+    for step in program:
+        size = size_after(step, size)
+    return size

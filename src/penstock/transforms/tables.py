@@ -1,0 +1,78 @@
+"""Look-up tables: 256 numbers that say what becomes of each pixel value. Pure; consecutive ones are composed into one.
+
+They are what Pillow's functions come to, value by value, so that what is done by table is exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.transforms.steps import Code, Step
+
+Table = NDArray[np.uint8]
+"""256 values for all channels, or 256 x channels."""
+
+IDENTITY: Table = np.arange(256, dtype=np.uint8)
+
+
+def table_of(step: Step) -> Table:
+    """The table of a step that needs to know nothing of the image."""
+    match step:
+        case Step(Code.BRIGHTNESS, (factor,)):
+            return blend(0, factor)
+        case Step(Code.POSTERIZE, (bits,)):
+            kept: Table = IDENTITY & np.uint8(0xFF << (8 - bits) & 0xFF)
+            return kept
+        case Step(Code.SOLARIZE, (threshold,)):
+            bent: Table = np.where(threshold > IDENTITY, IDENTITY, 255 - IDENTITY).astype(np.uint8)
+            return bent
+        case Step(Code.INVERT):
+            return np.subtract(255, IDENTITY, dtype=np.uint8)
+    raise ValueError(f"{step} has no table of its own")
+
+
+def blend(base: int, factor: float) -> Table:
+    """base + factor * (value - base), cut to whole numbers towards 0 in single precision, as Pillow's blend does."""
+    values = np.float32(base) + np.float32(factor) * (np.arange(256, dtype=np.float32) - np.float32(base))
+    table: Table = np.clip(values, 0, 255).astype(np.uint8)
+    return table
+
+
+def autocontrast(low: Any, high: Any) -> Table:
+    """Stretches each channel's values from its [low, high] to [0, 255]."""
+    columns = []
+    for lowest, highest in zip(low, high, strict=True):
+        if highest <= lowest:
+            columns.append(IDENTITY)
+            continue
+        scale = 255.0 / (int(highest) - int(lowest))
+        stretched = np.arange(256) * scale + -int(lowest) * scale
+        columns.append(np.clip(np.trunc(stretched), 0, 255).astype(np.uint8))
+    return np.stack(columns, axis=1)
+
+
+def equalize(histograms: list[NDArray[np.int64]]) -> Table:
+    """Spreads each channel's values so that all are about equally frequent."""
+    columns = []
+    for histogram in histograms:
+        used = histogram[histogram > 0]
+        step = int(used.sum() - used[-1]) // 255 if len(used) > 1 else 0
+        if not step:
+            columns.append(IDENTITY)
+            continue
+        before = np.concatenate([[0], np.cumsum(histogram)[:-1]])
+        columns.append(np.clip((step // 2 + before) // step, 0, 255).astype(np.uint8))
+    return np.stack(columns, axis=1)
+
+
+def composed(first: Table, then: Table) -> Table:
+    """One table for two in a row."""
+    if first.ndim == 1 and then.ndim == 1:
+        return then[first]
+    channels = max(table.shape[1] for table in (first, then) if table.ndim == 2)
+    one = np.broadcast_to(first[:, None], (256, channels)) if first.ndim == 1 else first
+    two = np.broadcast_to(then[:, None], (256, channels)) if then.ndim == 1 else then
+    return np.stack([two[one[:, c], c] for c in range(channels)], axis=1)

@@ -1,0 +1,163 @@
+"""How pixels leave: as uint8, or scaled and normalised to floats in one pass, channels first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock import accel
+from penstock.errors import ConfigError
+from penstock.transforms.draws import Draws
+from penstock.transforms.libs import opencv
+from penstock.transforms.ops import Op
+from penstock.transforms.steps import Program, Size
+
+
+@dataclass(frozen=True)
+class ToImage(Op):
+    """Images are tensors in the end in any case; here because chains written for torchvision have it."""
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return []
+
+
+@dataclass(frozen=True)
+class ToDtype(Op):
+    dtype: torch.dtype | Mapping[Any, torch.dtype | None]
+    """Of images; or one for each of torchvision's types and "others", where the op is called on samples."""
+    scale: bool = False
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        raise ConfigError("ToDtype belongs to the end of a chain, behind all ops that change pixels")
+
+
+@dataclass(frozen=True)
+class Normalize(Op):
+    mean: Sequence[float]
+    std: Sequence[float]
+    inplace: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, [float(number) for number in getattr(self, name)])
+        if not all(self.std):
+            raise ConfigError(f"std must not be 0, got {self.std}")
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        raise ConfigError("Normalize belongs to the end of a chain, behind all ops that change pixels")
+
+
+@dataclass(frozen=True)
+class ToTensor(Op):
+    """torchvision's old way to say ToImage and ToDtype(float32, scale=True)."""
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        raise ConfigError("ToTensor belongs to the end of a chain, behind all ops that change pixels")
+
+
+@dataclass(frozen=True)
+class Tail:
+    dtype: torch.dtype = torch.uint8
+    scale: str = ""
+    """How values come to lie between 0 and 1: "divide" by 255, "multiply" by its inverse (which may differ in the last bit), or
+    not at all."""
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def identity(self) -> tuple[Any, ...]:
+        return str(self.dtype), self.scale, self.mean, self.std
+
+    def check(self, image: Any) -> None:
+        """Refuse what the tail cannot finish."""
+        if getattr(image, "dtype", None) != np.uint8 or image.ndim != 3:
+            said = (
+                f"{image.dtype} of {image.ndim} dimensions"
+                if isinstance(image, np.ndarray)
+                else type(image).__name__
+            )
+            raise ValueError(
+                f"an image must be uint8 with height, width and channels at the end of a chain, got {said}"
+            )
+        if self.dtype.is_floating_point:
+            level_table(self.scale, self.mean, self.std, image.shape[2])
+
+    def finish(self, image: NDArray[np.uint8], out: torch.Tensor | None = None) -> torch.Tensor:
+        """The image as a tensor, channels x height x width; into `out` where that is given."""
+        shape = (image.shape[2], image.shape[0], image.shape[1])
+        if out is None:
+            out = torch.empty(shape, dtype=self.dtype)
+        self.check(image)
+        if self.dtype == torch.uint8:
+            opencv().split(image, list(out.numpy()))
+            return out
+        if not self.dtype.is_floating_point:
+            return out.copy_(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))))
+        plain = self.dtype == torch.float32 and out.is_contiguous()
+        numbers = normal_numbers(self.scale, self.mean, self.std) if plain and shape[0] == 3 else None
+        if numbers is not None and accel.normal(image, out, numbers, divides=self.scale == "divide"):
+            return out
+        table = level_table(self.scale, self.mean, self.std, shape[0])
+        if not plain or not accel.planes(image, out, table):
+            for channel in range(shape[0]):
+                out[channel] = torch.from_numpy(table[channel][image[:, :, channel]])
+        return out
+
+
+@lru_cache(maxsize=64)
+def level_table(
+    scale: str, mean: tuple[float, ...], std: tuple[float, ...], channels: int
+) -> NDArray[np.float32]:
+    """What each of the 256 values of each channel becomes: computed as torchvision computes it, so that it is the same."""
+    levels = torch.arange(256, dtype=torch.float32).repeat(channels, 1)
+    if scale == "divide":
+        levels /= 255
+    elif scale == "multiply":
+        levels *= 1.0 / 255
+    if mean:
+        if len(mean) not in (1, channels):
+            raise ConfigError(f"Normalize has {len(mean)} means for an image of {channels} channels")
+        levels.sub_(torch.tensor(mean).view(-1, 1)).div_(torch.tensor(std).view(-1, 1))
+    return np.ascontiguousarray(levels.numpy())
+
+
+@lru_cache(maxsize=64)
+def normal_numbers(scale: str, mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32] | None:
+    """Scale, means and stds of three channels; None where arithmetic with them would not come to the table's values."""
+    by = {"divide": 255.0, "multiply": 1.0 / 255}.get(scale, 1.0)
+    numbers = np.array([by, *np.broadcast_to(mean or 0.0, 3), *np.broadcast_to(std or 1.0, 3)], np.float32)
+    levels = np.arange(256, dtype=np.float32)
+    scaled = levels / numbers[0] if scale == "divide" else levels * numbers[0]
+    values = (scaled[None] - numbers[1:4, None]) / numbers[4:, None]
+    return numbers if np.array_equal(values, level_table(scale, mean, std, 3)) else None
+
+
+def split_tail(ops: Sequence[Any]) -> tuple[list[Any], Tail]:
+    """The ops that change pixels, and the tail that the rest comes to."""
+    body = list(ops)
+    closing: list[Any] = []
+    while body and isinstance(body[-1], (ToImage, ToDtype, ToTensor, Normalize)):
+        closing.insert(0, body.pop())
+    tail = Tail()
+    for op in closing:
+        match op:
+            case ToDtype(dtype, scale):
+                if not isinstance(dtype, torch.dtype):
+                    raise ConfigError("a chain makes images: give ToDtype one dtype, not one for each type")
+                if scale and not (dtype.is_floating_point or dtype == torch.uint8):
+                    raise ConfigError(f"ToDtype({dtype}, scale=True): images are scaled to floats only")
+                tail = Tail(dtype, "multiply" if scale and dtype.is_floating_point else "")
+            case ToTensor():
+                tail = Tail(torch.float32, "divide")
+            case Normalize(mean, std):
+                if not tail.dtype.is_floating_point or tail.mean:
+                    raise ConfigError(
+                        "Normalize needs floats: put ToDtype(torch.float32, scale=True) before it, once"
+                    )
+                tail = Tail(tail.dtype, tail.scale, tuple(map(float, mean)), tuple(map(float, std)))
+    return body, tail

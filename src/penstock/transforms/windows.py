@@ -1,0 +1,92 @@
+"""Which part of an image each step of a program needs, seen from its end: the rest is neither decoded nor changed.
+
+Rule 1: the result is the same, pixel for pixel. A step that looks at the whole image, or of which we do not know, needs all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.transforms.steps import TABLES, Code, Interpolation, Size, Step, size_after
+
+POINTWISE = TABLES | {Code.SATURATION, Code.HUE, Code.GRAY}
+"""Steps whose result at a pixel depends on that pixel alone."""
+
+
+class Window(NamedTuple):
+    """A part of an image."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @classmethod
+    def whole(cls, size: Size) -> Window:
+        return cls(0, 0, *size)
+
+
+class Stage(NamedTuple):
+    """An image between two steps: how large it would be, and what of it is there."""
+
+    size: Size
+    window: Window
+
+    @property
+    def is_whole(self) -> bool:
+        return self.window == (0, 0, *self.size)
+
+
+def stages(program: Sequence[Step], size: Size) -> list[Stage]:
+    """The image before each step, and after the last one."""
+    sizes = [size]
+    for step in program:
+        sizes.append(size_after(step, sizes[-1]))
+    found = [Stage(sizes[-1], Window.whole(sizes[-1]))]
+    for step, before in zip(reversed(program), reversed(sizes[:-1]), strict=True):
+        found.append(Stage(before, needed(step, before, found[-1].window)))
+    found.reverse()
+    return found
+
+
+def needed(step: Step, size: Size, window: Window) -> Window:
+    """What of an image of `size` a step needs to make a window of its result."""
+    code, args = step
+    top, left, height, width = window
+    if code in POINTWISE:
+        return window
+    if code is Code.CROP:
+        y, x, rows, columns = args
+        if y >= 0 and x >= 0 and y + rows <= size[0] and x + columns <= size[1]:
+            return Window(y + top, x + left, height, width)
+    elif code is Code.FLIP_H:
+        return Window(top, size[1] - left - width, height, width)
+    elif code is Code.FLIP_V:
+        return Window(size[0] - top - height, left, height, width)
+    elif code is Code.SHARPNESS:
+        return around(window, 1, size)
+    elif code is Code.AFFINE and args[6] == Interpolation.NEAREST:
+        return under(args[:6], size, window)
+    return Window.whole(size)
+
+
+def around(window: Window, margin: int, size: Size) -> Window:
+    """A window with the pixels beside it, as far as there are any."""
+    top, left = max(0, window.top - margin), max(0, window.left - margin)
+    below, right = window.top + window.height + margin, window.left + window.width + margin
+    return Window(top, left, min(size[0], below) - top, min(size[1], right) - left)
+
+
+def under(matrix: Sequence[float], size: Size, window: Window) -> Window:
+    """The pixels that an affine map takes a window from, with one to spare on each side for whatever is rounded."""
+    a, b, c, d, e, f = matrix
+    top, left, height, width = window
+    corners = [(x, y) for x in (left, left + width) for y in (top, top + height)]
+    columns, rows = zip(*((a * x + b * y + c, d * x + e * y + f) for x, y in corners), strict=True)
+    first, last = max(0, math.floor(min(columns)) - 1), min(size[1], math.ceil(max(columns)) + 1)
+    above, below = max(0, math.floor(min(rows)) - 1), min(size[0], math.ceil(max(rows)) + 1)
+    if first >= last or above >= below:
+        return Window(0, 0, 1, 1)  # all of it is fill, but an image has a pixel at least
+    return Window(above, first, below - above, last - first)
