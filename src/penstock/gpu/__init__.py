@@ -1,0 +1,1 @@
+"""The GPU helps: what workers leave to it, and what it makes of that."""

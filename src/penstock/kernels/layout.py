@@ -1,0 +1,365 @@
+"""A sample's program as rows of the table that the kernels execute. Pure: needs neither Triton nor a GPU.
+
+A *pass* makes one image from another: a reader (the image as it is, weighted sums along one axis, a stencil) and any number of
+items, moves and changes of single pixels, done to what is read. Moves are done backwards, from the place of an output pixel to
+the place it comes from, so that only what is used in the end is computed; a pixel that a move finds outside of its image takes the
+move's colour, and the changes behind it.
+
+Rule 1: an image is written to memory only where the next step looks at a pixel's neighbours, or at all pixels (statistics).
+Rule 2: cuts and flips before the first pass cost nothing: they are another way to read the same memory.
+Rule 3: pass number i of all rows runs in one launch; so the number of launches of a task is that of its longest row.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from penstock.kernels import words as w
+from penstock.kernels.forms import (
+    CHANGES,
+    FILTERS,
+    KINDS,
+    LIMITED,
+    MODES,
+    Taps,
+    blur_sigma,
+    colour,
+    fits,
+    fixed_point,
+    is_shift,
+    pillow_taps,
+    saturated,
+    supported,
+)
+from penstock.transforms.cpu import goes_down_first
+from penstock.transforms.steps import STATISTICS, Code, Interpolation, Program, Size, Step, size_after
+
+ALIGNED = 16
+MOST_PIXELS = (1 << 31) // 3 - 1
+"""Places within an image are 32-bit numbers."""
+
+
+class View(NamedTuple):
+    """An image in memory: where it begins, behind which of the row's addresses, and its strides in bytes."""
+
+    base: int
+    offset: int
+    stride_y: int
+    stride_x: int
+    stride_c: int
+    height: int
+    width: int
+
+    def cut(self, top: int, left: int, height: int, width: int) -> View:
+        base, offset, down, across, channel, _, _ = self
+        return View(base, offset + top * down + left * across, down, across, channel, height, width)
+
+    def flipped(self, *, across: bool) -> View:
+        if across:
+            offset = self.offset + (self.width - 1) * self.stride_x
+            return self._replace(offset=offset, stride_x=-self.stride_x)
+        return self._replace(offset=self.offset + (self.height - 1) * self.stride_y, stride_y=-self.stride_y)
+
+
+def planar(size: Size) -> tuple[int, int, int]:
+    """The strides of channels x height x width, without gaps."""
+    return size[1], 1, size[0] * size[1]
+
+
+def interleaved(size: Size) -> tuple[int, int, int]:
+    """The strides of height x width x 3 channels, without gaps."""
+    return 3 * size[1], 3, 1
+
+
+class Reader(NamedTuple):
+    code: int = w.DIRECT
+    taps: Taps | None = None
+    numbers: tuple[float, ...] = ()
+    fill: int = 0
+    mixed: tuple[tuple[float, View], ...] = ()
+
+
+@dataclass(slots=True)
+class Scratch:
+    """Memory between passes, of all of a sample's rows."""
+
+    top: int = 0
+
+    def take(self, wanted: int) -> int:
+        at = self.top
+        self.top += -(-wanted // ALIGNED) * ALIGNED
+        return at
+
+
+class Layout(NamedTuple):
+    """One sample's rows, without their addresses."""
+
+    rows: tuple[bytes, ...]
+    slots: tuple[int, ...]
+    """Places for statistics that each row needs."""
+    rounds: int
+    scratch_bytes: int
+    source_bytes: int
+    """Of the image that it reads."""
+    size: Size
+    """Height and width of the result."""
+
+
+def lay_out(program: Program, size: Size, strides: tuple[int, int, int] | None = None) -> Layout:
+    """The rows of a program on an image of `size`; raises ValueError for what `supported` refuses. `strides`: bytes from row to row,
+    column to column and channel to channel (0 for a grey image); by default those of channels x height x width, without gaps."""
+    for step in program:
+        if step.code in LIMITED and (why := supported(step)):
+            raise ValueError(f"{step.code.name}: {why}")
+    scratch, rows = Scratch(), list[Row]()
+    down, across, channel = strides or planar(size)
+    row = Row(View(w.SOURCE, 0, down, across, channel, *size), scratch, rows).follow(program)
+    row.emit(w.TO_BATCH)
+    written = [row for row in rows if row.passes]
+    rows.clear()  # each of them knows the list: a circle, which would wait for the collector
+    return Layout(
+        tuple([row.written() for row in written]),
+        tuple([row.slots for row in written]),
+        max([row.round for row in written]),
+        scratch.top,
+        (size[0] - 1) * down + (size[1] - 1) * across + 2 * channel + 1,
+        row.size,
+    )
+
+
+class Row:
+    """Passes one after the other: what is still to be done to the image in `view` waits in `reader` and `items`."""
+
+    def __init__(self, view: View, scratch: Scratch, rows: list[Row], start: int = 0) -> None:
+        self.view, self.scratch, self.rows, self.start = view, scratch, rows, start
+        self.size: Size = (view.height, view.width)
+        self.passes: list[bytes] = []
+        self.items: list[bytes] = []
+        self.all_items: list[bytes] = []
+        self.reader = Reader()
+        self.slots = 0
+        self.table = (0, 0)
+        """Kind and slot of the table that the next pass makes."""
+        self.free: list[tuple[int, int]] = []
+        """Places in the scratch, (bytes, where), that this row has done with: rows that run beside it have others."""
+        self.owned: tuple[int, int] | None = None
+        """The one that `view` is in, if nobody else reads it."""
+        rows.append(self)
+
+    @property
+    def round(self) -> int:
+        return self.start + len(self.passes)
+
+    @property
+    def is_bare(self) -> bool:
+        return self.reader.code == w.DIRECT and not self.items
+
+    def follow(self, program: Sequence[Step]) -> Row:
+        """All steps; gives the row that the program ends in."""
+        row = self
+        for step in program:
+            row = row.step(step)
+        return row
+
+    def step(self, step: Step) -> Row:
+        code, args = step
+        size = size_after(step, self.size)
+        if size[0] * size[1] > MOST_PIXELS:
+            raise ValueError(
+                f"{code.name}: an image of {size[0]} x {size[1]} pixels is too large for the kernels"
+            )
+        match code:
+            case Code.CROP:
+                self.crop(*args)
+            case Code.FLIP_H | Code.FLIP_V:
+                self.flip(across=code is Code.FLIP_H)
+            case Code.PAD:
+                left, top, _, _, fill, mode = args
+                self.move(w.SHIFT, (1, -top, 1, -left, MODES[mode], 0), saturated(fill))
+            case Code.AFFINE:
+                self.affine(args)
+            case Code.RESIZE:
+                self.resize(*args)
+            case Code.BLUR:
+                self.blur(*args)
+            case Code.ERASE:
+                self.move(w.ERASE, (*args[:4], 0, 0), colour(args[4]))
+            case Code.SHARPNESS:
+                self.materialise()
+                self.reader = Reader(w.SHARPEN, numbers=(args[0],))
+            case Code.MIX:
+                return self.mix(*args)
+            case _ if code in STATISTICS:
+                kind, statistics = KINDS[code]
+                slot = self.count(statistics)
+                self.table = (kind, slot)
+                self.change(kind, 0, *args)
+            case _:
+                self.change(*CHANGES[code](*args))
+        self.size = size
+        return self
+
+    # ---- moves and changes of single pixels
+
+    def crop(self, top: int, left: int, height: int, width: int) -> None:
+        inside = top >= 0 and left >= 0 and top + height <= self.size[0] and left + width <= self.size[1]
+        if inside and self.is_bare:
+            self.view = self.view.cut(top, left, height, width)
+        else:
+            self.move(w.SHIFT, (1, top, 1, left, w.CONSTANT, 0), 0)
+
+    def flip(self, *, across: bool) -> None:
+        if self.is_bare:
+            self.view = self.view.flipped(across=across)
+        elif across:
+            self.move(w.SHIFT, (1, 0, -1, self.size[1] - 1, w.CONSTANT, 0), 0)
+        else:
+            self.move(w.SHIFT, (-1, self.size[0] - 1, 1, 0, w.CONSTANT, 0), 0)
+
+    def affine(self, args: tuple[Any, ...]) -> None:
+        matrix, way, fill = args[:6], args[6], colour(args[7])
+        if is_shift(args):
+            self.move(w.SHIFT, (1, int(matrix[5]), 1, int(matrix[2]), w.CONSTANT, 0), fill)
+        elif way == Interpolation.BILINEAR:
+            self.materialise()
+            self.reader = Reader(w.BILINEAR, numbers=matrix, fill=fill)
+        elif (matrix[1] or matrix[3]) and fits(matrix, self.size):
+            self.move(w.FIXED, fixed_point(matrix), fill)
+        else:
+            self.move(w.FLOAT, tuple(map(float, matrix)), fill)
+
+    def move(self, code: int, numbers: tuple[float, ...], fill: int) -> None:
+        form = REALS if code == w.FLOAT else INTEGERS
+        self.items.append(form.pack(code, *self.size, fill, *numbers))
+
+    def change(self, code: int, number: int = 0, real: float = 0.0) -> None:
+        self.items.append(REALS.pack(code, number, 0, 0, real, 0.0, 0.0, 0.0, 0.0, 0.0))
+
+    # ---- what needs its image in memory
+
+    def materialise(self) -> None:
+        """Writes what is waiting, so that the next reader finds it in memory."""
+        if not self.is_bare:
+            self.emit(w.TO_SCRATCH)
+
+    def count(self, statistics: int) -> int:
+        """Counts the image as it is now; gives the place of the result."""
+        self.slots += 1
+        self.emit(w.NOWHERE if self.is_bare else w.TO_SCRATCH, statistics)
+        return self.slots - 1
+
+    def resize(self, height: int, width: int, way: int, antialias: bool, box: Any = None) -> None:
+        rows, columns = self.size
+        if box is None and self.size == (height, width):
+            return
+        self.materialise()
+        if (antialias and way != Interpolation.NEAREST) or way == Interpolation.LANCZOS:
+            top, left, part_rows, part_columns = (
+                (0.0, 0.0, float(rows), float(columns)) if box is None else box
+            )
+            kind, reach = FILTERS[Interpolation(way)]
+            down = pillow_taps(w.DOWN, kind, reach, top, part_rows, height)
+            across = pillow_taps(w.ACROSS, kind, reach, left, part_columns, width)
+            keeps_height = height == rows == part_rows
+            keeps_width = width == columns == part_columns
+            first_down = box is None and goes_down_first(self.size, (height, width))
+        else:
+            if box is not None:  # as the CPU rounds it
+                top, left = round(box[0]), round(box[1])
+                rows = max(top + 1, round(box[0] + box[2])) - top
+                columns = max(left + 1, round(box[1] + box[3])) - left
+                self.view = self.view.cut(top, left, rows, columns)
+                self.size = (rows, columns)
+            kind, taps = (w.NEAREST, 1) if way == Interpolation.NEAREST else (w.LINEAR, 2)
+            down = Taps(w.DOWN, kind, taps, height, (rows / height,))
+            across = Taps(w.ACROSS, kind, taps, width, (columns / width,))
+            keeps_height, keeps_width, first_down = height == rows, width == columns, False
+        # Across first is how Pillow does it, but for images from which going down takes away much more.
+        order = [(down, keeps_height), (across, keeps_width)]
+        self.tapped([taps for taps, keeps in (order if first_down else reversed(order)) if not keeps])
+
+    def blur(self, width: int, height: int, sigma_x: float, sigma_y: float) -> None:
+        self.materialise()
+        sigma_y = sigma_y if sigma_y > 0 else sigma_x  # as OpenCV reads it
+        down = Taps(w.DOWN, w.GAUSS, height, self.size[0], (blur_sigma(sigma_y, height),))
+        across = Taps(w.ACROSS, w.GAUSS, width, self.size[1], (blur_sigma(sigma_x, width),))
+        self.tapped([taps for taps in (across, down) if taps.taps > 1])
+
+    def tapped(self, passes: list[Taps]) -> None:
+        for taps in passes:
+            self.materialise()
+            self.reader = Reader(w.TAPPED, taps, taps.numbers)
+            rows, columns = self.size
+            self.size = (taps.positions, columns) if taps.axis == w.DOWN else (rows, taps.positions)
+
+    def mix(self, kept: float, chains: Sequence[tuple[float, Sequence[Step]]]) -> Row:
+        """Every chain is a row of its own, so that they run side by side; what follows is another that starts when all are done."""
+        self.materialise()
+        parts, start, free = [(kept, self.view)], self.round, self.free
+        for weight, program in chains:
+            branch = Row(self.view, self.scratch, self.rows, self.round).follow(program)
+            branch.materialise()
+            parts.append((weight, branch.view))
+            start, free = max(start, branch.round), free + branch.free
+        after = Row(self.view, self.scratch, self.rows, start)
+        after.reader, after.free = Reader(w.MIXED, mixed=tuple(parts)), free
+        return after
+
+    def place(self, wanted: int) -> tuple[int, int]:
+        """Scratch for an image: one that is done with, or more."""
+        fitting = [one for one in self.free if one[0] >= wanted]
+        if not fitting:
+            return wanted, self.scratch.take(wanted)
+        self.free.remove(min(fitting))
+        return min(fitting)
+
+    def emit(self, sink: int, statistics: int = 0) -> None:
+        """One pass for all that is waiting."""
+        height, width = self.size
+        place = self.place(3 * height * width) if sink == w.TO_SCRATCH else (0, 0)
+        taps, special = self.reader.taps, [0] * 5
+        if taps is not None:
+            # The weights of all passes are made before the first of them: no image may have had their place.
+            weights = self.scratch.take(4 * (taps.taps + 1) * taps.positions)
+            special = [taps.axis, taps.taps, weights, taps.filter, taps.positions]
+        begin = w.ITEM_WORDS * len(self.all_items)
+        self.all_items += self.items
+        if self.reader.mixed:
+            special[:2] = [w.ITEM_WORDS * len(self.all_items), len(self.reader.mixed)]
+            self.all_items += [mixed_item(weight, view) for weight, view in self.reader.mixed]
+        reals = (*self.reader.numbers, *(0.0,) * (6 - len(self.reader.numbers)))
+        slot = self.slots - 1 if statistics else 0
+        self.passes.append(
+            PASS.pack(
+                *(self.reader.code, *self.view),
+                *(height, width, sink, place[1], statistics, slot, *self.table),
+                *(begin, len(self.items), *special, self.reader.fill, *reals),
+            )
+        )
+        self.reader, self.items, self.table = Reader(), [], (0, 0)
+        if sink == w.TO_SCRATCH:
+            if self.owned is not None:
+                self.free.append(self.owned)
+            self.owned = place
+            self.view = View(w.SCRATCH, place[1], width, 1, height * width, height, width)
+
+    def written(self) -> bytes:
+        """The row as it stands in the table, but for its addresses."""
+        area = w.HEAD_WORDS + w.PASS_WORDS * len(self.passes)
+        return b"".join(
+            [HEAD.pack(len(self.passes), self.start, 0, 0, 0, 0, area), *self.passes, *self.all_items]
+        )
+
+
+HEAD = struct.Struct(f"<{w.HEAD_WORDS}q")
+PASS = struct.Struct(f"<{w.REAL}q6d")
+INTEGERS = struct.Struct("<10q")
+REALS = struct.Struct("<4q6d")
+MIXES = struct.Struct("<8q2d")
+
+
+def mixed_item(weight: float, view: View) -> bytes:
+    return MIXES.pack(0, *view[:5], 0, 0, weight, 0.0)

@@ -1,0 +1,256 @@
+"""Tasks on a device: tables go up in one copy, the same few launches follow, whatever the programs are.
+
+Rule 1: after `warm_up` a task allocates nothing on the device, compiles nothing and captures nothing. A task of a shape that was not
+        warmed up is launched kernel by kernel.
+Rule 2: all work goes to the stream that is current, the same for all tasks; nothing here waits for the device, but for a table that is still being copied
+        when RING tasks are under way.
+Rule 3: images, scratch and batch must stay as they are until the stream has come past the task.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.errors import ConfigError, MissingExtra
+from penstock.kernels import words as w
+from penstock.kernels.layout import ALIGNED, Layout
+from penstock.transforms.tail import Tail, level_table
+
+RING = 4
+"""Tables on their way to the device."""
+ADDRESSES = struct.Struct("<4q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an executor is made for."""
+
+    rows: int = 64
+    """Rows of a task: one for each sample, five where images are mixed."""
+    table_bytes: int = 1 << 18
+    """A sample's rows have about a kilobyte."""
+    scratch_bytes: int = 64 << 20
+    """Images between passes, of all of a task's samples. 0: scratch comes with each task."""
+    slots: int = 256
+    """Places for statistics, 3 KiB each."""
+    graphs: int = 32
+    """Captured launches that are kept."""
+    block: int = 512
+    """Pixels that a program does at once."""
+    warps: int = 4
+    programs: int = 2048
+    """About how many of them a launch has: some for each of a large GPU's processors."""
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "table_bytes", "slots", "block", "warps", "programs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.block & (self.block - 1):
+            raise ConfigError(f"block must be a power of two, got {self.block}")
+
+
+class Sample(NamedTuple):
+    """One sample of a task: what is done, to which image, into which slot of the batch."""
+
+    layout: Layout
+    image: torch.Tensor
+    slot: int
+
+
+class TaskTooLarge(ValueError):
+    """The task does not fit into the executor's buffers: make it smaller."""
+
+
+class Executor:
+    """Runs tasks of one kind: one tail, one shape of batch, one device. Called from one thread, on one stream: tasks follow each other in
+    the same buffers."""
+
+    def __init__(self, like: torch.Tensor, tail: Tail, limits: Limits | None = None) -> None:
+        """`like`: a batch as it will be written to: its sample's shape, strides, dtype and device count."""
+        self.limits = limits = limits or Limits()
+        self.prepare, self.run_round = require_triton()
+        self.device, self.dtype = like.device, like.dtype
+        self.shape, self.strides = tuple(like.shape[1:]), tuple(like.stride()[1:])
+        if self.shape[0] not in (1, 3):
+            raise ConfigError(f"the kernels write images of 1 or 3 channels, not {self.shape[0]}")
+        self.tail = tail_table(tail, self.dtype, self.shape[0]).to(self.device)
+
+        def static(count: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(count, dtype=dtype, device=self.device)
+
+        self.table = static(limits.table_bytes // w.WORD, torch.int64)
+        self.counts, self.sums = static(limits.slots * 768, torch.int32), static(limits.slots, torch.int64)
+        self.luts = static(
+            max(rows * parts_of(rows, limits) for rows in shapes(limits.rows)) * 768, torch.uint8
+        )
+        self.scratch = static(limits.scratch_bytes, torch.uint8)
+        on_gpu = self.device.type == "cuda"
+        self.staging = [Staging(limits.table_bytes, pinned=on_gpu) for _ in range(RING)]
+        self.turn = 0
+        self.graphs: dict[tuple[int, int], Any] = {}
+
+    @property
+    def static_bytes(self) -> int:
+        """Device memory that is held as long as this exists."""
+        held = (self.table, self.counts, self.sums, self.luts, self.scratch, self.tail)
+        return sum(tensor.nbytes for tensor in held)
+
+    def run(self, samples: Sequence[Sample], batch: torch.Tensor, scratch: torch.Tensor | None = None) -> int:
+        """Launches a task; gives the number of launches. `scratch`: uint8 memory for this task, in the place of our own."""
+        if (
+            batch.dtype != self.dtype
+            or tuple(batch.shape[1:]) != self.shape
+            or batch.stride()[1:] != self.strides
+        ):
+            raise ValueError(f"made for batches of {self.shape} {self.dtype} strides {self.strides}")
+        staging = self.staging[self.turn]
+        self.turn = (self.turn + 1) % RING
+        staging.wait()
+        rows, rounds, used = self.write(staging, samples, batch, self.scratch if scratch is None else scratch)
+        self.table[: used // w.WORD].copy_(staging.words[: used // w.WORD], non_blocking=True)
+        staging.sent()
+        graph = self.graphs.get((rows, rounds))
+        if graph is not None:
+            graph.replay()
+            return rounds + 1
+        return self.launch(rows, rounds)
+
+    def write(
+        self, staging: Staging, samples: Sequence[Sample], batch: torch.Tensor, scratch: torch.Tensor
+    ) -> tuple[int, int, int]:
+        """The task's table; gives how many rows are launched, how many rounds, and the bytes in use."""
+        count = sum(len(sample.layout.rows) for sample in samples)
+        if not 0 < count <= self.limits.rows:
+            raise TaskTooLarge(f"{count} rows, of 1 to {self.limits.rows}")
+        rows = next(shape for shape in shapes(self.limits.rows) if shape >= count)
+        at, row, slot, free = w.WORD * (rows + w.HEAD_WORDS), 0, 0, 0
+        begin = scratch.data_ptr()
+        step = batch.stride(0) * batch.element_size()
+        view, index = staging.view, staging.index
+        for layout, image, place in samples:
+            if layout.size != self.shape[1:] or not 0 <= place < len(batch):
+                raise ValueError(
+                    f"a sample of {layout.size} for slot {place} of {len(batch)} of {self.shape[1:]}"
+                )
+            if image.nbytes < layout.source_bytes:  # what lies behind it is not ours
+                raise ValueError(f"an image of {image.nbytes} bytes, of which {layout.source_bytes} are read")
+            addresses = (image.data_ptr(), batch.data_ptr() + place * step, begin + free)
+            for data, slots in zip(layout.rows, layout.slots, strict=True):
+                if at + len(data) > self.limits.table_bytes:
+                    raise TaskTooLarge(f"the table has more than {self.limits.table_bytes} bytes")
+                view[at : at + len(data)] = data
+                ADDRESSES.pack_into(view, at + w.WORD * w.SOURCE, *addresses, slot)
+                index[row] = at // w.WORD
+                at, row, slot = at + len(data), row + 1, slot + slots
+            free += -(-layout.scratch_bytes // ALIGNED) * ALIGNED
+        if free > scratch.nbytes or slot > self.limits.slots:
+            raise TaskTooLarge(
+                f"{free} bytes of scratch and {slot} slots; there are {scratch.nbytes}, {self.limits.slots}"
+            )
+        index[row:rows] = rows  # rows that do not exist are read as an empty one
+        index[rows : rows + w.HEAD_WORDS] = 0
+        return rows, max(sample.layout.rounds for sample in samples), at
+
+    def launch(self, rows: int, rounds: int) -> int:
+        """The task in the table, kernel by kernel."""
+        words, reals = self.table, self.table.view(torch.float64)
+        block, parts = self.limits.block, parts_of(rows, self.limits)
+        options = {"num_warps": self.limits.warps, "enable_fp_fusion": False}
+        statistics = (self.counts, self.sums)
+        self.prepare[(4, rounds, rows)](words, reals, *statistics, block=128, **options)
+        for number in range(rounds):
+            self.run_round[(parts, rows)](
+                *(words, reals, *statistics, self.luts, self.tail, number, *self.strides),
+                channels=self.shape[0],
+                block=block,
+                **options,
+            )
+        return rounds + 1
+
+    def warm_up(self, rounds: Iterable[int] = range(1, 6), rows: Iterable[int] = ()) -> None:
+        """Compiles the kernels, and captures the launches of tasks of as many rounds and rows (default: all that fit), on the current
+        stream, which must not be the default one."""
+        if self.device.type != "cuda":
+            return
+        self.table.zero_()
+        self.table[:1] = 1  # a row without passes
+        stream = torch.cuda.current_stream(self.device)
+        wanted = [(shape, number) for shape in rows or shapes(self.limits.rows) for number in rounds]
+        for key in wanted[: self.limits.graphs]:
+            if key in self.graphs:
+                continue
+            self.launch(*key)  # compiled before it is captured
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            # Only this thread's calls belong to it: training goes on in others.
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self.launch(*key)
+            finally:
+                graph.capture_end()
+            self.graphs[key] = graph
+
+
+class Staging:
+    """Host memory that a table is written to, and copied from."""
+
+    def __init__(self, size: int, *, pinned: bool) -> None:
+        self.words = torch.zeros(size // w.WORD, dtype=torch.int64, pin_memory=pinned)
+        self.index = self.words.numpy()
+        self.view = self.index.data.cast("B")
+        self.event: Any = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        if self.event is not None:
+            self.event.synchronize()
+
+    def sent(self) -> None:
+        if self.event is not None:
+            self.event.record()
+
+
+def shapes(most: int) -> list[int]:
+    """Numbers of rows that tasks are launched with."""
+    found = [1]
+    while found[-1] < most:
+        found.append(min(most, 2 * found[-1]))
+    return found
+
+
+def parts_of(rows: int, limits: Limits) -> int:
+    """Programs for each row."""
+    return 1 if interpreted() else max(1, min(256, limits.programs // rows))
+
+
+def interpreted() -> bool:
+    """Whether kernels run on the CPU, as Python: there more programs are only slower."""
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
+def tail_table(tail: Tail, dtype: torch.dtype, channels: int) -> torch.Tensor:
+    """What each level becomes in the batch: the CPU's numbers, in the batch's dtype."""
+    if not tail.dtype.is_floating_point:
+        if dtype != torch.uint8:
+            raise ConfigError(f"the chain ends in uint8, the batch is {dtype}")
+        return torch.arange(256, dtype=torch.uint8).repeat(3)
+    table = level_table(tail.scale, tail.mean, tail.std, channels)
+    return torch.from_numpy(np.ascontiguousarray(table)).to(dtype).flatten()
+
+
+def require_triton() -> tuple[Any, Any]:
+    try:
+        import triton  # noqa: F401
+    except ImportError as exc:
+        raise MissingExtra("preparing samples on the GPU needs Triton: pip install 'penstock[gpu]'") from exc
+    from penstock.kernels.ops import run_round
+    from penstock.kernels.weights import prepare
+
+    return prepare, run_round

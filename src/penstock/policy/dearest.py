@@ -1,0 +1,40 @@
+"""Which samples are the dearest: those above a quantile of what has been seen lately. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass, field
+
+SLACK = 8.0
+"""Samples that the share may be ahead or behind by, so that a row of cheap or dear ones can be told apart."""
+WINDOW = 128
+"""Costs that are remembered: enough for a quantile to within a few hundredths, few enough to follow a change of the data."""
+
+
+@dataclass(slots=True)
+class Dearest:
+    """Takes a share of what comes by: the dearest of it, and by turns where costs are equal. What was taken too often or too
+    seldom is made up for, so that the share is kept exactly in the long run."""
+
+    _lately: deque[float] = field(default_factory=deque)
+    _sorted: list[float] = field(default_factory=list)
+    _owed: float = 0.0
+    """What should have been taken so far, less what was."""
+
+    def takes(self, cost: float, share: float) -> bool:
+        rank = (bisect_left(self._sorted, cost) + 0.5) / (len(self._sorted) + 1)
+        self._remember(cost)
+        if not 0.0 < share < 1.0:
+            self._owed = 0.0
+            return share >= 1.0
+        self._owed += share
+        taken = self._owed >= SLACK or (rank >= 1.0 - share and self._owed > -SLACK)
+        self._owed -= taken
+        return taken
+
+    def _remember(self, cost: float) -> None:
+        insort(self._sorted, cost)
+        self._lately.append(cost)
+        if len(self._lately) > WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._lately.popleft())]
