@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+LINE_EVERY_S = 30.0
 POLL_S = 0.1
 
 Row = dict[str, Any]
@@ -94,24 +95,29 @@ def rows_of(process: subprocess.Popen[str], part: range) -> list[Row]:
 
 
 class Display:
-    """One line that is written over: how far, how fast, how long to go."""
+    """How far, how fast, how long to go: one line that is written over, or in a file a line now and then."""
 
     def __init__(self, total: int, before: int) -> None:
         self.total, self.before, self.began_s = total, before, time.monotonic()
+        self.in_place, self.next_s = sys.stdout.isatty(), 0.0
 
     @property
     def took_s(self) -> float:
         return time.monotonic() - self.began_s
 
     def show(self, done: dict[int, Row]) -> None:
+        if not self.in_place and self.took_s < self.next_s:
+            return
+        self.next_s = self.took_s + LINE_EVERY_S
         rate = (len(done) - self.before) / max(1e-9, self.took_s)
         left_s = (self.total - len(done)) / max(1e-9, rate)
         bad = sum(not row["ok"] for row in done.values())
         share = len(done) / self.total
         bar = ("#" * round(30 * share)).ljust(30, ".")
+        start, end = ("\r", "") if self.in_place else ("", "\n")
         print(
-            f"\r[{bar}] {len(done):,}/{self.total:,}, {bad} failed, {rate:.1f}/s, {left_s / 60:.0f} min to go ",
-            end="",
+            f"{start}[{bar}] {len(done):,}/{self.total:,}, {bad} failed, {rate:.1f}/s, {left_s / 60:.0f} min to go ",
+            end=end,
             flush=True,
         )
 

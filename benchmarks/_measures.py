@@ -108,13 +108,14 @@ def first_batch(
 
 
 def memory(loader_type: LoaderType, *, data: str, batch_size: int, workers: int, total_bytes: int) -> Figures:
-    """PSS of the process tree once the last batch of an epoch is here and the workers are still alive."""
+    """PSS of the process tree a moment after the last batch of an epoch came, the workers still alive."""
     dataset = _dataset(data, total_bytes)
     alone_mib = _machine.pss_mib([os.getpid()])
     loader = loader_type(dataset, batch_size=batch_size, num_workers=workers, multiprocessing_context="fork")
     iterator, batch = iter(loader), None
     for _ in range(len(loader)):
         batch = next(iterator)
+    time.sleep(0.5)  # what a loader frees when it runs out of work, it may free now
     tree = _machine.process_tree(os.getpid())
     _require(len(tree) > workers, f"only {len(tree)} processes were left at the last batch")
     pss_mib = _machine.pss_mib(tree)
@@ -138,6 +139,13 @@ def bare_copies(*, data: str, batch_size: int, workers: int, seconds: float, **_
         process.join()
         _require(process.exitcode == 0, "a copying process failed")
     return {"samples_per_s": sum(counts) / seconds}
+
+
+def bare_work(*, cpu_ms: float, batch_size: int, seconds: float, **_: object) -> Figures:
+    """The same for samples that cost something: each process prepares them and copies them, and does nothing else."""
+    cores = _machine.cores()
+    figures = bare_copies(data=f"burn:{cpu_ms}", batch_size=batch_size, workers=cores, seconds=seconds)
+    return {"efficiency": figures["samples_per_s"] * cpu_ms / 1000 / cores}
 
 
 def core_events(*, kind: str, workers: int, seconds: float) -> Figures:
@@ -168,14 +176,14 @@ def _copy_samples(me: int, dataset: Any, room: int, seconds: float, start: Any, 
     for index in range(room):
         image, _ = dataset[index]
         memory = mmap.mmap(-1, image.nbytes)
-        slots.append((torch.frombuffer(memory, dtype=image.dtype).reshape(image.shape).copy_(image), image))
+        slots.append(torch.frombuffer(memory, dtype=image.dtype).reshape(image.shape).copy_(image))
     start.wait()
-    copied, end_s = 0, time.perf_counter() + seconds
-    while time.perf_counter() < end_s:
-        for slot, image in slots:
-            slot.copy_(image)
+    copied, started_s = 0, time.perf_counter()
+    while time.perf_counter() < started_s + seconds:
+        for index, slot in enumerate(slots):
+            slot.copy_(dataset[index][0])
         copied += room
-    counts[me] = copied
+    counts[me] = round(copied * seconds / (time.perf_counter() - started_s))
 
 
 def _dataset(data: str, size: int) -> Dataset[Any]:
@@ -235,7 +243,11 @@ WITH_A_LOADER: dict[str, Callable[..., Figures]] = {
     "first_batch": first_batch,
     "memory": memory,
 }
-WITHOUT: dict[str, Callable[..., Figures]] = {"bare_copies": bare_copies, "core_events": core_events}
+WITHOUT: dict[str, Callable[..., Figures]] = {
+    "bare_copies": bare_copies,
+    "bare_work": bare_work,
+    "core_events": core_events,
+}
 
 
 def main() -> None:

@@ -21,19 +21,28 @@ if TYPE_CHECKING:
         WorkerHung,
     )
     from .loader import DataLoader
+    from .pipeline.annotated import AnnotatedDataset
+    from .pipeline.audio import AudioFolder
+    from .pipeline.staged import ImageFolder, StagedDataset
+    from .pipeline.tar import TarDataset
     from .report.display import progress
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AgentDied",
+    "AnnotatedDataset",
     "ArenaFull",
+    "AudioFolder",
     "ConfigError",
     "DataLoader",
+    "ImageFolder",
     "MissingExtra",
     "PenstockError",
     "SampleError",
+    "StagedDataset",
     "StateError",
+    "TarDataset",
     "TooManySkipped",
     "WorkerDied",
     "WorkerHung",
@@ -43,13 +52,18 @@ __all__ = [
 
 _HOME = {
     "AgentDied": ".errors",
+    "AnnotatedDataset": ".pipeline.annotated",
     "ArenaFull": ".errors",
+    "AudioFolder": ".pipeline.audio",
     "ConfigError": ".errors",
     "DataLoader": ".loader",
+    "ImageFolder": ".pipeline.staged",
     "MissingExtra": ".errors",
     "PenstockError": ".errors",
     "SampleError": ".errors",
+    "StagedDataset": ".pipeline.staged",
     "StateError": ".errors",
+    "TarDataset": ".pipeline.tar",
     "TooManySkipped": ".errors",
     "WorkerDied": ".errors",
     "WorkerHung": ".errors",

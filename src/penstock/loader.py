@@ -12,7 +12,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,22 +21,24 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import Options
-from penstock.engine.device import DeviceIterator, Mover, check_device, moved
+from penstock.engine.capacity import affinity_of, workers_for
+from penstock.engine.crew import AUTO, Crew, check_workers, window_of
+from penstock.engine.device import DeviceIterator, Mover, check_device, moved, mover_for
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
-from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next
+from penstock.engine.helping import check_gpu_prep, helped
+from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, prepare_one
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, resumed_streams
 from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, resolve_shard, shared_seed
 from penstock.engine.trainers import KEYWORDS, AskedByAccelerate
 from penstock.errors import ConfigError
-from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
+from penstock.lanes.prepare import Recipe, Streamer, Where
 from penstock.lanes.seeding import generators_kept
-from penstock.measure import host
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.skips import Skips
+from penstock.measure.trace import trace_writer
 from penstock.policy.diagnosis import diagnose
-from penstock.policy.workers import auto_workers
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -48,16 +49,7 @@ def local_world() -> int:
 
 
 def count_workers() -> int:
-    return auto_workers(
-        affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        quota=host.cpu_quota(),
-        local_world=local_world(),
-    )
-
-
-@lru_cache(maxsize=8)
-def warn_once(text: str) -> None:
-    warnings.warn(text, stacklevel=4)
+    return workers_for(affinity_of(os.getpid()), local_world())
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -71,6 +63,9 @@ class DataLoader(TorchDataLoader[T_co]):
     on_error: "raise", "skip" or "replace" a sample that fails; max_skipped: how many before it is an error after all.
     worker_memory: private bytes above which a worker is replaced ("2GiB").  slab_bytes: shared memory for batches.
     trace: file for a Chrome/Perfetto trace of the run.
+    gpu_prep: "concurrent": the GPU prepares a share of each batch beside training (docs/gpu.md); "auto", "off".
+    deterministic: fixes who prepares which sample.
+    adopt: prepare torchvision's ImageFolder by our own ops, with the same pixels; "fast_decode": with near ones; False: not.
     """
 
     def __init__(
@@ -106,7 +101,13 @@ class DataLoader(TorchDataLoader[T_co]):
         worker_memory: int | str | None = None,
         slab_bytes: int | str = "auto",
         trace: str | os.PathLike[str] | None = None,
+        gpu_prep: str = "off",
+        deterministic: bool | None = None,
+        adopt: bool | str = True,
     ) -> None:
+        check_gpu_prep(gpu_prep)
+        if adopt not in (True, False, "fast_decode"):
+            raise ConfigError(f'adopt must be True, False or "fast_decode", got {adopt!r}')
         self._options = Options.checked(
             seed=seed,
             task_size=task_size,
@@ -118,10 +119,11 @@ class DataLoader(TorchDataLoader[T_co]):
             slab_bytes=slab_bytes,
         )
         check_device(device, dtype, memory_format)
+        auto = 0
         if isinstance(num_workers, str):
-            if num_workers != "auto":
+            if num_workers != AUTO:
                 raise ConfigError(f"num_workers must be a number or 'auto', got {num_workers!r}")
-            num_workers = count_workers()
+            num_workers = auto = count_workers()
         if shard is not None and isinstance(sampler, ShardSampler):  # a trainer builds us anew
             sampler, shuffle = None, sampler.shuffle
         own = sampler is None and batch_sampler is None and generator is None
@@ -143,7 +145,8 @@ class DataLoader(TorchDataLoader[T_co]):
         self.dtype, self.memory_format = dtype, memory_format
         self.task_size, self.prefetch_batches, self.hang_timeout = task_size, prefetch_batches, hang_timeout
         self.on_error, self.max_skipped, self.trace = on_error, max_skipped, trace
-        self.worker_memory, self.slab_bytes = worker_memory, slab_bytes
+        self.worker_memory, self.slab_bytes, self.adopt = worker_memory, slab_bytes, adopt
+        self.gpu_prep, self.deterministic = gpu_prep, deterministic
         if type(self.sampler) is SequentialSampler and batch_sampler is None:
             own = self.sampler.data_source is dataset
         source = Source(
@@ -166,6 +169,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
         self._skips = Skips(max_skipped)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
+        self._crew = Crew(auto)
 
     # ---- iteration
 
@@ -219,10 +223,6 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _iterate_portable(self) -> Any:
         """Where our engine cannot run: the same order and randomness, over torch's own workers."""
-        warn_once(
-            f"penstock's engine needs Linux: on {sys.platform} torch's workers prepare the same batches in the same order, "
-            f"without surviving a killed worker, and no faster than torch's"
-        )
         self._draw()
         iter(self._index_sampler)
         run, asks = self._begin()
@@ -247,25 +247,36 @@ class DataLoader(TorchDataLoader[T_co]):
         from penstock.engine.build import blueprint_of  # Linux only, as all that these import
         from penstock.engine.iterator import EngineIterator
 
+        crew, follows = self._crew, self._crew.auto == self.num_workers and not self._epochs.source.streams
+        if follows:
+            crew.auto = self.num_workers = count_workers()
+        self._counters.workers = self.num_workers
         self.check_worker_number_rationality()
         base_seed = self._draw()
         iter(self._index_sampler)  # torch's iterator asks twice, and a user's sampler may count or draw there
+        recipe, lane = helped(self, self._recipe(), shuffles=self._epochs.source.shuffles)
         engine = EngineIterator(
             blueprint_of(
                 self,
                 self._options,
-                self._recipe(),
+                recipe,
                 base_seed=base_seed,
                 local_world=local_world(),
+                follows=follows,
                 resume=self._epochs.resume,
             ),
-            window=self._window,
+            window=window_of(self.prefetch_batches, self.prefetch_factor),
             timeout_s=self.timeout,
             counters=self._counters,
             on_skip=self._skips.add,
         )
-        mover = self._mover()
-        return engine if mover is None else DeviceIterator(engine, mover)
+        try:
+            engine.on_workers = crew.follower(self)
+            mover = self._mover(lane)
+            return crew.joined_by(engine if mover is None else DeviceIterator(engine, mover))
+        except BaseException:
+            engine.close()
+            raise
 
     def _iterate_workers(self, engine: Any, *, fresh: bool) -> Any:
         if not fresh and self._epochs.resume is None and self._prefetches_next:
@@ -291,11 +302,14 @@ class DataLoader(TorchDataLoader[T_co]):
         # persistent workers the loader does not refer to the iterator, so the iterator may keep the loader.
         loader: Callable[[], Any] = weakref.ref(self) if keep else lambda: self
 
+        save = trace_writer(self.trace, self._counters)
+        if self.trace is not None and not keep:
+            weakref.finalize(engine, save)  # an epoch that is broken off has no other end
+
         def end() -> None:
             run.finished = True
-            owner, ended = loader(), held()
-            if owner is not None:
-                owner._write_trace()
+            ended = held()
+            save()
             if ended is not None and not keep and hasattr(ended, "close"):
                 ended.close()
 
@@ -315,36 +329,12 @@ class DataLoader(TorchDataLoader[T_co]):
             self._bind(engine, run)
             engine.begin(asks, run.epoch)
 
-    def _mover(self) -> Mover | None:
-        """What brings batches to their device or into pinned memory; None when they stay where they are."""
-        pins = self.pin_memory and torch.accelerator.is_available()
-        if self.pin_memory and self.pin_memory_device:
-            warnings.warn(
-                "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-                f"ignore pin_memory_device='{self.pin_memory_device}'.",
-                stacklevel=4,
-            )
-        if self.pin_memory and not pins:
-            warnings.warn(
-                "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-                stacklevel=4,
-            )
-        return (
-            Mover(self.device, self.dtype, self.memory_format, pins)
-            if self.device is not None or pins
-            else None
+    def _mover(self, lane: Any = None) -> Mover | None:
+        return mover_for(
+            self.device, self.dtype, self.memory_format, self.pin_memory, self.pin_memory_device, lane
         )
 
     # ---- order
-
-    @property
-    def _window(self) -> int:
-        if self.prefetch_batches is not None:
-            return self.prefetch_batches
-        assert self.prefetch_factor is not None
-        if self.prefetch_factor <= 0:
-            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
-        return self.prefetch_factor * self.num_workers
 
     @property
     def _prefetches_next(self) -> bool:
@@ -356,12 +346,20 @@ class DataLoader(TorchDataLoader[T_co]):
         assert self._epochs.seed is not None
         assert self.collate_fn is not None
         return Recipe(
-            dataset=self.dataset,
+            dataset=(self._adopted() if self.adopt else None) or self.dataset,
             collate_fn=self.collate_fn,
             auto_collation=self._auto_collation,
             seed=self._epochs.seed,
             on_error=self.on_error,
         )
+
+    def _adopted(self) -> Any:
+        """A dataset of ours that reads the user's, where theirs is torchvision's: nobody else has loaded torchvision."""
+        if "torchvision.datasets" not in sys.modules:
+            return None
+        from penstock.pipeline.adopt import adopted
+
+        return adopted(self.dataset, fast=self.adopt == "fast_decode")
 
     def _draw(self) -> int:
         """The draw that torch's iterator makes for its base seed; the first one is our seed, if none was given."""
@@ -380,6 +378,17 @@ class DataLoader(TorchDataLoader[T_co]):
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
         self._epochs.set_epoch(epoch)
+
+    def set_workers(self, workers: int | str) -> None:
+        """There are to be so many workers from now on, or "auto": at once in an epoch that runs, without a pause. New ones start in
+        the background, surplus ones finish what they have and leave; batches do not change."""
+        streams, auto = self._epochs.source.streams, workers == AUTO
+        number = count_workers() if auto else check_workers(workers)
+        engines = self._crew.engines(self.num_workers, streams=streams)
+        self.num_workers = self._counters.workers = number
+        self._crew.auto = number if auto else 0
+        for engine in engines:
+            engine.close() if streams else engine.set_workers(number, follows=auto)
 
     # ---- resume
 
@@ -412,6 +421,13 @@ class DataLoader(TorchDataLoader[T_co]):
         """One sentence: what limits this run, and what would help."""
         return diagnose(self.stats(), cores=count_workers())
 
+    def explain(self) -> str:
+        """What is done to a sample, piece by piece, with its cost here and where it could run; a few samples are prepared for it."""
+        from penstock.pipeline.explain import explained
+
+        with generators_kept():
+            return explained(self.dataset)
+
     def skipped(self) -> list[dict[str, Any]]:
         """Samples that `on_error` left out or replaced, with their errors."""
         return self._skips.report()
@@ -424,19 +440,10 @@ class DataLoader(TorchDataLoader[T_co]):
         with generators_kept():
             if self._epochs.seed is None:
                 self._draw()
-            position = int(index) if isinstance(index, int) else 0
+            position, ordinal, stride = (int(index) if isinstance(index, int) else 0), 0, 1
             if source.order == "planned" and isinstance(index, int):
-                position = int(self._epochs.plan(epoch).find(np.array([index]))[0])
-            preparer = Preparer(self._recipe())
-            try:
-                return next(
-                    sample for _, sample in preparer.samples(Where(epoch, 0, position, 1, 0), [index])
-                )
-            except Stopped as stopped:
-                raise stopped.original from None
-
-    def _write_trace(self) -> None:
-        if self.trace is not None:
-            from penstock.measure.trace import write_trace
-
-            write_trace(self.trace, self._counters)
+                plan = self._epochs.plan(epoch)
+                position, stride = int(plan.find(np.array([index]))[0]), plan.world
+                ordinal = (position - plan.origin) // stride % plan.batch_size
+            where = Where(epoch, 0, position - ordinal * stride, stride, ordinal)
+            return prepare_one(self._recipe(), where, index)

@@ -1,7 +1,7 @@
 """One schedule of kills and restores, drawn from a seed, played with real processes and signals.
 
-Workers and agents are killed by SIGKILL at random moments, the loader is stopped, saved and resumed with another number of
-workers; what is delivered must be, batch for batch and bit for bit, what one process alone delivers. Iterable datasets, which
+Workers and agents are killed by SIGKILL at random moments, the number of workers changes, the loader is stopped, saved and resumed
+with another number of workers; what is delivered must be, batch for batch and bit for bit, what one process alone delivers. Iterable datasets, which
 can say where they stand, depend on the number of workers: theirs stays, and nobody is killed in the run they are held against.
 """
 
@@ -113,6 +113,8 @@ class Schedule:
     """Batches, counted over all epochs, behind which the loader is saved, dropped and resumed."""
     kills: tuple[tuple[int, float, str], ...]
     """(batch or -1, seconds after it or after the start, whom): `worker` or `agent`."""
+    resizes: tuple[tuple[int, int], ...]
+    """(batch, number of workers from there on)."""
 
     @classmethod
     def draw(cls, seed: int) -> Schedule:
@@ -142,6 +144,7 @@ class Schedule:
             workers=tuple(workers[:1] * len(workers) if streams else workers),
             restores=restores,
             kills=tuple(sorted(kills)),
+            resizes=() if streams else resizes(seed, batches),
         )
 
     def loader(self, workers: int, pause_s: float) -> DataLoader[Any]:
@@ -156,6 +159,12 @@ class Schedule:
             seed=self.seed,
             task_size=self.task_size,
         )
+
+
+def resizes(seed: int, batches: int) -> tuple[tuple[int, int], ...]:
+    """Drawn apart, so that a seed's other facts are what they were before there were any."""
+    rng = random.Random(f"resizes of {seed}")
+    return tuple((rng.randrange(batches), rng.randrange(1, 5)) for _ in range(rng.choice((0, 0, 1, 2))))
 
 
 def expected(schedule: Schedule) -> list[str]:
@@ -186,6 +195,9 @@ def play(schedule: Schedule, count: int) -> tuple[list[str], int]:
             at = len(delivered)
             delivered.append(digest(batch))
             arm(at)
+            for when, number in schedule.resizes:
+                if when == at:
+                    loader.set_workers(number)
             if restores and restores[0] == at:
                 restores.pop(0)
                 state = json.loads(json.dumps(loader.state_dict()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -135,7 +136,7 @@ def test_the_wait_for_a_stopped_agent_ends_by_timeout() -> None:
     agent = loader.stats()["agent_pid"]
     os.kill(agent, signal.SIGSTOP)
     with pytest.raises(RuntimeError, match=r"timed out after 0.3 seconds"):
-        kept += [next(batches), next(batches), next(batches)]
+        kept.extend(itertools.islice(batches, 3))  # what is ready already is kept when the next one is not
     os.kill(agent, signal.SIGCONT)
     taken = len(kept)
     assert same(kept + list(batches), expected(Drawn(), **{**options, "timeout": 0})[0]), taken
@@ -148,3 +149,17 @@ def test_an_iterable_dataset_that_cannot_be_resumed_says_that_its_agent_died() -
     os.kill(loader.stats()["agent_pid"], signal.SIGKILL)
     with pytest.raises(AgentDied, match="What they had not yielded is lost"):
         list(batches)
+
+
+def test_an_agent_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never runs user code, so its silence means nothing but that it will not answer."""
+    monkeypatch.setattr("penstock.engine.session.SILENT_S", 1.0)
+    loader = DataLoader(Drawn(64, pause_s=0.001), **OPTIONS, timeout=5)
+    batches = iter(loader)
+    taken = [next(batches)]
+    agent = loader.stats()["agent_pid"]
+    os.kill(agent, signal.SIGSTOP)
+    taken += batches
+    assert same(taken, expected(Drawn(64), **OPTIONS)[0])
+    assert loader.stats()["agent_restarts"] == 1
+    assert not is_alive(agent)

@@ -77,7 +77,8 @@ def test_a_loader_works_beside_busy_torch_threads() -> None:
 
 
 class Products(Drawn):
-    """Tensors, but no matrix product: the locks of a BLAS do not survive a fork, under torch's loader either."""
+    """Tensors, but no matrix product: a fork beside threads in the middle of one may leave the BLAS's locks taken for ever.
+    torch's own loader hung so once in some 3,000 starts."""
 
     def __init__(self) -> None:
         super().__init__(16)

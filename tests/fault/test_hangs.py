@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import DataLoader, WorkerHung
+from penstock import DataLoader, WorkerDied, WorkerHung
 from tests.fault.datasets import Drawn, Harmful, counted, expected, same
 from tests.fault.programs import state_of, until
 
@@ -84,3 +84,17 @@ def test_a_consumer_that_takes_its_time_makes_no_worker_look_hung() -> None:
     time.sleep(1.2)
     assert same(kept + list(batches), expected(Drawn(), **OPTIONS)[0])
     assert loader.stats()["restarts"] == 0
+
+
+def sleep_for_ever(_: int) -> None:
+    time.sleep(1000)
+
+
+def test_a_worker_that_hangs_while_it_starts_is_an_error_that_says_where(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.engine.core.START_S", 0.5)
+    loader = DataLoader(Drawn(), **OPTIONS, worker_init_fn=sleep_for_ever)
+    with pytest.raises(WorkerDied, match="lost 2 times in a row") as caught:
+        next(iter(loader))
+    assert "in sleep_for_ever" in str(caught.value)

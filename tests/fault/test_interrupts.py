@@ -86,6 +86,8 @@ def only_the_interrupt(text: str) -> bool:
         "KeyboardInterrupt",
         "object ",
         "lost sys.stderr",
+        "The above exception was the direct cause",  # by Python 3.11, of an interrupt while it makes a class
+        "RuntimeError: Error calling __set_name__",
     )
     return all(line.startswith(plain) for line in text.splitlines() if line)
 

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
 from penstock import DataLoader, PenstockError
 from tests.conftest import FULL
@@ -19,6 +20,13 @@ from tests.fault.programs import Zygote
 
 ROUNDS = 200 if FULL else 3
 EPOCHS = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _descriptors_of_the_driver() -> None:
+    """Where memory is first pinned, the driver of an accelerator opens descriptors that it keeps: they are no leak of ours."""
+    if torch.accelerator.is_available():
+        torch.empty(1).pin_memory()
 
 
 def combinations(test: Any) -> Any:

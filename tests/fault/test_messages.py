@@ -26,6 +26,7 @@ from penstock.engine.troubles import (
     worded,
 )
 from penstock.errors import PenstockError, SampleError
+from penstock.lanes.kinds import COLLATING, FETCHING
 from penstock.store.arena import full_text
 from tests.fault.datasets import Drawn
 
@@ -39,7 +40,7 @@ TROUBLES = {
         "WorkerDied",
         (
             "DataLoader worker exited unexpectedly: sample 9 (position 17 of epoch 3, batch 4) took down 3 workers in 'prepare'; "
-            "the last, worker 2 (pid 71) was killed by SIGKILL. Each time a new worker was given its work. Look at the sample "
+            "the last, worker 2 (pid 71) was killed by SIGKILL. Each time a new worker was given its work. Look at it "
             "with loader.debug(9, 3), or leave such samples out with on_error='skip'."
         ),
     ),
@@ -50,7 +51,7 @@ TROUBLES = {
         (
             "DataLoader worker exited unexpectedly: sample 9 (position 17 of epoch 3, batch 4) took down 3 workers in 'prepare'; "
             "the last, worker 2 (pid 71) was killed by SIGSEGV (stack below). Each time a new worker was given its work. Look at "
-            "the sample with loader.debug(9, 3), or leave such samples out with on_error='skip'.\n"
+            "it with loader.debug(9, 3), or leave such samples out with on_error='skip'.\n"
             "Fatal Python error: …\n  File …"
         ),
     ),
@@ -59,13 +60,29 @@ TROUBLES = {
         (
             "sample 9 (position 17 of epoch 3, batch 4) hung in 'prepare' on 2 workers, each of which was killed and replaced; the "
             "last, worker 0 (pid 71) was silent for 5.0 s because it is stopped (SIGSTOP?). Raise hang_timeout (or timeout) if "
-            "the sample is merely slow, look at it with loader.debug(9, 3), or leave such samples out with on_error='skip'."
+            "it is merely slow. Look at it with loader.debug(9, 3), or leave such samples out with on_error='skip'."
+        ),
+    ),
+    Trouble("died", COLLATING, 3, "worker 2 (pid 71) was killed by SIGKILL"): (
+        "WorkerDied",
+        (
+            "DataLoader worker exited unexpectedly: batch 4 of epoch 3 took down 3 workers in 'collate'; the last, worker 2 "
+            "(pid 71) was killed by SIGKILL. Each time a new worker was given its work. Run with num_workers=0 to see it "
+            "happen in this process."
+        ),
+    ),
+    Trouble("hung", FETCHING, 2, "worker 2 (pid 71) was silent for 5.0 s and gives no stack (state D)"): (
+        "WorkerHung",
+        (
+            "batch 4 of epoch 3 hung in '__getitems__' on 2 workers, each of which was killed and replaced; the last, worker "
+            "2 (pid 71) was silent for 5.0 s and gives no stack (state D). Raise hang_timeout (or timeout) if it is merely "
+            "slow. Run with num_workers=0 to see it happen in this process."
         ),
     ),
     Trouble("start", tries=4, cause="worker 1 (pid 71) exited with code 9"): (
         "WorkerDied",
         (
-            "DataLoader worker exited unexpectedly: one died 4 times in a row without finishing anything; the last, worker 1 (pid "
+            "DataLoader worker exited unexpectedly: one was lost 4 times in a row, with nothing done; the last, worker 1 (pid "
             "71) exited with code 9. Look at worker_init_fn and at what the dataset does first, or run with num_workers=0 to see "
             "it happen in this process."
         ),

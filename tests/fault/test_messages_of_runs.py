@@ -43,16 +43,16 @@ def raised(loader: DataLoader[Any]) -> str:
 def test_a_sample_that_kills(tmp_path: Path) -> None:
     assert raised(DataLoader(Harmful("SIGKILL", 9, tmp_path, times=9), **RUN)) == (
         "WorkerDied: DataLoader worker exited unexpectedly: sample 9 (position 9 of epoch 0, batch 2) took down 3 workers in "
-        "'prepare'; the last, worker N (pid N) was killed by SIGKILL. Each time a new worker was given its work. Look at the "
-        "sample with loader.debug(9, 0), or leave such samples out with on_error='skip'."
+        "'prepare'; the last, worker N (pid N) was killed by SIGKILL. Each time a new worker was given its work. Look at it "
+        "with loader.debug(9, 0), or leave such samples out with on_error='skip'."
     )
 
 
 def test_a_sample_that_kills_and_has_a_name_for_a_key(tmp_path: Path) -> None:
     assert raised(DataLoader(Named(), sampler=["a", "b", "c"], batch_size=2, num_workers=1)) == (
         "WorkerDied: DataLoader worker exited unexpectedly: sample 'b' (position 1 of epoch 0, batch 0) took down 3 workers in "
-        "'prepare'; the last, worker N (pid N) exited with code 7. Each time a new worker was given its work. Look at the "
-        "sample with loader.debug('b', 0), or leave such samples out with on_error='skip'."
+        "'prepare'; the last, worker N (pid N) exited with code 7. Each time a new worker was given its work. Look at it "
+        "with loader.debug('b', 0), or leave such samples out with on_error='skip'."
     )
 
 
@@ -67,8 +67,8 @@ def test_a_sample_that_hangs(tmp_path: Path) -> None:
     text = raised(DataLoader(Harmful("spin", 9, tmp_path, times=9), hang_timeout=0.4, **RUN))
     assert text == (
         "WorkerHung: sample 9 (position 9 of epoch 0, batch 2) hung in 'prepare' on 2 workers, each of which was killed and "
-        "replaced; the last, worker N (pid N) was silent for N s (stack below). Raise hang_timeout (or timeout) if the sample "
-        "is merely slow, look at it with loader.debug(9, 0), or leave such samples out with on_error='skip'.\n"
+        "replaced; the last, worker N (pid N) was silent for N s (stack below). Raise hang_timeout (or timeout) if it is "
+        "merely slow. Look at it with loader.debug(9, 0), or leave such samples out with on_error='skip'.\n"
         "Current thread 0xN (most recent call first):\n"
         '  File "datasets.py", line N in spin_with_the_interpreter_lock\n'
         '  File "datasets.py", line N in <lambda>\n'
@@ -93,6 +93,63 @@ def test_a_collate_function_that_fails() -> None:
 
 def fail(samples: list[Any]) -> None:
     raise LookupError("no rule")
+
+
+def test_a_collate_function_that_kills() -> None:
+    assert raised(DataLoader(Drawn(), collate_fn=leave, **RUN)) == (
+        "WorkerDied: DataLoader worker exited unexpectedly: batch 0 of epoch 0 took down 3 workers in 'collate'; the last, "
+        "worker N (pid N) exited with code 8. Each time a new worker was given its work. Run with num_workers=0 to see it "
+        "happen in this process."
+    )
+
+
+def leave(samples: list[Any]) -> None:
+    os._exit(8)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_dataset_that_kills_whole_batches_at_once(on_error: str) -> None:
+    """Which of the samples it was cannot be known, so none is left out for another's sake."""
+    assert raised(DataLoader(Batched(os._exit), on_error=on_error, **RUN)) == (
+        "WorkerDied: DataLoader worker exited unexpectedly: batch 1 of epoch 0 took down 3 workers in '__getitems__'; the "
+        "last, worker N (pid N) exited with code 6. Each time a new worker was given its work. Run with num_workers=0 to see "
+        "it happen in this process."
+    )
+
+
+def test_a_dataset_that_fails_for_whole_batches() -> None:
+    assert raised(DataLoader(Batched(fail), **RUN)).endswith(
+        "LookupError: no rule\n\npenstock: batch 1 of epoch 0 failed in '__getitems__' on worker N"
+    )
+
+
+class Batched(Drawn):
+    def __init__(self, harm: Any) -> None:
+        super().__init__()
+        self.harm = harm
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        if 6 in indices:
+            self.harm(6)
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_of_another_shape(workers: int) -> None:
+    text = raised(DataLoader(Shapes(), batch_size=4, num_workers=workers))
+    assert text.startswith("RuntimeError: ")
+    assert "stack expects each tensor to be equal size, but got [3] at entry 0 and [5] at entry 1" in text
+    assert (
+        "penstock: sample 9 has Tensor of float32 (5,) in sample['image'], where sample 8 has Tensor of float32 (3,): give "
+        "all samples of a batch one form, or a collate_fn that brings them together"
+    ) in text
+    if workers:
+        assert text.endswith("penstock: batch 2 of epoch 0 failed in 'collate' on worker N")
+
+
+class Shapes(Drawn):
+    def __getitem__(self, index: int) -> Any:
+        return {"image": torch.ones(5 if index == 9 else 3), "label": index}
 
 
 def test_an_iterable_dataset_that_fails() -> None:

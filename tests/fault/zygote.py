@@ -59,7 +59,6 @@ def become_program(request: dict[str, Any], out: int, err: int) -> None:
     ctypes.CDLL(None).prctl(
         PR_SET_PDEATHSIG, signal.SIGKILL
     )  # should the tests be killed, programs must not live on
-    os.setsid()
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.close(out)
@@ -67,6 +66,7 @@ def become_program(request: dict[str, Any], out: int, err: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(request["env"])
     sys.path[:0] = request["path"]
+    os.setsid()  # last: a test sends signals to this group as soon as it is there, and the zygote ignores SIGINT
 
 
 if __name__ == "__main__":

@@ -229,7 +229,6 @@ def test_batches_delivered_out_of_order_are_delivered_exactly_once(late: int, wo
         "seed": 7,
         "in_order": False,
         "shuffle": True,
-        "collate_fn": torch.stack,
     }
     whole = epoch(make(dataset=Noisy(), **{**settings, "in_order": True}))
     dataset = Held(order_of(make(dataset=Noisy(), **settings))[4 * late])

@@ -185,6 +185,21 @@ def test_a_stateful_samplers_own_word_is_in_the_state() -> None:
     assert state["sampler"] == {"turn": 0, "at": 8}, "not as far as it was read ahead"
 
 
+@pytest.mark.parametrize("batch_size", [4, 1], ids=["short last batch", "even"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_sampler_whose_last_batch_is_in_hand_starts_its_next_epoch(
+    workers: int, batch_size: int
+) -> None:
+    def fresh() -> DataLoader[Any]:
+        return DataLoader(Noisy(), batch_size, num_workers=workers, seed=5, sampler=Stateful())
+
+    straight = fresh()
+    _, second = epoch(straight), epoch(straight)
+    loader = fresh()
+    loader.load_state_dict(left_at(fresh(), len(loader)))
+    assert epoch(loader) == second
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KNOWN if kind != "stateful"])
 def test_torchs_samplers_give_no_warning(kind: str) -> None:
     loader = make(KNOWN[kind]())

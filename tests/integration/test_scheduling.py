@@ -6,6 +6,7 @@ and third chance: the machine has other work.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler
 
-import penstock.loader
 from penstock import ConfigError, DataLoader
+from penstock.measure import host
 from tests.integration.noisy import SIZE, Noisy, epoch
 
 
@@ -89,10 +90,11 @@ class Held(Noisy):
         return torch.tensor([key])
 
 
-def test_a_sample_that_takes_for_ever_holds_back_its_own_batch_alone() -> None:
+@pytest.mark.parametrize("settings", [{}, {"collate_fn": torch.stack}])
+def test_a_sample_that_takes_for_ever_holds_back_its_own_batch_alone(settings: dict[str, Any]) -> None:
     dataset = Held()
     loader: DataLoader[Any] = DataLoader(
-        dataset, 2, num_workers=2, prefetch_batches=4, in_order=False, collate_fn=torch.stack
+        dataset, 2, num_workers=2, prefetch_batches=4, in_order=False, **settings
     )
     batches = iter(loader)
     others = [int(next(batches)[0]) for _ in range(len(loader) - 1)]
@@ -188,8 +190,8 @@ def test_an_epoch_set_again_repeats_it(workers: int) -> None:
 
 
 def test_auto_means_this_processs_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(penstock.loader.os, "sched_getaffinity", lambda _: set(range(12)))
-    monkeypatch.setattr(penstock.loader.host, "cpu_quota", lambda: 9.5)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+    monkeypatch.setattr(host, "cpu_quota", lambda: 9.5)
     assert DataLoader(Noisy(), num_workers="auto").num_workers == 9
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert DataLoader(Noisy(), num_workers="auto").num_workers == 2

@@ -16,7 +16,7 @@ from penstock import ConfigError, DataLoader
 from tests.integration.noisy import SIZE, Captioned, Noisy, Ragged, Stream, draws, epoch, frozen
 
 KEYS = {
-    "engine", "epoch", "batches", "samples", "elapsed_s", "wait_s", "wait_share", "workers", "worker_pids", "agent_pid",
+    "engine", "epoch", "batches", "samples", "elapsed_s", "wait_s", "wait_share", "workers", "worker_pids", "agent_pid", "worker_s",
     "worker_busy_s", "stages_s", "tasks", "task_size", "ready_depth", "arena_bytes", "arena_limit_bytes", "held_bytes",
     "private_copies", "restarts", "reissued", "agent_restarts", "skipped",
 }  # fmt: skip
@@ -136,6 +136,13 @@ def test_batches_beyond_half_of_the_memory_are_private_copies() -> None:
     assert stats["arena_limit_bytes"] == 100_000
 
 
+@pytest.mark.parametrize("settings", [{}, {"collate_fn": list}])
+def test_small_batches_that_are_kept_do_not_fill_the_memory_either(settings: dict[str, Any]) -> None:
+    """A batch occupies whole pages, however little it holds."""
+    loader: DataLoader[Any] = DataLoader(Noisy(400), 4, num_workers=2, slab_bytes=100_000, **settings)
+    assert len(list(loader)) == 100
+
+
 # ---- diagnosis
 
 
@@ -186,8 +193,14 @@ def test_processes_have_readable_names() -> None:
     batches = iter(loader)
     next(batches)
     stats = loader.stats()
-    names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in stats["worker_pids"]]
-    assert names == ["penstock w0", "penstock w1"]
+
+    def names() -> list[str]:
+        return [Path(f"/proc/{pid}/comm").read_text().strip() for pid in stats["worker_pids"]]
+
+    deadline = time.monotonic() + 10  # the second may be starting still
+    while names() != ["penstock w0", "penstock w1"]:
+        assert time.monotonic() < deadline, names()
+        time.sleep(0.01)
     assert Path(f"/proc/{stats['agent_pid']}/comm").read_text().strip() == "penstock agent"
 
 

@@ -21,6 +21,7 @@ shares = st.sampled_from([0.0, 0.0, 0.0, 0.02, 0.1, 0.5])
 map_kinds = st.sampled_from([Kind.SLOTS, Kind.PARTS, Kind.WHOLE])
 all_kinds = st.sampled_from([Kind.SLOTS, Kind.PARTS, Kind.WHOLE, Kind.STREAM])
 worker_faults = st.sampled_from(["kill", "kill", "freeze", "retire"])
+changes = st.sampled_from(["resize", "resize", "resize", "kill", "freeze", "retire"])
 
 
 def scenarios(kinds: Any = all_kinds, **fixed: Any) -> st.SearchStrategy[Scenario]:
@@ -64,6 +65,13 @@ def test_every_batch_comes_once_in_order_and_whole_for_any_workers_tasks_and_mem
 
 @given(scenarios(), faults(worker_faults))
 def test_no_death_or_stop_of_workers_costs_a_sample(scenario: Scenario, many: tuple[Fault, ...]) -> None:
+    simulate(replace(scenario, faults=many), audits=True)
+
+
+@given(scenarios(map_kinds), faults(changes))
+def test_workers_may_come_and_go_at_any_step_and_are_killed_as_they_do(
+    scenario: Scenario, many: tuple[Fault, ...]
+) -> None:
     simulate(replace(scenario, faults=many), audits=True)
 
 
@@ -115,7 +123,7 @@ class AnythingMayHappenNext(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.agent.alive)
     @rule(
-        what=st.sampled_from(["kill", "kill", "freeze", "retire", "agent", "restore"]),
+        what=st.sampled_from(["kill", "kill", "freeze", "retire", "resize", "resize", "agent", "restore"]),
         which=st.integers(0, 1000),
     )
     def strike(self, what: str, which: int) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from penstock.sim import Violation, draw, simulate
 
 
-def run(seed: int, *, audits: bool | None = None) -> dict[str, Any]:
+def run(seed: int, *, audits: bool | None = None, resizes: bool = True) -> dict[str, Any]:
     """Play one schedule; every tenth with the core's books checked after every event, unless told otherwise."""
     try:
-        world = simulate(draw(seed), audits=seed % 10 == 0 if audits is None else audits)
+        world = simulate(draw(seed, resizes=resizes), audits=seed % 10 == 0 if audits is None else audits)
     except Violation as violation:
         return {"seed": seed, "ok": False, "why": str(violation)}
     return {"seed": seed, "ok": True, "events": world.events, "faults": world.struck.total()}

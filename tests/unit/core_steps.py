@@ -36,7 +36,7 @@ def tell(state: State, *events: Event) -> list[Action]:
     while waiting:
         answered = on_event(state, waiting.pop(0))
         actions += answered
-        waiting[:0] = [ev.Grown(action.end) for action in answered if isinstance(action, ev.Grow)]
+        waiting[:0] = [ev.Grown(*action) for action in answered if isinstance(action, ev.Grow)]
     return actions
 
 

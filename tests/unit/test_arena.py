@@ -143,21 +143,38 @@ def test_where_memfd_is_denied_an_unlinked_file_serves(
 
 
 def test_rows_of_the_board_do_not_touch_each_other(arena: Arena) -> None:
-    for worker in range(4):
-        row = arena.board.row(worker)
+    rows = [arena.board.agent, *(arena.board.row(worker) for worker in range(3))]
+    for number, row in enumerate(rows):
         assert len(row) == FIELDS
         for field in range(FIELDS):
-            row[field] = 100 * worker + field
-    for worker in range(4):
-        assert arena.board.row(worker).tolist() == [100 * worker + field for field in range(FIELDS)]
+            row[field] = 100 * number + field
+    for number, row in enumerate(rows):
+        assert row.tolist() == [100 * number + field for field in range(FIELDS)]
     assert not any(arena.view[4 * FIELDS * 8 : arena.base])
 
 
 def test_a_column_is_one_number_of_each_worker_and_not_of_the_agent(arena: Arena) -> None:
-    for worker in range(4):
+    for worker in range(3):
         arena.board.row(worker)[Board.BEAT] = worker + 1
+    arena.board.agent[Board.LANES] = 3
     assert arena.board.column(Board.BEAT) == [1, 2, 3]
     assert arena.board.column(Board.PID) == [0, 0, 0]
+
+
+def test_the_board_has_memory_for_those_who_come(arena: Arena) -> None:
+    made = Arena.create(1 << 20, workers=1000, at_first=2)
+    try:
+        assert resident(made.fd) == board_bytes(2) < board_bytes(500)
+        assert made.has_room_for(500)
+        assert resident(made.fd) == board_bytes(500)
+        assert not made.has_room_for(1001)
+    finally:
+        made.close()
+
+
+def test_workers_that_never_came_are_in_no_column(arena: Arena) -> None:
+    arena.board.agent[Board.LANES] = 1
+    assert arena.board.column(Board.BEAT) == [0]
 
 
 def test_every_counter_has_a_place_on_the_board() -> None:

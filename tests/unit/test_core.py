@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.engine import events as ev
-from penstock.engine.core import WARN_SILENT_S
+from penstock.engine.core import WARN_SILENT_S, CoreConfig, new_state
 from penstock.engine.events import Event, Kind, Trouble
 from tests.unit.core_steps import die, done, failed, laid_out, lost, of, only, running, started, tasks, tell
 
@@ -55,7 +55,7 @@ def test_a_slab_is_delivered_with_its_layout_and_an_encoded_result_without() -> 
     state = started(Kind.WHOLE, workers=1)
     assign = only(ev.Assign, tell(state, ev.Feed(0, 4)))
     place = only(ev.Place, tell(state, ev.Prepared(0, assign.task.id, 100)))
-    assert tell(state, done(assign)) == [ev.Deliver(0, place.offset, -1)]
+    assert tell(state, done(assign)) == [ev.Deliver(0, place.offset, -1, nbytes=4096)]
 
 
 # ---- deaths
@@ -111,12 +111,13 @@ def test_a_batch_made_by_one_worker_fails_as_a_whole_when_it_takes_workers_down(
 
 
 def test_a_death_in_a_task_that_was_taken_back_counts_against_its_sample_too() -> None:
-    state = laid_out(workers=1)
+    state = laid_out(workers=2)
     state.sample_s = state.pace_s = 0.001
-    first, queued = of(ev.Assign, tell(state, ev.Feed(1, 4)))
-    assert of(ev.Cancel, tell(state, ev.Tick(9.0, (0,)))) == [ev.Cancel(0, queued.task.id)]
-    tell(state, done(first, at_s=9.0), lost(queued, 2))
-    assert state.deaths == {(1, 2): 1}
+    first, other, queued, *_ = of(ev.Assign, tell(state, ev.Feed(1, 8)))
+    tell(state, done(other, at_s=8.99))
+    assert of(ev.Cancel, tell(state, ev.Tick(9.0, (0, 0)))) == [ev.Cancel(first.worker, queued.task.id)]
+    tell(state, done(first, at_s=9.0), lost(queued, queued.task.start))
+    assert state.deaths == {(1, queued.task.start): 1}
 
 
 def test_a_worker_that_dies_again_and_again_with_work_it_never_began_is_given_up() -> None:
@@ -136,6 +137,29 @@ def test_the_death_of_an_idle_worker_is_nobodys_fault() -> None:
 
 
 # ---- hangs
+
+
+def test_a_worker_that_hangs_while_it_starts_is_killed_and_the_second_time_given_up() -> None:
+    state = new_state(CoreConfig(workers=1, kind=Kind.SLOTS, hang_s=2.0))
+    tell(state, ev.Feed(0, 2))
+    for attempt in range(2):
+        began = 100.0 * attempt
+        assert tell(state, ev.WorkerStarted(0, began), ev.Tick(began + 19.9, (0,))) == []
+        assert tell(state, ev.Tick(began + 20.0, (0,))) == [ev.Dump(0, 20.0), ev.Kill(0, "hang")]
+        assert tell(state, ev.Tick(began + 45.0, (0,))) == []
+        actions = tell(state, ev.WorkerLost(0, -1, -1, "was silent", hung=True))
+    assert only(ev.DeliverError, actions).error == Trouble("start", tries=2, cause="was silent")
+
+
+def test_without_a_hang_timeout_a_worker_that_is_long_in_starting_is_reported_every_minute() -> None:
+    state = new_state(CoreConfig(workers=1, kind=Kind.SLOTS))
+    tell(state, ev.WorkerStarted(0, 0.0))
+    assert [tell(state, ev.Tick(at, (0,))) for at in (59.0, 60.0, 61.0, 120.0)] == [
+        [],
+        [ev.Dump(0, 60.0)],
+        [],
+        [ev.Dump(0, 120.0)],
+    ]
 
 
 def test_a_silent_worker_is_killed_after_the_hang_timeout() -> None:
@@ -184,7 +208,7 @@ def test_work_queued_behind_a_slow_sample_goes_to_another_worker() -> None:
     state = laid_out(workers=2)
     state.sample_s = state.pace_s = 0.001
     slow, other, *_ = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
-    tell(state, done(other, at_s=0.002))
+    tell(state, done(other, at_s=0.99))
     actions = tell(state, ev.Tick(1.0, (0, 0)))
     assert {action.worker for action in of(ev.Cancel, actions)} == {slow.worker}
 

@@ -18,7 +18,7 @@ def taken(state: State, pages: int) -> int:
 def test_memory_is_asked_for_in_steps_as_it_is_needed() -> None:
     state = started(Kind.WHOLE, workers=1, pages=3)
     assign = only(ev.Assign, tell(state, ev.Feed(0, 2)))
-    assert on_event(state, ev.Prepared(0, assign.task.id, 5000)) == [ev.Grow(2 * PAGE)]
+    assert on_event(state, ev.Prepared(0, assign.task.id, 5000)) == [ev.Grow(0, 2 * PAGE)]
 
 
 def test_free_memory_at_the_end_counts_when_the_arena_grows() -> None:
@@ -26,7 +26,7 @@ def test_free_memory_at_the_end_counts_when_the_arena_grows() -> None:
     taken(state, 2)
     tell(state, ev.Released(1))
     assign = only(ev.Assign, tell(state, ev.Feed(2, 2)))
-    assert on_event(state, ev.Prepared(0, assign.task.id, 3 * PAGE)) == [ev.Grow(3 * PAGE)]
+    assert on_event(state, ev.Prepared(0, assign.task.id, 3 * PAGE)) == [ev.Grow(2 * PAGE, 3 * PAGE)]
 
 
 def test_when_the_machine_refuses_memory_the_arena_makes_do_with_what_it_has() -> None:
@@ -35,6 +35,26 @@ def test_when_the_machine_refuses_memory_the_arena_makes_do_with_what_it_has() -
     assign = only(ev.Assign, tell(state, ev.Feed(2, 2)))
     on_event(state, ev.Prepared(0, assign.task.id, PAGE))
     assert on_event(state, ev.GrowDenied("no space left")) == [ev.Starved(2, PAGE)]
+
+
+def test_what_nobody_uses_goes_back_when_nothing_is_due_and_is_had_again() -> None:
+    state = started(Kind.WHOLE, workers=2, pages=4)
+    low, high = of(ev.Assign, tell(state, ev.Feed(1, 2), ev.Feed(2, 2)))
+    for one in (low, high):
+        tell(state, ev.Prepared(one.worker, one.task.id, 2 * PAGE), done(one))
+    tell(state, ev.Released(1))
+    assert of(ev.Shrink, tell(state, ev.Tick(1.0, (0, 0)))) == [ev.Shrink(0, 2 * PAGE)]
+    assign = only(ev.Assign, tell(state, ev.Feed(3, 2)))
+    assert on_event(state, ev.Prepared(assign.worker, assign.task.id, PAGE)) == [ev.Grow(0, PAGE)]
+
+
+def test_a_refusal_is_forgotten_when_all_has_been_given_back() -> None:
+    state = started(Kind.WHOLE, workers=1, pages=100)
+    assign = only(ev.Assign, tell(state, ev.Feed(0, 2)))
+    on_event(state, ev.Prepared(0, assign.task.id, PAGE))
+    tell(state, ev.GrowDenied("no space left"), ev.Abort(), ev.Dropped(0, assign.task.id), ev.Tick(1.0, (0,)))
+    again = only(ev.Assign, tell(state, ev.Feed(1, 2)))
+    assert on_event(state, ev.Prepared(0, again.task.id, PAGE)) == [ev.Grow(0, PAGE)]
 
 
 def test_a_cancelled_tasks_memory_has_no_new_owner_before_the_task_is_gone() -> None:

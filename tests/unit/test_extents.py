@@ -64,6 +64,38 @@ def test_a_hole_in_the_middle_is_no_tail() -> None:
     assert memory.end_for(2 * ALIGN) == 4 * ALIGN
 
 
+def test_free_memory_is_given_up_and_had_back_from_the_lowest_hole_that_fits() -> None:
+    memory = Extents(0, 8 * ALIGN)
+    for _ in range(4):
+        memory.alloc(2 * ALIGN)
+    memory.release(0, 2 * ALIGN)
+    memory.release(4 * ALIGN, 2 * ALIGN)
+    assert memory.give_up() == [(0, 2 * ALIGN), (4 * ALIGN, 6 * ALIGN)]
+    assert memory.alloc(1) is None
+    assert memory.span_for(1, limit=8 * ALIGN) == (0, ALIGN)
+    memory.fill(0, ALIGN)
+    assert (memory.alloc(1), memory.holes) == (0, [(ALIGN, 2 * ALIGN), (4 * ALIGN, 6 * ALIGN)])
+
+
+def test_what_is_given_up_at_the_end_lowers_it() -> None:
+    memory = Extents(0, 4 * ALIGN)
+    memory.alloc(1)
+    memory.alloc(1)
+    memory.release(ALIGN, 1)
+    assert (memory.give_up(), memory.end, memory.holes) == ([(ALIGN, 4 * ALIGN)], ALIGN, [])
+
+
+def test_a_hole_too_small_is_filled_when_nothing_else_is_left() -> None:
+    memory = Extents(0, 4 * ALIGN)
+    offsets = [memory.alloc(1) for _ in range(4)]
+    memory.release(ALIGN, 1)
+    memory.give_up()
+    memory.release(2 * ALIGN, 1)
+    assert memory.span_for(2 * ALIGN, limit=4 * ALIGN) == (ALIGN, 2 * ALIGN)
+    memory.fill(ALIGN, 2 * ALIGN)
+    assert (len(offsets), memory.alloc(2 * ALIGN)) == (4, ALIGN)
+
+
 def test_the_lanes_of_a_slab_start_on_cache_lines_and_do_not_overlap() -> None:
     starts, end = lane_offsets((100, 8, 1), 3)
     assert (starts, end) == ([0, 320, 384], 448)

@@ -23,8 +23,8 @@ MAX_LINES = 450
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "config"}),
-    frozenset({"plan", "policy", "measure"}),
-    frozenset({"pipeline", "transforms", "store", "lanes", "kernels"}),
+    frozenset({"accel", "plan", "policy", "measure"}),
+    frozenset({"gpu", "kernels", "lanes", "pipeline", "store", "transforms"}),
     frozenset({"engine"}),
     frozenset({"loader", "sim"}),
     frozenset({"integrations", "report", "cli", "testing", "__main__"}),

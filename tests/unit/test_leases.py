@@ -35,7 +35,7 @@ def leases(arena: Arena) -> Leases:
 
 def batch(leases: Leases, arena: Arena, seq: int, *sizes: int, at: int = 0) -> list[torch.Tensor]:
     """Batch `seq`: tensors of so many bytes each, one after the other."""
-    tenancy = leases.open(seq)
+    tenancy = leases.open(seq, sum(sizes))
     tensors = []
     for size in sizes:
         tensors.append(torch.frombuffer(leases.lease(tenancy, arena.base + at, size), dtype=torch.uint8))
@@ -109,12 +109,12 @@ def test_a_batch_in_a_cycle_is_free_when_the_cycle_is_collected(leases: Leases, 
 
 
 def test_a_batch_without_tensors_is_free_at_once(leases: Leases) -> None:
-    leases.seal(leases.open(3))
+    leases.seal(leases.open(3, 100))
     assert freed(leases) == [3]
 
 
 def test_a_tensor_that_dies_before_the_batch_is_complete_frees_nothing(leases: Leases, arena: Arena) -> None:
-    tenancy = leases.open(4)
+    tenancy = leases.open(4, 200)
     leases.lease(tenancy, arena.base, 100)
     leases.collect()
     second = leases.lease(tenancy, arena.base + 100, 100)
@@ -160,13 +160,18 @@ def test_beyond_half_of_the_limit_batches_are_copied(leases: Leases, arena: Aren
     assert leases.private_copies == 1, "what was let go may be lent again"
 
 
-def test_half_a_batch_may_be_copied(leases: Leases, arena: Arena) -> None:
-    lent, copied = batch(leases, arena, 1, 4000, 4000)
-    assert (leases.private_copies, leases.held_bytes) == (1, 4000)
-    del copied
-    assert freed(leases) == []
-    del lent
+def test_a_batch_is_lent_or_copied_as_a_whole(leases: Leases, arena: Arena) -> None:
+    kept = batch(leases, arena, 1, 4000, 4000)
+    assert (leases.private_copies, leases.held_bytes) == (1, 0)
     assert freed(leases) == [1]
+    del kept
+
+
+def test_small_batches_count_with_all_the_memory_they_keep_in_use(leases: Leases, arena: Arena) -> None:
+    tenancies = [leases.open(seq, LIMIT // 4) for seq in range(3)]
+    kept = [leases.lease(tenancy, arena.base, 8) for tenancy in tenancies]
+    assert (leases.private_copies, leases.held_bytes) == (1, LIMIT // 2)
+    del kept
 
 
 # ---- children

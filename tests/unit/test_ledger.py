@@ -1,4 +1,4 @@
-"""The books of one batch: what is to do, what failed, when it is settled."""
+"""The books of one batch: what is to do, what failed, when it is complete."""
 
 from __future__ import annotations
 
@@ -71,19 +71,21 @@ def test_a_batch_that_starts_over_remembers_nothing_but_its_poison() -> None:
     assert (one.kind, one.todo, one.error, one.poisoned) == (Kind.WHOLE, [(0, 4)], None, {2})
 
 
-def test_a_batch_is_not_settled_while_a_task_can_still_write_its_slab() -> None:
+def test_a_batch_is_complete_when_nothing_is_to_do_or_under_way() -> None:
     one = batch(2)
+    assert not one.complete
     one.take(2)
-    one.slab = Slab(0, 100, pins=1)
-    assert not one.settled
-    one.slab.pins = 0
-    assert one.settled
+    one.slab = Slab(0, 100)
+    one.live.add(7)
+    assert not one.complete
+    one.live.clear()
+    assert one.complete
 
 
-def test_a_failed_batch_is_settled_without_memory_once_nothing_before_the_failure_is_open() -> None:
+def test_a_failed_batch_is_complete_without_memory_once_nothing_before_the_failure_is_open() -> None:
     one = batch(4)
     one.fail(0, b"first")
-    assert one.settled
+    assert one.complete
 
 
 def test_parts_await_their_collate_only_when_all_are_written() -> None:
@@ -93,4 +95,4 @@ def test_parts_await_their_collate_only_when_all_are_written() -> None:
     assert not one.awaits_collate
     one.parts[2].pins = 0
     assert one.awaits_collate
-    assert not one.settled
+    assert not one.complete

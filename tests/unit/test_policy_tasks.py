@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.tasks import DEEPEST, FIRST_TASK, QUEUE_S, TASK_S, queue_depth, task_size
+from penstock.policy.tasks import AHEAD_TASK_S, DUE_TASK_S, FIRST_TASK, QUEUE_S, queue_samples, task_size
 
 COSTS = st.none() | st.floats(0, 100)
 
@@ -32,20 +32,33 @@ def test_until_the_cost_is_known_a_task_is_a_tiny_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample_s", "size"), [(0.0, 32), (1e-6, 32), (TASK_S / 8, 8), (TASK_S, 1), (1.0, 1)]
+    ("sample_s", "size"), [(0.0, 32), (1e-6, 32), (DUE_TASK_S / 8, 8), (DUE_TASK_S, 1), (1.0, 1)]
 )
 def test_a_task_is_as_much_work_as_hides_the_agent(sample_s: float, size: int) -> None:
     assert task_size(sample_s=sample_s, batch=64, workers=2) == size
 
 
+@given(sample_s=COSTS, batch=st.integers(1, 10_000), workers=st.integers(1, 500))
+def test_batches_that_nobody_waits_for_are_divided_no_finer(
+    sample_s: float | None, batch: int, workers: int
+) -> None:
+    due = task_size(sample_s=sample_s, batch=batch, workers=workers)
+    ahead = task_size(sample_s=sample_s, batch=batch, workers=workers, due=False)
+    assert due <= ahead <= max(1, -(-batch // workers))
+
+
+def test_what_is_not_due_comes_in_larger_tasks() -> None:
+    assert task_size(sample_s=AHEAD_TASK_S / 16, batch=64, workers=2, due=False) == 16
+
+
 @given(st.floats(0, 10), st.floats(1, 100))
-def test_longer_tasks_are_queued_less_deeply(task_s: float, times: float) -> None:
-    depth = queue_depth(task_s=task_s)
-    assert 1 <= queue_depth(task_s=task_s * times) <= depth <= DEEPEST
+def test_fewer_samples_wait_where_they_are_dear(sample_s: float, times: float) -> None:
+    assert 0 < queue_samples(sample_s=sample_s * times) <= queue_samples(sample_s=sample_s)
 
 
-def test_unknown_and_long_tasks_are_not_queued_ahead() -> None:
-    assert queue_depth(task_s=None) == 1
-    assert queue_depth(task_s=QUEUE_S) == 1
-    assert queue_depth(task_s=QUEUE_S * 0.99) == 2
-    assert queue_depth(task_s=0.0) == DEEPEST
+def test_a_worker_has_as_much_before_it_as_bridges_the_agents_absence() -> None:
+    assert queue_samples(sample_s=QUEUE_S / 20) == pytest.approx(20)
+
+
+def test_nothing_is_queued_behind_tasks_of_unknown_cost() -> None:
+    assert queue_samples(sample_s=None) == 0

@@ -13,7 +13,14 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, _utils, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
 
-from penstock.lanes.torch_private import ExceptionWrapper, enter_worker, numpy_worker_seed, wrap_exception
+from penstock.lanes.torch_private import (
+    ExceptionWrapper,
+    enter_worker,
+    numpy_worker_seed,
+    tree_flatten,
+    tree_unflatten,
+    wrap_exception,
+)
 
 
 class Drawn(Dataset[Any]):
@@ -110,3 +117,10 @@ def test_the_loader_that_we_derive_from_has_the_parts_that_we_override() -> None
         "check_worker_number_rationality",
     ):
         assert hasattr(TorchDataLoader([1]), name), name
+
+
+def test_a_sample_is_taken_apart_in_the_order_in_which_it_is_written() -> None:
+    sample = {"b": (1, [2, None]), "a": {"x": "text"}}
+    values, spec = tree_flatten(sample)
+    assert values == [1, 2, None, "text"]
+    assert tree_unflatten([4, 5, 6, 7], spec) == {"b": (4, [5, 6]), "a": {"x": 7}}

@@ -137,7 +137,7 @@ def test_every_message_has_its_own_number() -> None:
         (wire.DONE, (2**40, 10**12, True, False, 3)),
         (wire.FEED, (2**40, -3, 2**62, 2**20, 2**40, 2**30, 1)),
         (wire.SPAN, (3, 2, 2**40, -1, 2**60, 2**40, 7)),
-        (wire.BATCH, (2**40, 2**50, -1, 0)),
+        (wire.BATCH, (2**40, 2**50, 2**50, -1, 0)),
     ],
 )
 def test_numbers_of_any_plausible_size_fit(struct: Any, values: tuple[Any, ...]) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from struct import unpack_from
 
 from penstock.engine import events as ev
+from penstock.engine.capacity import Capacity
 from penstock.engine.core import CoreConfig, new_state, on_event
 from penstock.engine.events import Action, Event, Kind, Trouble
 from penstock.engine.procs import Hand, open_pidfd, sent_hand
@@ -27,7 +28,7 @@ from penstock.engine.troubles import apart, end_text, grown_text, oom_text, pack
 from penstock.lanes import wire
 from penstock.lanes.wire import Channel, Fed, Msg, slice_keys
 from penstock.measure import host
-from penstock.store.arena import Arena, Board
+from penstock.store.arena import AS_CORES, Arena, Board
 
 TICK_S = 0.05
 SLOW_TICK_S = 0.5
@@ -51,6 +52,10 @@ class AgentConfig:
     """Process whose end is the agent's end."""
     worker_memory: int = 0
     """Private bytes above which a worker is replaced; 0 never."""
+    local_world: int = 1
+    """Training processes that share this machine."""
+    follows: bool = False
+    """The number of workers follows the cores that the training process may use."""
     spans: bool = False
     """Report every task for the trace."""
     record: str = ""
@@ -73,6 +78,8 @@ class Agent:
         self.layouts: dict[bytes, int] = {}
         self.blobs: list[bytes] = []
         self.ooms = host.oom_kills()
+        self.capacity = Capacity(config.parent, config.local_world)
+        self.follows = config.follows
         self.next_tick_s = self.next_memory_s = 0.0
         self.stopping = self.polite = False
 
@@ -89,9 +96,7 @@ class Agent:
             for worker in range(self.config.core.workers):
                 self._start(worker)
         while not self.stopping:
-            busy = (
-                any(lane.tasks for lane in self.state.lanes) or self.state.memory.end > self.config.core.base
-            )
+            busy = any(lane.tasks for lane in self.state.lanes) or self.state.memory.free > 0
             for key, mask in self.selector.select(TICK_S if busy else SLOW_TICK_S):
                 key.data(mask)
             self._tick(time.monotonic())
@@ -123,10 +128,10 @@ class Agent:
             case ev.Cancel(worker, task_id):
                 if worker in self.hands:
                     self._post(self.hands[worker], Msg.CANCEL, wire.TASK.pack(task_id))
-            case ev.Deliver(seq, offset, layout, dropped):
+            case ev.Deliver(seq, offset, layout, dropped, nbytes):
                 del self.fed[seq]
                 tail = b"".join(ordinal.to_bytes(4, "little") for ordinal in dropped)
-                self._tell(Msg.BATCH, wire.BATCH.pack(seq, offset, layout, len(dropped)), tail)
+                self._tell(Msg.BATCH, wire.BATCH.pack(seq, offset, nbytes, layout, len(dropped)), tail)
             case ev.DeliverError(seq, error):
                 del self.fed[seq]
                 self._tell(
@@ -143,10 +148,10 @@ class Agent:
                 self.hands[worker].condemn(time.monotonic())
             case ev.Dump(worker, silent_s):
                 self.hands[worker].ask_stack(time.monotonic(), silent_s)
-            case ev.Grow(end):
-                self._grow(end)
-            case ev.Shrink(end, was):
-                self.arena.unback(end, was)
+            case ev.Grow(start, end):
+                self._grow(start, end)
+            case ev.Shrink(start, end):
+                self.arena.unback(start, end)
             case ev.Starved(seq, need):
                 self._tell(Msg.STARVED, wire.NEED.pack(seq, need))
 
@@ -168,23 +173,21 @@ class Agent:
             hand.layouts.add(layout)
             self._post(hand, Msg.LAYOUT, wire.LAYOUT.pack(layout), self.blobs[layout])
 
-    def _grow(self, end: int) -> None:
+    def _grow(self, start: int, end: int) -> None:
+        memory = self.state.memory
         try:
-            self.arena.back(self.state.memory.end, end)
+            self.arena.back(start, end)
         except OSError as exc:
-            if not self.state.memory.used:
-                need = end - self.state.memory.end
-                trouble = Trouble(
-                    "memory",
-                    cause=str(exc),
-                    need_bytes=need,
-                    limit_bytes=self.state.memory.end - self.config.core.base,
-                )
+            if not memory.used:
+                there = memory.used + memory.free
+                trouble = Trouble("memory", cause=str(exc), need_bytes=end - start, limit_bytes=there)
                 self.happen(ev.InitFailed(-1, trouble))
             self.happen(ev.GrowDenied(str(exc)))
         else:
-            self.happen(ev.Grown(end))
-            self._post_board(end)
+            self.happen(ev.Grown(start, end))
+            self._post_board(
+                more=end - start
+            )  # the event waits its turn, but batches may be pinned by this number
 
     # ---- the training process
 
@@ -264,6 +267,7 @@ class Agent:
         )
         if hand.pidfd >= 0:
             self.selector.register(hand.pidfd, selectors.EVENT_READ, lambda _: self._on_worker_end(hand))
+        self.happen(ev.WorkerStarted(hand.id, time.monotonic()))
 
     def _post(self, hand: Hand, kind: Msg, *chunks: bytes) -> None:
         hand.channel.post(kind, *chunks)
@@ -280,7 +284,11 @@ class Agent:
             return
         frames = hand.channel.receive(wait=False)
         if frames is None:
-            self._on_worker_end(hand)
+            if self.state.lanes[hand.id].stopping and hand.pidfd >= 0:
+                # We asked it to end, which may take its time; we are told when it is gone.
+                self.selector.unregister(hand.channel.sock)
+            else:
+                self._on_worker_end(hand)
             return
         for kind, payload in frames:
             self._on_worker_frame(hand, kind, payload)
@@ -351,6 +359,8 @@ class Agent:
             for kind, payload in frames:
                 self._on_worker_frame(hand, kind, payload)
         hand.unregister(self.selector)
+        if self.state.is_surplus(self.state.lanes[hand.id]):
+            self.arena.board.row(hand.id)[Board.PID] = 0
         if hand.process is None:
             hand.kill()
             self._tell(Msg.LOST, wire.WORKER.pack(hand.id, hand.pid))
@@ -366,9 +376,16 @@ class Agent:
         oom = oom_text(host.memory_limit(), host.memory_used()) if killed else ""
         cause = end_text(hand.name, code, oom=oom, verdict=hand.verdict, stack=hand.crash_text())
         hand.close()
-        if code != 0 or not self.state.lanes[hand.id].retiring:
+        lane = self.state.lanes[hand.id]
+        if not lane.stopping:
             what, stack = apart(cause)
-            then = "its share is lost" if self.state.kind is Kind.STREAM else "it is replaced"
+            then = (
+                "its share is lost"
+                if self.state.kind is Kind.STREAM
+                else "it was about to leave"
+                if self.state.is_surplus(lane)
+                else "it is replaced"
+            )
             self._tell(Msg.WARN, f"{what}; {then}{stack}".encode())
         self.happen(ev.WorkerLost(hand.id, task, ordinal, cause, hand.hung))
 
@@ -378,6 +395,7 @@ class Agent:
         self.next_tick_s = now + TICK_S
         if os.getppid() != self.config.parent:
             self.stopping = True
+        self._follow(now)
         self._post_board()
         self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT))))
         for hand in list(self.hands.values()):
@@ -387,9 +405,23 @@ class Agent:
             self.next_memory_s = now + MEMORY_CHECK_S
             self._check_memory()
 
-    def _post_board(self, end: int | None = None) -> None:
-        row = self.arena.board.row(self.arena.workers)
-        row[Board.BACKED] = (self.state.memory.end if end is None else end) - self.config.core.base
+    def _follow(self, now: float) -> None:
+        """As many workers as the training process wants: by its own word, or by the cores that it may use."""
+        wanted = self.arena.board.agent[Board.WANTED]
+        if wanted:
+            self.follows = wanted == AS_CORES
+        if self.follows and self.state.kind is not Kind.STREAM:
+            wanted = self.capacity.workers(now, [hand.pid for hand in self.hands.values() if not hand.ended])
+        if wanted > 0 and wanted != self.state.workers and self.arena.has_room_for(wanted):
+            self.happen(ev.Resize(wanted))
+            if self.follows:
+                self._tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
+
+    def _post_board(self, *, more: int = 0) -> None:
+        row = self.arena.board.agent
+        row[Board.LANES] = len(self.state.lanes)
+        row[Board.AGENT_BEAT] += 1
+        row[Board.BACKED] = self.state.memory.used + self.state.memory.free + more
         row[Board.REISSUED] = self.state.reissued
         row[Board.TASK_SIZE] = self.state.task_size
 

@@ -20,7 +20,7 @@ from penstock.lanes.prepare import Recipe
 from penstock.lanes.worker import WorkerSpec
 from penstock.measure import host
 from penstock.policy.workers import arena_limit
-from penstock.store.arena import board_bytes
+from penstock.store.arena import board_bytes, board_rows
 
 ONE_TASK = 1 << 30
 """Task size that makes every batch one task: for datasets that want a whole batch's keys at once."""
@@ -42,6 +42,7 @@ def blueprint_of(
     *,
     base_seed: int,
     local_world: int,
+    follows: bool,
     resume: dict[str, Any] | None,
 ) -> Blueprint:
     if multiprocessing.current_process().daemon:
@@ -57,7 +58,7 @@ def blueprint_of(
         task_size=ONE_TASK if recipe.batched else options.task_size,
         in_order=loader.in_order,
         limit_bytes=limit,
-        base=board_bytes(loader.num_workers),
+        base=board_bytes(board_rows(loader.num_workers)),
         first_lane=first_lane,
         trims=loader.device is None,
         hang_s=options.hang_s or float(loader.timeout),
@@ -67,6 +68,8 @@ def blueprint_of(
         core=core,
         parent=os.getpid(),
         worker_memory=options.worker_memory,
+        local_world=local_world,
+        follows=follows and not streams,
         spans=loader.trace is not None,
         record=os.environ.get("PENSTOCK_RECORD", ""),
     )

@@ -39,6 +39,12 @@ from penstock.engine.state import CoreConfig, State, new_state
 __all__ = ["CoreConfig", "State", "new_state", "on_event"]
 
 FRUITLESS_DEATHS = 3
+FRUITLESS_STARTS = 1
+"""Hangs while starting before the loader gives up: each costs all the time that there is to start."""
+START_S = 20.0
+"""A worker that starts may be silent for this long at least: it imports, and runs the user's `worker_init_fn`."""
+STOP_S = 5.0
+"""A worker that was asked to end and has not by then is killed."""
 WARN_SILENT_S = 60.0
 """Without a hang timeout, a silent worker is reported this often."""
 
@@ -90,15 +96,22 @@ def on_released(state: State, event: ev.Released, _: list[Action]) -> None:
         disown(state, batch)
 
 
+def on_worker_started(state: State, event: ev.WorkerStarted, _: list[Action]) -> None:
+    lane = state.lanes[event.worker]
+    lane.starting, lane.beat_s, lane.dumped_s, state.now_s = True, event.at_s, event.at_s, event.at_s
+
+
 def on_worker_up(state: State, event: ev.WorkerUp, _: list[Action]) -> None:
     lane = state.lanes[event.worker]
-    lane.up, lane.beat_s, lane.dumped_s, state.now_s = True, event.at_s, event.at_s, event.at_s
+    lane.up, lane.starting = True, False
+    lane.beat_s, lane.dumped_s, state.now_s = event.at_s, event.at_s, event.at_s
 
 
 def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> None:
     lane = state.lanes[event.worker]
-    blamed = lane.tasks.get(event.task)
-    lane.fruitless += blamed is None and not lane.retiring and (bool(lane.tasks) or not lane.up)
+    blamed, hung_at_start = lane.tasks.get(event.task), event.hung and lane.starting
+    leaves = lane.retiring or lane.stopping or state.is_surplus(lane)
+    lane.fruitless += blamed is None and not leaves and (bool(lane.tasks) or not lane.up)
     for issued in lane.tasks.values():
         unpin(state, issued)
         unhold(state, issued)
@@ -107,16 +120,17 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
             state.reissued += 1
     for issued in lane.holding.values():
         unhold(state, issued)
-    lane.tasks.clear()
-    lane.holding.clear()
-    lane.up = False
-    lane.retiring = False
+    lane.clear()
+    lane.up = lane.starting = lane.condemned = lane.retiring = lane.stopping = False
     if state.kind is Kind.STREAM:
         lose_stream(state, lane, event.cause, out)
         return
     if blamed is not None:
         blame(state, blamed.task, event)
-    if lane.fruitless > FRUITLESS_DEATHS:
+    if state.is_surplus(lane):
+        lane.away, lane.fruitless = True, 0
+        return
+    if lane.fruitless > (FRUITLESS_STARTS if hung_at_start else FRUITLESS_DEATHS):
         break_down(state, Trouble("start", tries=lane.fruitless, cause=event.cause), out)
         return
     out.append(ev.Start(event.worker))
@@ -138,7 +152,7 @@ def lose_stream(state: State, lane: Lane, cause: str, out: list[Action]) -> None
 
 def on_done(state: State, event: ev.Done, _: list[Action]) -> None:
     lane = state.lanes[event.worker]
-    issued = lane.tasks.pop(event.task, None)
+    issued = lane.remove(event.task)
     if issued is None:
         return
     lane.fruitless = 0
@@ -244,7 +258,7 @@ def exhaust(state: State, worker: int, out: list[Action], *, after: int = -1) ->
 
 def on_dropped(state: State, event: ev.Dropped, _: list[Action]) -> None:
     lane = state.lanes[event.worker]
-    issued = lane.tasks.pop(event.task, None)
+    issued = lane.remove(event.task)
     if issued is not None:
         unpin(state, issued)
     else:
@@ -259,7 +273,20 @@ def on_init_failed(state: State, event: ev.InitFailed, out: list[Action]) -> Non
 
 def on_retire(state: State, event: ev.Retire, _: list[Action]) -> None:
     # What a worker's iterator has not yielded would be lost with it.
-    state.lanes[event.worker].retiring = state.kind is not Kind.STREAM
+    lane = state.lanes[event.worker]
+    lane.retiring = state.kind is not Kind.STREAM and not lane.away
+
+
+def on_resize(state: State, event: ev.Resize, out: list[Action]) -> None:
+    """New workers are started; surplus ones leave when they have done what they have (see `schedule`)."""
+    if state.kind is Kind.STREAM:
+        return
+    state.workers = event.workers
+    state.lanes.extend(Lane(worker, away=True) for worker in range(len(state.lanes), event.workers))
+    for lane in state.lanes[: event.workers] if state.fatal is None else ():
+        if lane.away:
+            lane.away = False
+            out.append(ev.Start(lane.worker))
 
 
 def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
@@ -277,38 +304,51 @@ def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
 
 def on_grown(state: State, event: ev.Grown, _: list[Action]) -> None:
     state.growing = False
-    state.memory.grow(event.end - state.memory.end)
+    state.memory.fill(event.start, event.end)
 
 
 def on_grow_denied(state: State, _event: ev.GrowDenied, _: list[Action]) -> None:
-    state.growing = False
-    state.limit = state.memory.end
+    state.growing, state.refused = False, True
 
 
 def on_tick(state: State, event: ev.Tick, out: list[Action]) -> None:
     state.now_s = event.at_s
     for lane, beat in zip(state.lanes, event.beats, strict=True):
-        if beat != lane.beat or not lane.tasks or not lane.up or all_waiting(state, lane):
-            lane.beat, lane.beat_s, lane.dumped_s = beat, event.at_s, event.at_s
+        if lane.condemned:
             continue
-        silent = event.at_s - lane.beat_s
-        if state.config.hang_s and silent >= state.config.hang_s:
-            lane.up = False
-            out.append(ev.Dump(lane.worker, silent))
-            out.append(ev.Kill(lane.worker, "hang"))
-        elif event.at_s - lane.dumped_s >= WARN_SILENT_S:
-            lane.dumped_s = event.at_s
-            out.append(ev.Dump(lane.worker, silent))
+        if lane.stopping and event.at_s - lane.stopped_s >= STOP_S:
+            lane.condemned = True
+            out.append(ev.Kill(lane.worker, "does not end"))
+        elif not lane.starting and (beat != lane.beat or not expects_beats(state, lane)):
+            lane.beat, lane.beat_s, lane.dumped_s = beat, event.at_s, event.at_s
+        else:
+            on_silence(state, lane, event.at_s, out)
     steal(state, out)
-    was = state.memory.end
-    if state.config.trims and not state.due and not state.growing and state.memory.trim():
-        out.append(ev.Shrink(state.memory.end, was))
+    if state.config.trims and not state.due and not state.growing:
+        out.extend(ev.Shrink(*span) for span in state.memory.give_up())
+        state.refused = False
+
+
+def on_silence(state: State, lane: Lane, at_s: float, out: list[Action]) -> None:
+    silent = at_s - lane.beat_s
+    patience_s = max(state.config.hang_s, START_S) if lane.starting else state.config.hang_s
+    if state.config.hang_s and silent >= patience_s:
+        lane.up, lane.condemned = False, True
+        out.append(ev.Dump(lane.worker, silent))
+        out.append(ev.Kill(lane.worker, "hang"))
+    elif at_s - lane.dumped_s >= WARN_SILENT_S:
+        lane.dumped_s = at_s
+        out.append(ev.Dump(lane.worker, silent))
+
+
+def expects_beats(state: State, lane: Lane) -> bool:
+    return lane.up and bool(lane.tasks) and not all_waiting(state, lane)
 
 
 HANDLERS: dict[type, Callable[..., None]] = {
-    ev.Feed: on_feed, ev.Abort: on_abort, ev.Released: on_released, ev.WorkerUp: on_worker_up,
-    ev.WorkerLost: on_worker_lost, ev.Done: on_done, ev.LayoutKnown: on_layout_known, ev.Prepared: on_prepared,
+    ev.Feed: on_feed, ev.Abort: on_abort, ev.Released: on_released,
+    ev.WorkerStarted: on_worker_started, ev.WorkerUp: on_worker_up, ev.WorkerLost: on_worker_lost, ev.Done: on_done, ev.LayoutKnown: on_layout_known, ev.Prepared: on_prepared,
     ev.Mismatch: on_mismatch, ev.Refused: on_refused, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
     ev.Dropped: on_dropped, ev.InitFailed: on_init_failed, ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
-    ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire,
+    ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.Resize: on_resize,
 }  # fmt: skip

@@ -8,11 +8,14 @@ does not track copies out of memory that it did not pin itself, so our slabs ser
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
+import time
+import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -56,13 +59,29 @@ def mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return batch
 
 
+class Lane(Protocol):
+    """What makes a batch on the device of what workers leave (`gpu.lane.GpuLane`)."""
+
+    def finish(self, batch: Any) -> list[Any]:
+        """Its images there; what else it has, where it was."""
+
+    def on_batch(self, pull_s: float, work_s: float, put_s: float) -> None:
+        """How long the batch was waited for, worked on, and waited with."""
+
+
 class Mover:
     """Moves a batch's tensors; knows when the copies are complete."""
 
     def __init__(
-        self, device: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None, pin: bool
+        self,
+        device: Any,
+        dtype: torch.dtype | None,
+        memory_format: torch.memory_format | None,
+        pin: bool,
+        lane: Lane | None = None,
     ) -> None:
         self.device = None if device is None else torch.device(device)
+        self.lane = lane
         self._dtype, self._format, self._pin = dtype, memory_format, pin
         cuda = self.device is not None and self.device.type == "cuda"
         self._stream = torch.cuda.Stream(self.device) if cuda else None  # type: ignore[no-untyped-call]
@@ -74,12 +93,18 @@ class Mover:
     def move(self, batch: Any) -> tuple[Any, Any]:
         """The batch on the device, and an event to wait for (None when it is there already)."""
         if self._stream is None:
-            return mapped(batch, self._tensor), None
+            return self._moved(batch), None
         with torch.cuda.stream(self._stream):
-            moved = mapped(batch, self._tensor)
+            moved = self._moved(batch)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
         return moved, event
+
+    def _moved(self, batch: Any) -> Any:
+        if self.lane is None:
+            return mapped(batch, self._tensor)
+        images, *others = self.lane.finish(batch)
+        return [images, *(mapped(other, self._tensor) for other in others)]
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.device is None:
@@ -101,6 +126,30 @@ class Mover:
         return batch
 
 
+def mover_for(
+    device: Any,
+    dtype: torch.dtype | None,
+    memory_format: torch.memory_format | None,
+    pin_memory: bool,
+    pin_memory_device: str,
+    lane: Lane | None = None,
+) -> Mover | None:
+    """What brings batches to their device or into pinned memory; None when they stay where they are."""
+    pins = pin_memory and torch.accelerator.is_available()
+    if pin_memory and pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{pin_memory_device}'.",
+            stacklevel=5,
+        )
+    if pin_memory and not pins:
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+            stacklevel=5,
+        )
+    return Mover(device, dtype, memory_format, pins, lane) if device is not None or pins else None
+
+
 def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Callable[[Ask], tuple[Any, Any]]:
     """`prepare`, and the batch is brought to the device at once. Without workers nothing may run in the background: the
     dataset would seed the generators that the training loop draws from at that moment."""
@@ -120,13 +169,60 @@ def recorded(tensor: torch.Tensor, stream: Any) -> torch.Tensor:
     return tensor
 
 
+class Item(NamedTuple):
+    kind: str
+    """`batch`, `failed` (the batch's own error), `error` (the loader's) or `end`."""
+    ask: Any = None
+    value: Any = None
+    event: Any = None
+
+
+class Shelf:
+    """What is ready for the consumer, in order. There is no lock that an interrupt in the consumer could leave taken, and
+    an item stays here until the consumer has it: the queues carry wake-ups only, and a lost one costs `CHECK_S`."""
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.stop = threading.Event()
+        self._filled: SimpleQueue[None] = SimpleQueue()
+        self._emptied: SimpleQueue[None] = SimpleQueue()
+
+    def put(self, item: Item) -> None:
+        """Wait for room beside the one that the consumer has, but not beyond `stop`."""
+        while len(self.items) > AHEAD and not self.stop.is_set():
+            doze(self._emptied)
+        self.items.append(item)
+        self._filled.put(None)
+
+    def first(self, is_filled_by: threading.Thread) -> Item:
+        while not self.items:
+            if not is_filled_by.is_alive() and not self.items:
+                raise RuntimeError("the thread that copies batches to the device ended without a word")
+            doze(self._filled)
+        return self.items[0]
+
+    def drop(self, item: Item) -> None:
+        if self.items and self.items[0] is item:
+            self.items.popleft()
+            self._emptied.put(None)
+
+
+def doze(until: SimpleQueue[None]) -> None:
+    with contextlib.suppress(Empty):
+        until.get(timeout=CHECK_S)
+
+
+NOTHING = Item("nothing")
+
+
 class DeviceIterator:
     """Wraps an iterator of batches; a thread keeps `AHEAD` of them on the device."""
 
     def __init__(self, source: Any, mover: Mover) -> None:
         self._source, self._mover = source, mover
-        self._queue: queue.Queue[Any] = queue.Queue(AHEAD)
-        self._stop = threading.Event()
+        self._shelf = Shelf()
+        self._handed = NOTHING
+        """What the caller has; it leaves the shelf with the next call, so that an interrupt cannot lose it."""
         self._thread: threading.Thread | None = None
         self.run = Run("planned", 0, 0)
         self.on_end: Callable[[], None] = lambda: None
@@ -146,6 +242,9 @@ class DeviceIterator:
     def pull(self) -> Any:
         """The next batch as it is, for one who throws it away before the iteration begins."""
         return self._source.pull()
+
+    def set_workers(self, workers: int, *, follows: bool) -> None:
+        self._source.set_workers(workers, follows=follows)
 
     @property
     def closed(self) -> bool:
@@ -170,73 +269,75 @@ class DeviceIterator:
         raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
+        self._shelf.drop(self._handed)
         self.run.count()
         if self.before_first is not None:
-            settle, self.before_first = self.before_first, None
-            settle()
-        if self._thread is None:
-            self._stop.clear()
-            pump = Pump(self._source, self._mover, self._queue, self._stop)
-            self._thread = threading.Thread(target=pump.run, name="penstock device", daemon=True)
-            self._thread.start()
-            weakref.finalize(self, self._stop.set)
-        while True:
-            with contextlib.suppress(queue.Empty):
-                kind, ask, value, event = self._queue.get(timeout=CHECK_S)
-                break
-            if not self._thread.is_alive() and self._queue.empty():
-                raise RuntimeError("the thread that copies batches to the device ended without a word")
-        if kind == "end":
+            self.before_first()
+            self.before_first = None
+        item = self._shelf.first(self._pumping())
+        if item.kind == "end":
             self._halt()
             self.on_end()
             raise StopIteration
-        if kind == "error":
+        if item.kind == "error":
             self._halt()
-            raise value
-        self.run.hand = ask
-        if kind == "failed":
-            value.result(ask)
-        return self._mover.arrive(value, event)
+            raise item.value
+        if item.kind == "failed":
+            self.run.hand, self._handed = item.ask, item
+            item.value.result(item.ask)
+        batch = self._mover.arrive(item.value, item.event)
+        self.run.hand, self._handed = item.ask, item
+        return batch
+
+    def _pumping(self) -> threading.Thread:
+        if self._thread is None:
+            pump = Pump(self._source, self._mover, self._shelf)
+            thread = threading.Thread(target=pump.run, name="penstock device", daemon=True)
+            weakref.finalize(self, self._shelf.stop.set)
+            self._thread = thread
+            thread.start()
+        return self._thread
 
     def _halt(self) -> None:
         """Stop the thread and drop what it had ready."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stop.set()
-            while thread.is_alive():
-                with contextlib.suppress(queue.Empty):
-                    self._queue.get_nowait()
-                thread.join(0.01)
-            self._queue = queue.Queue(AHEAD)
-            self._stop = threading.Event()
+        self._shelf.stop.set()
+        if self._thread is not None and self._thread.ident is not None:
+            self._thread.join()
+        self._thread, self._shelf, self._handed = None, Shelf(), NOTHING
 
 
 class Pump:
     """The thread's work; holds no reference to the iterator, so that dropping that ends this."""
 
-    def __init__(self, source: Any, mover: Mover, into: queue.Queue[Any], stop: threading.Event) -> None:
-        self._source, self._mover, self._into, self._stop = source, mover, into, stop
+    def __init__(self, source: Any, mover: Mover, shelf: Shelf) -> None:
+        self._source, self._mover, self._shelf = source, mover, shelf
         self._in_flight: list[tuple[Any, Any]] = []
 
     def run(self) -> None:
+        put = self._shelf.put
         try:
-            while not self._stop.is_set():
+            while not self._shelf.stop.is_set():
+                began = time.perf_counter()
                 pulled = self._source.pull()
+                got = time.perf_counter()
                 if pulled is None:
-                    self._put(("end", None, None, None))
+                    put(Item("end"))
                     break
                 ask, outcome = pulled
                 if outcome.error:
-                    self._put(("failed", ask, outcome, None))
+                    put(Item("failed", ask, outcome))
                     continue
                 self._mover.pin(self._source)
                 moved, event = self._mover.move(outcome.batch)
                 self._keep_until_copied(outcome.batch, event)
                 del outcome, pulled
-                self._put(("batch", ask, moved, event))
+                made = time.perf_counter()
+                put(Item("batch", ask, moved, event))
                 del moved
+                if self._mover.lane is not None:
+                    self._mover.lane.on_batch(got - began, made - got, time.perf_counter() - made)
         except BaseException as exc:  # noqa: BLE001 - raised in the consumer's thread
-            self._put(("error", None, exc, None))
+            put(Item("error", value=exc))
         for _, event in self._in_flight:
             event.synchronize()
 
@@ -245,9 +346,3 @@ class Pump:
         if event is not None:
             self._in_flight.append((batch, event))
             self._in_flight = [(kept, copied) for kept, copied in self._in_flight if not copied.query()]
-
-    def _put(self, item: Any) -> None:
-        while not self._stop.is_set():
-            with contextlib.suppress(queue.Full):
-                self._into.put(item, timeout=CHECK_S)
-                return

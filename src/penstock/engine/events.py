@@ -28,6 +28,11 @@ class Task(NamedTuple):
     poisoned: bool = False
     """The sample killed its workers: do not prepare it, apply `on_error`."""
 
+    @property
+    def weight(self) -> int:
+        """Samples of work; to collate is little beside preparing."""
+        return 1 if self.kind is Kind.COLLATE else self.samples or 1
+
 
 class Trouble(NamedTuple):
     """An error that the engine itself found; the driver words it."""
@@ -63,6 +68,13 @@ class Released(NamedTuple):
     """Nothing in the training process refers to the memory of a delivered batch any more."""
 
     seq: int
+
+
+class WorkerStarted(NamedTuple):
+    """Its process is there; when it is ready to work, it will say so itself."""
+
+    worker: int
+    at_s: float
 
 
 class WorkerUp(NamedTuple):
@@ -156,7 +168,14 @@ class Retire(NamedTuple):
     worker: int
 
 
+class Resize(NamedTuple):
+    """There are to be so many workers from now on; not for iterable datasets, whose workers each have a share of the data."""
+
+    workers: int
+
+
 class Grown(NamedTuple):
+    start: int
     end: int
 
 
@@ -179,8 +198,8 @@ class Tick(NamedTuple):
 
 
 Event = (
-    Feed | Abort | Released | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Mismatch | Refused | Failed | Exhausted
-    | Dropped | InitFailed | Retire | Grown | GrowDenied | Stuck | Tick
+    Feed | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Mismatch | Refused
+    | Failed | Exhausted | Dropped | InitFailed | Retire | Resize | Grown | GrowDenied | Stuck | Tick
 )  # fmt: skip
 
 
@@ -216,6 +235,8 @@ class Deliver(NamedTuple):
     layout: int
     """Layout of the slab, or -1: an encoded result."""
     dropped: tuple[int, ...] = ()
+    nbytes: int = 0
+    """Memory that stays in use while anything refers to the batch; 0 asks for a copy instead."""
 
 
 class DeliverError(NamedTuple):
@@ -249,16 +270,17 @@ class Dump(NamedTuple):
 
 
 class Grow(NamedTuple):
-    """Back the arena with memory up to `end`."""
+    """Back [start, end) of the arena with memory."""
 
+    start: int
     end: int
 
 
 class Shrink(NamedTuple):
-    """Nothing is open: memory of the arena from `end` to `was` goes back to the system."""
+    """Nothing is due: the memory of [start, end) goes back to the system."""
 
+    start: int
     end: int
-    was: int
 
 
 class Starved(NamedTuple):

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from penstock.engine.agent import Agent, AgentConfig
@@ -102,7 +103,7 @@ def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> Ha
         ours.close()
         os.close(held)
         close_inherited(agent)
-        work(spec, worker, theirs, agent.arena, lifeline, crash)
+        work(replace(spec, workers=agent.state.workers), worker, theirs, agent.arena, lifeline, crash)
 
     process = context.Process(target=enter, name=f"penstock worker {worker}", daemon=True)
     with warnings.catch_warnings():

@@ -129,3 +129,11 @@ def prepare_next(streamer: Streamer) -> Callable[[Ask], tuple[Any, Any]]:
         return batch, None if state is None else (0, state)
 
     return prepare
+
+
+def prepare_one(recipe: Recipe, where: Where, key: Any) -> Any:
+    """One sample, as any worker would prepare it there."""
+    try:
+        return next(sample for _, sample in Preparer(recipe).samples(where, [key]))
+    except Stopped as stopped:
+        raise stopped.original from None

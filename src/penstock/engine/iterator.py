@@ -28,6 +28,7 @@ from penstock.lanes.layout import Layout, read_batch
 from penstock.lanes.pickles import Ref, loads, pack_keys, rebuild, unpack
 from penstock.lanes.wire import Msg
 from penstock.measure.counters import Counters
+from penstock.store.arena import AS_CORES
 
 log = logging.getLogger("penstock")
 
@@ -36,21 +37,27 @@ AGENT_RESTARTS = 5
 
 
 class EngineIterator:
-    """Batches from workers. `run` is told each batch that goes out, `on_end` that the epoch is over."""
+    """Batches from workers. `run` is told each batch that goes out, `on_end` that the epoch is over, `on_workers` that there is
+    another number of workers by itself. `window(workers)` batches are asked for ahead."""
 
     def __init__(
         self,
         blueprint: Blueprint,
         *,
-        window: int,
+        window: Callable[[int], int],
         timeout_s: float,
         counters: Counters,
         on_skip: Callable[[dict[str, Any]], None],
     ) -> None:
         self._blueprint, self._window, self._timeout_s = blueprint, window, timeout_s
+        self._wish = 0
+        """Workers that were asked for since, or AS_CORES."""
+        self._width = 0
+        """Batches that are open while the caller waits: the window, with a delay."""
         self._counters, self._on_skip = counters, on_skip
         self.run = Run("planned", 0, 0)
         self.on_end: Callable[[], None] = lambda: None
+        self.on_workers: Callable[[int], None] = lambda _: None
         self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
         self._asks: Iterator[Ask] = iter(())
@@ -72,7 +79,11 @@ class EngineIterator:
         self._stream = Stream(blueprint)
         self._session: Session | None = None
         self._closer: weakref.finalize[..., Any] | None = None
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self.close()  # our counters may know the session already
+            raise
 
     # ---- epochs
 
@@ -88,7 +99,8 @@ class EngineIterator:
             self._abort()
         self._asks, self._epoch, self._ended, self._asking = asks, epoch, False, False
         self._first_seq = self._next_seq
-        for _ in range(self._window):
+        self._width = self._window(self.workers)
+        for _ in range(self._width):
             if not self._ask():
                 break
 
@@ -118,6 +130,15 @@ class EngineIterator:
             return False
         self._feed(seq, ask)
         return True
+
+    def _ask_on(self) -> None:
+        """One more, for the batch that leaves; several, or none, where the window has changed."""
+        width = self._window(self.workers)
+        count = 1 + width - self._width
+        self._width = width if count >= 0 else self._width - 1
+        for _ in range(count):
+            if not self._ask():
+                break
 
     def _feed(self, seq: int, ask: Ask) -> None:
         assert self._session is not None
@@ -174,7 +195,7 @@ class EngineIterator:
             ask = ask if state is None else ask._replace(state=(worker, state))
         self._restarts = 0
         try:
-            self._ask()
+            self._ask_on()
         except Exception:
             self._handed = seq  # the user's sampler failed; as in torch, the batch in hand is gone with it
             raise
@@ -275,6 +296,9 @@ class EngineIterator:
         elif kind == Msg.WARN:
             self._counters.warned(payload.decode(), time.monotonic())
             log.warning("%s", payload.decode())
+        elif kind == Msg.WORKERS and self._wish <= 0:
+            self._changed(wire.WORKER.unpack(payload)[1], follows=True)
+            self.on_workers(self.workers)
         elif kind == Msg.STARVED:
             self._starved = payload
         elif kind == Msg.REPORT:
@@ -284,9 +308,9 @@ class EngineIterator:
 
     def _batch(self, payload: bytes, ask: Ask) -> Any:
         assert self._session is not None
-        seq, offset, layout, count = wire.BATCH.unpack_from(payload)
+        seq, offset, in_use, layout, count = wire.BATCH.unpack_from(payload)
         arena, leases = self._session.arena, self._session.leases
-        tenancy = leases.open(seq)
+        tenancy = leases.open(seq, in_use)
 
         def lease(at: int, nbytes: int) -> memoryview:
             return leases.lease(tenancy, at, nbytes)
@@ -306,6 +330,26 @@ class EngineIterator:
         finally:
             leases.seal(tenancy)
 
+    # ---- workers
+
+    @property
+    def workers(self) -> int:
+        """How many there are, or are to be."""
+        return self._blueprint.agent.core.workers
+
+    def set_workers(self, workers: int, *, follows: bool) -> None:
+        """There are to be so many workers, or for now so many where their number `follows` that of the cores. May be called
+        from another thread than the one that iterates."""
+        self._changed(workers, follows=follows)
+        self._wish = AS_CORES if follows else workers
+        session = self._session
+        if session is not None:
+            session.want(self._wish)
+
+    def _changed(self, workers: int, *, follows: bool) -> None:
+        self._blueprint = self._blueprint.resized(workers, follows=follows)
+        self._counters.workers = workers
+
     # ---- life
 
     def _start(self) -> None:
@@ -314,6 +358,7 @@ class EngineIterator:
 
     def _own(self, session: Session) -> None:
         self._session = session
+        session.want(self._wish)
         self._closer = weakref.finalize(self, session.close)
         self._counters.attach(session.live)
 
@@ -357,10 +402,12 @@ class EngineIterator:
         self._broken = False
 
     def _end_session(self) -> None:
+        if self._session is not None:
+            self._counters.detach(self._session.live)
+            # Not by the finalizer: an interrupt inside that would leave neither of them to do it.
+            self._session.close()
         if self._closer is not None:
-            self._counters.detach(None if self._session is None else self._session.live)
-            self._closer()
-            self._closer = None
-        self._session = None
+            self._closer.detach()
+        self._session = self._closer = None
 
     _shutdown_workers = close

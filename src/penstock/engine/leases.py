@@ -32,7 +32,8 @@ class Tenancy:
     """The views that are alive over one batch's memory."""
 
     seq: int
-    nbytes: int = 0
+    nbytes: int
+    """Memory that it keeps in use; 0 for a private copy."""
     views: dict[int, View] = field(default_factory=dict)
     children: list[Child] = field(default_factory=list)
     """Processes forked while the batch was held: they see its memory too."""
@@ -51,27 +52,31 @@ class Leases:
         self._dead: deque[View] = deque()
         self.freed: deque[int] = deque()
         self.private_copies = 0
-        self._seen: list[tuple[int, list[Child]]] = []
+        self._held = 0
+        self._seen: list[Tenancy] = []
         """Batches that are free here, but which children can still see."""
         watch(self)
 
     @property
     def held_bytes(self) -> int:
         self.collect()
-        return sum(tenancy.nbytes for tenancy in list(self._tenancies.values()))
+        return self._held
 
-    def open(self, seq: int) -> Tenancy:
-        self.collect()
-        tenancy = self._tenancies[seq] = Tenancy(seq)
+    def open(self, seq: int, nbytes: int) -> Tenancy:
+        """A batch that keeps `nbytes` of the arena in use, or is copied: the whole of it, since a part frees nothing.
+        A batch of 0 bytes is not to be lent at all."""
+        if not nbytes or self.held_bytes + nbytes > self._limit // 2:
+            self.private_copies += 1
+            nbytes = 0
+        tenancy = self._tenancies[seq] = Tenancy(seq, nbytes)
+        self._held += nbytes
         return tenancy
 
     def lease(self, tenancy: Tenancy, offset: int, nbytes: int) -> memoryview:
         """Memory [offset, offset + nbytes) for one tensor of the batch, or a private copy of it."""
-        if self.held_bytes + nbytes > self._limit // 2:
-            self.private_copies += 1
+        if not tenancy.nbytes:
             return np.frombuffer(self._arena.view[offset : offset + nbytes], np.uint8).copy().data
         view = self._arena.view[offset : offset + nbytes]
-        tenancy.nbytes += nbytes
         # A view may die in any thread and at any time, the middle of a send or of an interrupt included, and what Python
         # code raises there is swallowed. So no Python code runs there: the deque's own method takes note.
         watched = View(view, self._dead.append)
@@ -101,9 +106,13 @@ class Leases:
         if self._tenancies.pop(tenancy.seq, None) is None or os.getpid() != self._owner:
             return
         if tenancy.children:
-            self._seen.append((tenancy.seq, tenancy.children))
+            self._seen.append(tenancy)
         else:
-            self.freed.append(tenancy.seq)
+            self._let_go(tenancy)
+
+    def _let_go(self, tenancy: Tenancy) -> None:
+        self._held -= tenancy.nbytes
+        self.freed.append(tenancy.seq)
 
     # ---- forked children of the training process
 
@@ -118,12 +127,12 @@ class Leases:
         """Free what only children could still see, where they have ended since."""
         if self._seen:
             waiting, self._seen = self._seen, []
-            for seq, children in waiting:
-                alive = [child for child in children if not child.gone()]
-                if alive:
-                    self._seen.append((seq, alive))
+            for tenancy in waiting:
+                tenancy.children = [child for child in tenancy.children if not child.gone()]
+                if tenancy.children:
+                    self._seen.append(tenancy)
                 else:
-                    self.freed.append(seq)
+                    self._let_go(tenancy)
 
 
 def without(batch: Any, keep: list[int]) -> Any:

@@ -84,14 +84,12 @@ class Batch:
         self.dropped.clear()
 
     @property
-    def settled(self) -> bool:
-        """All samples are done, or a failure is certain, and nothing can write its memory any more."""
+    def complete(self) -> bool:
+        """All samples are done, or a failure is certain. Tasks that were taken back may still be there to write."""
         if self.todo or self.live:
             return False
-        if self.error is not None:
-            return True
-        return (
-            self.slab is not None and self.slab.pins == 0 and (self.kind is not Kind.PARTS or self.collated)
+        return self.error is not None or (
+            self.slab is not None and (self.kind is not Kind.PARTS or self.collated)
         )
 
     @property
@@ -134,7 +132,18 @@ class Lane:
 
     worker: int
     up: bool = False
+    starting: bool = False
+    """Its process is there and has not said yet that it is up."""
+    condemned: bool = False
+    """It hung and is being killed."""
     retiring: bool = False
+    """It is to be replaced when it has done what it has."""
+    stopping: bool = False
+    """It has been asked to end."""
+    stopped_s: float = 0.0
+    """When."""
+    away: bool = False
+    """It has no process and is to have none: there are fewer workers now."""
     exhausted: bool = False
     gone: bool = False
     """Died with its iterator: there is nothing for a replacement to do before the next epoch."""
@@ -142,6 +151,8 @@ class Lane:
     """The error for the next batch that it owes, where it died owing none."""
     tasks: dict[int, Issued] = field(default_factory=dict)
     """In the order they were issued: the first is running."""
+    load: int = 0
+    """Samples in them."""
     holding: dict[int, Issued] = field(default_factory=dict)
     """Finished collates whose parts the worker still refers to."""
     head_s: float = 0.0
@@ -151,3 +162,18 @@ class Lane:
     beat: int = 0
     beat_s: float = 0.0
     dumped_s: float = 0.0
+
+    def add(self, issued: Issued) -> None:
+        self.tasks[issued.task.id] = issued
+        self.load += issued.task.weight
+
+    def remove(self, task_id: int) -> Issued | None:
+        issued = self.tasks.pop(task_id, None)
+        if issued is not None:
+            self.load -= issued.task.weight
+        return issued
+
+    def clear(self) -> None:
+        self.tasks.clear()
+        self.holding.clear()
+        self.load = 0

@@ -13,6 +13,7 @@ from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task, Trouble
 from penstock.engine.ledger import Batch, Issued, Lane, Slab, Waiting
 from penstock.engine.state import State
+from penstock.lanes.kinds import STAGES
 from penstock.store.extents import aligned, lane_offsets
 
 DEATHS_PER_SAMPLE = 3
@@ -59,9 +60,14 @@ def unhold(state: State, issued: Issued) -> None:
 def fits(state: State, nbytes: int) -> bool:
     offset = state.memory.alloc(nbytes)
     if offset is None:
-        return state.memory.end_for(nbytes) <= state.limit
+        return more_memory(state, nbytes) is not None
     state.memory.release(offset, nbytes)
     return True
+
+
+def more_memory(state: State, nbytes: int) -> tuple[int, int] | None:
+    """What to ask the system for so that `nbytes` fit; nothing once it has refused."""
+    return None if state.refused else state.memory.span_for(nbytes, state.limit)
 
 
 def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | None:
@@ -70,10 +76,10 @@ def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | Non
         return None
     offset = state.memory.alloc(nbytes)
     if offset is None and not state.growing:
-        end = state.memory.end_for(nbytes)
-        if end <= state.limit:
+        span = more_memory(state, nbytes)
+        if span is not None:
             state.growing = True
-            out.append(ev.Grow(end))
+            out.append(ev.Grow(*span))
         elif state.due[0] == seq:
             offset = make_room(state, nbytes, seq, out)
     if offset is None:
@@ -163,7 +169,7 @@ def in_turn(state: State, batch: Batch, need: int) -> bool:
     """What an iterator yielded cannot be made again, so its memory cannot be taken back: a batch of a stream waits for
     those before it, unless all of them together would need little of what there is."""
     state.largest = max(state.largest, aligned(need))
-    if STREAM_ROOM * len(state.due) * state.largest <= state.limit - state.config.base:
+    if STREAM_ROOM * len(state.due) * state.largest <= state.ceiling - state.config.base:
         return True
     return all(state.batches[seq].slab is not None for seq in state.due[: state.due.index(batch.seq)])
 
@@ -194,7 +200,7 @@ def cancel_all(state: State, batch: Batch, out: list[Action]) -> None:
 def finish(state: State, worker: int, task_id: int) -> Issued | None:
     """Take a task off its worker; None when it was cancelled or is not known."""
     lane = state.lanes[worker]
-    issued = lane.tasks.pop(task_id, None)
+    issued = lane.remove(task_id)
     if issued is None:
         return None
     lane.head_s = state.now_s
@@ -244,8 +250,10 @@ def blame(state: State, task: Task, event: ev.WorkerLost) -> None:
     tries = state.deaths[task.seq, ordinal] = state.deaths.get((task.seq, ordinal), 0) + 1
     if tries < (HANGS_PER_SAMPLE if event.hung else DEATHS_PER_SAMPLE):
         return
-    if state.config.poison_raises or task.kind not in (Kind.SLOTS, Kind.PARTS):
-        batch.fail(ordinal, Trouble("hung" if event.hung else "died", ordinal, tries, event.cause))
+    whole = event.ordinal in STAGES
+    if state.config.poison_raises or whole or task.kind not in (Kind.SLOTS, Kind.PARTS):
+        at = event.ordinal if whole else ordinal
+        batch.fail(ordinal, Trouble("hung" if event.hung else "died", at, tries, event.cause))
     else:
         batch.poisoned.add(ordinal)
 

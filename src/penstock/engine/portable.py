@@ -6,7 +6,10 @@ as torch sends them, and a worker that dies is an error.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import tee
 from typing import Any
 
@@ -43,7 +46,7 @@ class Entrance:
     def __call__(self, worker: int) -> None:
         info = get_worker_info()
         assert info is not None
-        enter_worker(info.id, info.num_workers, info.seed, self._recipe.dataset)
+        enter_worker(info.id, info.num_workers, info.seed, self._recipe.shown)
         if self._init_fn is not None:
             self._init_fn(worker)
 
@@ -52,10 +55,20 @@ def as_it_is(batch: Any) -> Any:
     return batch
 
 
+@cache
+def say_what_is_missing(platform: str) -> None:
+    warnings.warn(
+        f"penstock's engine needs Linux: on {platform} torch's workers prepare the same batches in the same order, without "
+        f"surviving a killed worker, and no faster than torch's",
+        stacklevel=5,
+    )
+
+
 def over_torchs_workers(
     loader: Any, recipe: Recipe, asks: Iterator[Ask], on_skip: Callable[[dict[str, Any]], None]
 ) -> tuple[Callable[[Ask], tuple[Any, Any]], Iterator[Ask]]:
     """How to prepare an ask, and the asks to go with it: torch's workers see them first, as far as it prefetches."""
+    say_what_is_missing(sys.platform)
     ours, theirs = tee(asks)
     batches = iter(
         TorchDataLoader(

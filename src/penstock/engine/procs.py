@@ -15,7 +15,7 @@ from typing import Any
 from penstock.engine.troubles import user_frames
 from penstock.lanes import wire
 from penstock.lanes.wire import Channel
-from penstock.measure.host import DUMP_SIGNAL, process_state
+from penstock.measure.host import DUMP_SIGNAL, catches, process_state
 
 DUMP_WAIT_S = 0.3
 """Time for a worker to write its stack before it is killed or reported."""
@@ -81,8 +81,9 @@ class Hand:
         """Have the worker write down where it is; it is reported when it has had time to."""
         self.dumped, self.silent_s = os.fstat(self.crash).st_size, silent_s
         self.warn_at = now_s + DUMP_WAIT_S
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, DUMP_SIGNAL)
+        if catches(self.pid, DUMP_SIGNAL):  # else it would kill: the process has only just begun
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, DUMP_SIGNAL)
 
     def condemn(self, now_s: float) -> None:
         """It hangs: kill it when it has had time to say where."""

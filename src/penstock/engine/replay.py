@@ -64,17 +64,27 @@ class SamplerReplay:
             extra["sampler_epoch"] = epoch
         if type(self._source) is not DistributedSampler:
             extra["generator"] = encode_state(self._generator)
-        yield from self._index_sampler
+        batches = iter(self._index_sampler)
+        if "sampler" in extra:
+            # A state taken with the last batch in hand may stand at the end of the epoch before.
+            first = list(next_or_none(batches))
+            batches = chain(first, batches) if first else iter(self._index_sampler)
+        yield from batches
 
     def _to_its_end(self, batches: Iterator[Any], passed: int) -> Iterator[Any]:
         """The batches; with the last, the run learns how many there are and where the next epoch begins.
 
         A sampler that we know is asked for its end along with its last batch, since a trainer that counts never asks.
+        One that keeps its own state would then be a step too far: it is taken at its word, until it gives more.
         """
-        last = len(self._index_sampler) - passed if self._repeats else None
+        last = length_of(self._index_sampler) - passed if self._repeats or self._stateful is not None else -1
+        if self._stateful is not None and last >= 0:
+            self._run.total = passed + last
         number = 0
         for number, batch in enumerate(batches, 1):
-            if number != last:
+            if self._stateful is not None or number != last:
+                if number > last:
+                    self._run.total = None
                 yield batch
                 continue
             more = list(next_or_none(batches))
@@ -142,6 +152,14 @@ def chain_of(sampler: Any) -> Iterator[Any]:
         yield sampler
         inner = getattr(sampler, "batch_sampler", None)
         sampler = getattr(sampler, "sampler", None) if inner is None else inner
+
+
+def length_of(sampler: Any) -> int:
+    """Batches that a sampler says it has; -1 of one that does not say."""
+    try:
+        return len(sampler)
+    except TypeError:
+        return -1
 
 
 def next_or_none(batches: Iterator[Any]) -> Iterator[Any]:

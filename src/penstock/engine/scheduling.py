@@ -10,10 +10,11 @@ from heapq import heappop, heapreplace
 
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task
-from penstock.engine.ledger import Issued, Lane
+from penstock.engine.ledger import Batch, Issued, Lane
 from penstock.engine.moves import all_waiting, cancel, disown, give_back, obtain, slab_bytes
 from penstock.engine.state import State
-from penstock.policy.tasks import queue_depth, task_size
+from penstock.policy.tasks import DEEPEST, queue_samples, task_size
+from penstock.store.extents import aligned
 
 STEAL_FACTOR = 5.0
 STEAL_MIN_S = 0.050
@@ -24,26 +25,32 @@ def schedule(state: State, out: list[Action]) -> None:
     """Give every worker with room its next task, the least loaded first."""
     if state.fatal is not None:
         return
-    size = chosen_size(state, state.batches[state.due[0]].size) if state.due else 1
-    depth = queue_depth(task_s=None if state.sample_s is None else state.sample_s * size)
+    enough = queue_samples(sample_s=state.sample_s)
     room: list[tuple[int, int]] = []
+    staffed = any(lane.up for lane in state.lanes[: state.workers])
     for lane in state.lanes:
-        load = len(lane.tasks)
-        if lane.up and lane.retiring and not load:
-            lane.up = False
+        # Surplus workers stay until there is one that stays: what is due must not wait for a start.
+        leaves = lane.retiring or (staffed and state.is_surplus(lane))
+        if lane.up and leaves and not lane.tasks:
+            lane.up, lane.stopping, lane.stopped_s = False, True, state.now_s
             out.append(ev.Stop(lane.worker))
-        elif lane.up and not lane.retiring and load < depth and not (load and overdue(state, lane)):
-            room.append((load, lane.worker))
+        elif (
+            lane.up
+            and not leaves
+            and (not lane.tasks or (lane.load < enough and len(lane.tasks) < DEEPEST))
+            and not (lane.tasks and overdue(state, lane))
+        ):
+            room.append((lane.load, lane.worker))
     room.sort()  # a sorted list is a heap
     while room:
-        load, worker = room[0]
-        task = next_task(state, state.lanes[worker], state.due, out)
+        lane = state.lanes[room[0][1]]
+        task = next_task(state, lane, state.due, out)
         if task is not None:
-            issue(state, state.lanes[worker], task, out)
+            issue(state, lane, task, out)
         elif state.kind is not Kind.STREAM:
             break
-        if task is not None and load + 1 < depth:
-            heapreplace(room, (load + 1, worker))
+        if task is not None and lane.load < enough and len(lane.tasks) < DEEPEST:
+            heapreplace(room, (lane.load, lane.worker))
         else:
             heappop(room)
     if state.waiting:
@@ -59,10 +66,11 @@ def use_stalled(state: State, out: list[Action]) -> None:
                 issue(state, lane, task, out)
 
 
-def chosen_size(state: State, batch: int) -> int:
+def chosen_size(state: State, batch: Batch) -> int:
     if state.config.task_size:
         return state.config.task_size
-    return task_size(sample_s=state.sample_s, batch=batch, workers=state.config.workers)
+    due = batch.seq == state.due[0]
+    return task_size(sample_s=state.sample_s, batch=batch.size, workers=state.workers, due=due)
 
 
 def next_task(state: State, lane: Lane, due: list[int], out: list[Action]) -> Task | None:
@@ -86,7 +94,7 @@ def next_task(state: State, lane: Lane, due: list[int], out: list[Action]) -> Ta
                 batch.slab = obtain(state, slab_bytes(state, batch), seq, out)
                 if batch.slab is None:
                     return None
-        start, count = batch.take(chosen_size(state, batch.size))
+        start, count = batch.take(chosen_size(state, batch))
         state.task_size = count
         offset = batch.slab.offset if batch.slab is not None else -1
         return Task(
@@ -119,17 +127,18 @@ def issue(state: State, lane: Lane, task: Task, out: list[Action]) -> None:
             slab.holds += 1
     if not lane.tasks:
         lane.head_s = state.now_s
-    lane.tasks[task.id] = issued
+    lane.add(issued)
     batch.live.add(task.id)
     out.append(ev.Assign(lane.worker, task))
 
 
 def steal(state: State, out: list[Action]) -> None:
-    """What a worker holds beside a slow sample goes back, so that it does not wait for it."""
-    for lane in state.lanes:
-        running = overdue(state, lane)
-        if running is None:
-            continue
+    """What a worker holds beside a slow sample goes back, so that it does not wait for it: if there is another to do it."""
+    late = {lane.worker: running for lane in state.lanes if (running := overdue(state, lane)) is not None}
+    if not any(lane.up and lane.worker not in late for lane in state.lanes[: state.workers]):
+        return
+    for worker, running in late.items():
+        lane = state.lanes[worker]
         for issued in lane.tasks.values():
             # Before a task that has been taken back already, the slow sample itself may stand, just arrived.
             arrived = running.cancelled and is_prepared(issued)
@@ -159,10 +168,10 @@ def is_prepared(issued: Issued) -> bool:
 
 def deliver(state: State, out: list[Action]) -> None:
     """Hand out what is settled: in order, or whatever is there."""
-    while state.due and state.batches[state.due[0]].settled:
+    while state.due and can_leave(state, state.batches[state.due[0]]):
         hand_out(state, state.due[0], out)
     if not state.config.in_order:
-        for seq in [seq for seq in state.due if state.batches[seq].settled]:
+        for seq in [seq for seq in state.due if can_leave(state, state.batches[seq])]:
             hand_out(state, seq, out)
     if (
         state.kind is Kind.STREAM
@@ -172,6 +181,27 @@ def deliver(state: State, out: list[Action]) -> None:
     ):
         state.ended = True
         out.append(ev.DeliverEnd(state.asked))
+
+
+def can_leave(state: State, batch: Batch) -> bool:
+    """It is complete, and what could still write it is gone, or will be long in coming."""
+    if not batch.complete:
+        return False
+    return batch.error is not None or not late_writers(batch) or held_up(state, batch)
+
+
+def late_writers(batch: Batch) -> bool:
+    """Tasks that were taken back, of which their workers have not said yet that they are gone."""
+    return batch.slab is not None and batch.slab.pins > 0
+
+
+def held_up(state: State, batch: Batch) -> bool:
+    """All that could still write it waits behind slow samples."""
+    return all(
+        overdue(state, lane) is not None
+        for lane in state.lanes
+        if any(batch.slab in issued.slabs for issued in lane.tasks.values())
+    )
 
 
 def hand_out(state: State, seq: int, out: list[Action]) -> None:
@@ -184,7 +214,9 @@ def hand_out(state: State, seq: int, out: list[Action]) -> None:
         del state.batches[seq]
         out.append(ev.DeliverError(seq, batch.error[1]))
         return
-    assert batch.slab is not None, "a settled batch without an error has its memory"
+    assert batch.slab is not None, "a complete batch without an error has its memory"
     batch.delivered = True
     layout = batch.layout if batch.kind is Kind.SLOTS else -1
-    out.append(ev.Deliver(seq, batch.slab.offset, layout, tuple(sorted(batch.dropped))))
+    # Late writers write the bytes that are there, but the user may want to write too: their batch is for copying.
+    nbytes = 0 if late_writers(batch) else sum(aligned(slab.nbytes) for slab in batch.slabs())
+    out.append(ev.Deliver(seq, batch.slab.offset, layout, tuple(sorted(batch.dropped)), nbytes))

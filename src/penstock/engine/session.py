@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.engine.agent import AgentConfig
@@ -23,11 +24,15 @@ from penstock.lanes.wire import Channel, Msg
 from penstock.lanes.worker import WorkerSpec
 from penstock.measure.counters import Live
 from penstock.measure.host import say_once
-from penstock.store.arena import Arena, Board
+from penstock.store.arena import Arena, Board, board_bytes, board_rows
+
+log = logging.getLogger("penstock")
 
 CLOSE_S = 2.0
 """The agent gives its workers one second; one more and it is killed, and they with it."""
 CHECK_S = 0.1
+SILENT_S = 10.0
+"""An agent that does not tick for this long, while we wait for it, is stopped or stuck: it never runs user code."""
 
 
 class AgentGone(Exception):
@@ -43,6 +48,12 @@ class Blueprint:
     context: Any
     limit_bytes: int
 
+    def resized(self, workers: int, *, follows: bool) -> Blueprint:
+        """The same, with another number of workers to begin with."""
+        core = replace(self.agent.core, workers=workers, base=board_bytes(board_rows(workers)))
+        agent = replace(self.agent, core=core, follows=follows)
+        return replace(self, agent=agent, spec=replace(self.spec, workers=workers))
+
 
 class Session:
     """One agent's life. A new agent gets a new session, with an arena of its own."""
@@ -50,15 +61,18 @@ class Session:
     def __init__(self, blueprint: Blueprint, owned_by: Callable[[Session], None]) -> None:
         """`owned_by` is told before we return, so that at no moment there is an agent that nobody will end."""
         self._owner = os.getpid()
-        self._closed = self._reaped = False
+        self._closed = self._reaped = self._released = False
         self._pins: Pins | None = None
         self._limit = blueprint.limit_bytes
         self.spawned: SpawnedWorkers | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.pid = self._pidfd = -1
         self._poll = select.poll()
+        self._beat, self._silent_s = 0, 0.0
         try:
-            self.arena = Arena.create(blueprint.limit_bytes, blueprint.agent.core.workers)
+            workers = blueprint.agent.core.workers
+            self.arena = Arena.create(blueprint.limit_bytes, board_rows(workers), at_first=workers)
+            self.arena.board.agent[Board.LANES] = workers
             self.leases = Leases(self.arena, blueprint.limit_bytes)
             self._start(blueprint)
             owned_by(self)
@@ -84,17 +98,24 @@ class Session:
             self._poll.register(self._pidfd, select.POLLIN)
         if self.spawned is not None:
             for worker in range(blueprint.agent.core.workers):
-                self.spawned.start(worker)
+                self.spawned.start(worker, blueprint.agent.core.workers)
+
+    def want(self, workers: int) -> None:
+        """Tell the agent how many workers there are to be; it looks at every tick. May be called from any thread."""
+        if not self._closed:
+            self.arena.board.agent[Board.WANTED] = workers
 
     def send(self, kind: Msg, *chunks: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(
+            OSError
+        ):  # it has ended, which `receive` will find, or is being closed again
             self.channel.send(kind, *chunks)
 
     def pin(self) -> None:
         """Pin the memory that batches lie in, for copies to a CUDA device that we launch ourselves."""
         if self._pins is None:
             self._pins = Pins(self.arena)
-        backed: int = self.arena.board.row(self.arena.workers)[Board.BACKED]
+        backed: int = self.arena.board.agent[Board.BACKED]
         self._pins.extend(self.arena.base + backed)
 
     def give_back(self) -> None:
@@ -115,10 +136,21 @@ class Session:
                 if frames is None:
                     raise AgentGone
                 return self._without_worker_business(frames)
-            if ready:
+            if ready or self._is_silent(left):
                 raise AgentGone
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 return []
+
+    def _is_silent(self, waited_s: float) -> bool:
+        """Whether the agent has not ticked for long, by time that we were awake ourselves; then it is killed."""
+        beat: int = self.arena.board.agent[Board.AGENT_BEAT]
+        self._silent_s = self._silent_s + waited_s if beat == self._beat else 0.0
+        self._beat = beat
+        if self._silent_s < SILENT_S:
+            return False
+        log.warning("the agent (pid %s) has been silent for %.0f s: it is killed", self.pid, self._silent_s)
+        os.kill(self.pid, signal.SIGKILL)
+        return True
 
     def arrived(self) -> list[tuple[int, bytes]]:
         """Frames that are there already, if any; the agent's end is left for `receive` to find."""
@@ -129,7 +161,7 @@ class Session:
         rest = []
         for kind, payload in frames:
             if kind == Msg.NEED_WORKER and self.spawned is not None:
-                self.spawned.start(wire.WORKER.unpack(payload)[0])
+                self.spawned.start(*wire.WORKER.unpack(payload))
             elif kind == Msg.LOST and self.spawned is not None:
                 worker, _ = wire.WORKER.unpack(payload)
                 code = self.spawned.exit_code(worker)
@@ -141,7 +173,7 @@ class Session:
     def live(self) -> Live:
         """Numbers of the running engine, off the board."""
         board = self.arena.board
-        agent = board.row(self.arena.workers)
+        agent = board.agent
         return Live(
             agent_pid=0 if self._closed else self.pid,
             worker_pids=() if self._closed else tuple(pid for pid in board.column(Board.PID) if pid),
@@ -190,8 +222,9 @@ class Session:
         return None
 
     def close(self) -> None:
-        """End the agent and with it the workers. Batches that the user holds stay valid."""
-        if self._closed:
+        """End the agent and with it the workers. Batches that the user holds stay valid. An interrupt may cut this short
+        anywhere: then it is called again, and goes on."""
+        if self._released:
             return
         self._closed = True
         channel: Channel | None = getattr(self, "channel", None)
@@ -201,7 +234,7 @@ class Session:
                 channel.close()
             return
         try:
-            if channel is not None:
+            if channel is not None and not self._reaped:
                 self.send(Msg.STOP)
                 self._reap(time.monotonic() + CLOSE_S)
         finally:
@@ -222,5 +255,6 @@ class Session:
         if hasattr(self, "arena"):
             self.arena.close()
         if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+            pidfd, self._pidfd = self._pidfd, -1
+            os.close(pidfd)
+        self._released = True

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,9 +73,10 @@ def agent_main() -> None:
     arena = Arena(arena_fd, facts["size"], facts["workers"])
 
     def ask(worker: int) -> None:
-        trainer.post(Msg.NEED_WORKER, wire.WORKER.pack(worker, 0))
+        trainer.post(Msg.NEED_WORKER, wire.WORKER.pack(worker, agent.state.workers))
 
-    Agent(config, trainer, arena, ask).run(socket.socket(fileno=adoptions_fd))
+    agent = Agent(config, trainer, arena, ask)
+    agent.run(socket.socket(fileno=adoptions_fd))
 
 
 class SpawnedWorkers:
@@ -85,7 +86,8 @@ class SpawnedWorkers:
         self._spec, self._arena, self._context, self._adoptions = spec, arena, context, adoptions
         self._processes: dict[int, Any] = {}
 
-    def start(self, worker: int) -> None:
+    def start(self, worker: int, workers: int) -> None:
+        """Start worker n, one of so many."""
         from multiprocessing.reduction import DupFd
 
         ours, theirs = socket.socketpair()
@@ -95,7 +97,7 @@ class SpawnedWorkers:
         parcel = [_Later(DupFd, fd) for fd in (arena.fd, lifeline, crash)]
         process = self._context.Process(
             target=enter_spawned,
-            args=(self._spec, worker, theirs, arena.size, arena.workers, parcel),
+            args=(replace(self._spec, workers=workers), worker, theirs, arena.size, arena.workers, parcel),
             name=f"penstock worker {worker}",
             daemon=True,
         )
@@ -135,11 +137,11 @@ class SpawnedWorkers:
         """Reap all; they end with the agent."""
         self._adoptions.close()
         for process in self._processes.values():
-            process.join(1.0)
-            if process.exitcode is None:
-                process.kill()
+            with contextlib.suppress(ValueError):  # closed already, when an interrupt cut this short before
                 process.join(1.0)
-            with contextlib.suppress(ValueError):
+                if process.exitcode is None:
+                    process.kill()
+                    process.join(1.0)
                 process.close()
         self._processes.clear()
 

@@ -14,6 +14,7 @@ class CoreConfig:
     """What stays fixed for the life of an agent."""
 
     workers: int
+    """At first; see `Resize`."""
     kind: Kind
     """How batches are made at first; unfit samples turn PARTS and SLOTS into WHOLE."""
     task_size: int = 0
@@ -39,7 +40,10 @@ class State:
     kind: Kind
     memory: Extents
     lanes: list[Lane]
+    """All workers that there have been; those from number `workers` on leave, or have left."""
     limit: int
+    workers: int
+    """Workers that there are to be."""
     batches: dict[int, Batch] = field(default_factory=dict)
     due: list[int] = field(default_factory=list)
     """Undelivered batches, in order."""
@@ -53,6 +57,8 @@ class State:
     deaths: dict[tuple[int, int], int] = field(default_factory=dict)
     fatal: Error | None = None
     growing: bool = False
+    refused: bool = False
+    """The system gave no more memory: what there is must do, until all of it has been given back."""
     next_task: int = 0
     next_lane: int = 0
     sample_s: float | None = None
@@ -74,10 +80,25 @@ class State:
     now_s: float = 0.0
     """Time of the newest event that carried one."""
 
+    def is_surplus(self, lane: Lane) -> bool:
+        """Whether this worker is one too many."""
+        return lane.worker >= self.workers
+
+    @property
+    def ceiling(self) -> int:
+        """Where the arena ends at the latest."""
+        return self.memory.end if self.refused else self.limit
+
 
 def new_state(config: CoreConfig) -> State:
     lanes = [Lane(worker) for worker in range(config.workers)]
     memory = Extents(config.base)
     return State(
-        config, config.kind, memory, lanes, config.base + config.limit_bytes, next_lane=config.first_lane
+        config,
+        config.kind,
+        memory,
+        lanes,
+        config.base + config.limit_bytes,
+        config.workers,
+        next_lane=config.first_lane,
     )

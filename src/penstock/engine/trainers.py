@@ -25,6 +25,9 @@ KEYWORDS = (
     "worker_memory",
     "slab_bytes",
     "trace",
+    "gpu_prep",
+    "deterministic",
+    "adopt",
 )
 """Parameters of our DataLoader that torch's does not have."""
 CARRIED = "penstock_keywords"

@@ -8,6 +8,7 @@ import signal
 
 from penstock.engine.events import Trouble
 from penstock.errors import ArenaFull, PenstockError, WorkerDied, WorkerHung, every_sample_failed
+from penstock.lanes.kinds import STAGES
 
 OURS = f"{os.sep}penstock{os.sep}lanes{os.sep}"
 
@@ -76,23 +77,31 @@ def unpacked(data: bytes) -> Trouble | None:
 def worded(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -> PenstockError:
     """The error to raise for a trouble with a batch; sample `key` is the one at fault where one is."""
     cause, stack = apart(trouble.cause)
-    sample = f"sample {key} (position {position} of epoch {epoch}, batch {batch})"
+    stage = STAGES.get(trouble.ordinal, "prepare")
+    if trouble.ordinal in STAGES:
+        subject, look = (
+            f"batch {batch} of epoch {epoch}",
+            "Run with num_workers=0 to see it happen in this process.",
+        )
+    else:
+        subject = f"sample {key} (position {position} of epoch {epoch}, batch {batch})"
+        look = (
+            f"Look at it with loader.debug({key}, {epoch}), or leave such samples out with on_error='skip'."
+        )
     match trouble.kind:
         case "died":
             return WorkerDied(
-                f"DataLoader worker exited unexpectedly: {sample} took down {trouble.tries} workers in 'prepare'; the last, "
-                f"{cause}. Each time a new worker was given its work. Look at the sample with loader.debug({key}, {epoch}), "
-                f"or leave such samples out with on_error='skip'.{stack}"
+                f"DataLoader worker exited unexpectedly: {subject} took down {trouble.tries} workers in '{stage}'; the last, "
+                f"{cause}. Each time a new worker was given its work. {look}{stack}"
             )
         case "hung":
             return WorkerHung(
-                f"{sample} hung in 'prepare' on {trouble.tries} workers, each of which was killed and replaced; the last, "
-                f"{cause}. Raise hang_timeout (or timeout) if the sample is merely slow, look at it with "
-                f"loader.debug({key}, {epoch}), or leave such samples out with on_error='skip'.{stack}"
+                f"{subject} hung in '{stage}' on {trouble.tries} workers, each of which was killed and replaced; the last, "
+                f"{cause}. Raise hang_timeout (or timeout) if it is merely slow. {look}{stack}"
             )
         case "start":
             return WorkerDied(
-                f"DataLoader worker exited unexpectedly: one died {trouble.tries} times in a row without finishing anything; "
+                f"DataLoader worker exited unexpectedly: one was lost {trouble.tries} times in a row, with nothing done; "
                 f"the last, {cause}. Look at worker_init_fn and at what the dataset does first, or run with num_workers=0 to "
                 f"see it happen in this process.{stack}"
             )

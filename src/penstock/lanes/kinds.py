@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+COLLATING, FETCHING = -2, -3
+"""Said in the place of a sample's number: what runs is code that sees a whole batch, a collate or `__getitems__`."""
+STAGES = {COLLATING: "collate", FETCHING: "__getitems__"}
+
 
 class Kind(IntEnum):
     """How the samples of a task become (a part of) a batch."""

@@ -18,6 +18,7 @@ from torch.utils.data import default_collate
 
 from penstock.lanes.pickles import is_plain
 from penstock.lanes.torch_private import private_collate
+from penstock.lanes.unfinished import Unfinished
 from penstock.store.extents import lane_offsets
 
 TEXT_MIN = 256
@@ -181,6 +182,11 @@ def write_tensor(leaf: Leaf, size: int, lane: memoryview) -> Write:
     dtype, shape = leaf.dtype, torch.Size(leaf.shape)
 
     def write(value: Any, slot: int) -> None:
+        if type(value) is Unfinished:
+            if value.dtype is not dtype or value.shape != leaf.shape:
+                raise Mismatch
+            value.write(slots[slot])
+            return
         if (
             type(value) is not torch.Tensor
             or value.dtype is not dtype

@@ -7,18 +7,22 @@ a custom collate) from the batch's position, so it does not matter who runs this
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from operator import getitem
 from typing import Any, NamedTuple
 
 from torch.utils.data import Subset, default_collate
 
 from penstock.errors import SampleError, every_sample_failed
+from penstock.lanes.kinds import COLLATING, FETCHING
+from penstock.lanes.odd import odd_one
 from penstock.lanes.seeding import seed_all
 from penstock.lanes.torch_private import private_collate
+from penstock.lanes.unfinished import getter
 from penstock.measure import host
-from penstock.plan.seeds import SeedStream, op_seed
+from penstock.plan.seeds import Company, SeedStream, op_seed
 
 REPLACEMENTS = 8
 """Other samples tried in the place of one that fails, before its error is raised after all."""
@@ -46,6 +50,11 @@ class Recipe:
     auto_collation: bool
     seed: int
     on_error: str = "raise"
+
+    @property
+    def shown(self) -> Any:
+        """The dataset as the user knows it: another may read it for us."""
+        return getattr(self.dataset, "users_dataset", self.dataset)
 
     @property
     def batched(self) -> bool:
@@ -99,7 +108,7 @@ class Skip(NamedTuple):
 class Preparer:
     recipe: Recipe
     on_sample: Callable[[int], None] = lambda _: None
-    """Told which sample of the batch begins, so that a death can be blamed on it."""
+    """Told which sample of the batch begins, or COLLATING or FETCHING, so that a death can be blamed on it."""
     lane: str = "this process"
     skips: list[Skip] = field(default_factory=list)
     """Samples left out or replaced since the owner last took the list."""
@@ -112,37 +121,46 @@ class Preparer:
             stream = self._streams[epoch] = SeedStream(self.recipe.seed, epoch)
         return stream
 
-    def samples(self, where: Where, keys: list[Any], *, poisoned: bool = False) -> Iterator[tuple[int, Any]]:
-        """(ordinal, sample) of each key that can be prepared; the failed sample's ordinal is `failed_at`."""
+    def samples(
+        self, where: Where, keys: list[Any], *, poisoned: bool = False, unfinished: bool = False
+    ) -> Iterator[tuple[int, Any]]:
+        """(ordinal, sample) of each key that can be prepared; where the caller can finish them, they may be unfinished."""
         if self.recipe.batched and not poisoned:
-            self.on_sample(where.start)
-            seed_all(self.stream(where.epoch).batch(where.first))
+            self.on_sample(FETCHING)
+            batch = self.stream(where.epoch).batch(where.first)
+            seed_all(batch, Company(batch, where.start))
             samples = held_back(self.recipe.dataset.__getitems__, keys)
             if type(samples) is not list or len(samples) != len(keys):
                 raise Unfit
             yield from ((where.start + i, sample) for i, sample in enumerate(samples))
             return
         sample_seed, dataset = self.stream(where.epoch).sample, self.recipe.dataset
+        get = getter(dataset) if unfinished else partial(getitem, dataset)
+        batch = self.stream(where.epoch).batch(where.first)
         position, ordinal = where.position(where.start), where.start
         for key in keys:
             self.on_sample(ordinal)
-            seed_all(sample_seed(position, key))
+            seed_all(sample_seed(position, key), Company(batch, ordinal))
             if self.recipe.on_error == "raise":
-                yield ordinal, held_back(getitem, dataset, key)
+                yield ordinal, held_back(get, key)
             else:
-                yield from self._forgiving(where, ordinal, position, key, poisoned)
+                yield from self._forgiving(where, ordinal, position, key, poisoned, get)
             ordinal += 1
             position += where.stride
 
     def _forgiving(
-        self, where: Where, ordinal: int, position: int, key: Any, poisoned: bool
+        self, where: Where, ordinal: int, position: int, key: Any, poisoned: bool, get: Callable[[Any], Any]
     ) -> Iterator[tuple[int, Any]]:
         try:
             if poisoned:
                 raise SampleError(key, "prepare", self.lane, "its worker died each time it was prepared")
-            sample = held_back(getitem, self.recipe.dataset, key)
+            sample = held_back(get, key)
         except Exception as exc:
-            other = self._replacement(where, position, key) if self.recipe.on_error == "replace" else None
+            other = (
+                self._replacement(where, ordinal, position, key)
+                if self.recipe.on_error == "replace"
+                else None
+            )
             if self.recipe.on_error == "replace" and other is None:
                 raise
             skip = Skip(
@@ -159,7 +177,7 @@ class Preparer:
             return
         yield ordinal, sample
 
-    def _replacement(self, where: Where, position: int, key: Any) -> tuple[int, Any] | None:
+    def _replacement(self, where: Where, ordinal: int, position: int, key: Any) -> tuple[int, Any] | None:
         """Another sample of the dataset, the same one whoever asks: drawn from the failed sample's seed."""
         if type(key) is not int:
             return None
@@ -167,7 +185,8 @@ class Preparer:
         seed = self.stream(where.epoch).sample(position, key)
         for attempt in range(REPLACEMENTS):
             other = op_seed(seed, "replace", attempt) % length
-            seed_all(self.stream(where.epoch).sample(position, other))
+            company = Company(self.stream(where.epoch).batch(where.first), ordinal)
+            seed_all(self.stream(where.epoch).sample(position, other), company)
             try:
                 return other, self.recipe.dataset[other]
             except Exception:  # noqa: BLE001, S112 - a replacement that fails too is not worth a report of its own
@@ -176,6 +195,7 @@ class Preparer:
 
     def collate(self, where: Where, samples: Any) -> Any:
         """The user's collate function over the whole ordered batch."""
+        self.on_sample(COLLATING)
         if self.recipe.collate_fn is default_collate:
             # torch's collate in a worker takes shared memory, and its errors depend on that; where there is next to
             # none it would end in SIGBUS.
@@ -189,13 +209,21 @@ class Preparer:
         if not self.recipe.auto_collation:
             return self.collate(where, next(sample for _, sample in self.samples(where, keys)))
         if self.recipe.batched:
-            self.on_sample(0)
-            seed_all(self.stream(where.epoch).batch(where.first))
+            self.on_sample(FETCHING)
+            batch = self.stream(where.epoch).batch(where.first)
+            seed_all(batch, Company(batch, where.start))
             return self.collate(where, self.recipe.dataset.__getitems__(keys))
-        samples = [sample for _, sample in self.samples(where, keys)]
-        if not samples and keys:
+        pairs = list(self.samples(where, keys))
+        if not pairs and keys:
             raise every_sample_failed(keys[0], self.lane, batch=where.batch, epoch=where.epoch)
-        return self.collate(where, samples)
+        samples = [sample for _, sample in pairs]
+        try:
+            return self.collate(where, samples)
+        except Exception as exc:
+            if self.recipe.stacks:
+                with suppress(Exception):  # samples that cannot even be looked at: the error says enough
+                    exc.add_note(odd_one(samples, [keys[at - where.start] for at, _ in pairs]))
+            raise
 
 
 def is_stateful(dataset: Any) -> bool:

@@ -1,7 +1,8 @@
 """Everything we take from torch's private parts, in one place; `tests/unit/test_torch_private.py` pins the versions.
 
 There is no public way to make `torch.utils.data.get_worker_info()` answer in a worker, to seed NumPy in workers as torch
-does, or to re-raise a user's exception by torch's rules (same type where its constructor allows).
+does, to re-raise a user's exception by torch's rules (same type where its constructor allows), or to take a sample apart as
+torchvision's transforms do (`torch.utils._pytree`, to which users and libraries add classes of their own).
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch._utils import ExceptionWrapper
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.data import _utils
 from torch.utils.data._utils.worker import WorkerInfo
 
-__all__ = ["ExceptionWrapper", "enter_worker", "numpy_worker_seed", "private_collate", "wrap_exception"]
+__all__ = [
+    "ExceptionWrapper",
+    "enter_worker",
+    "numpy_worker_seed",
+    "private_collate",
+    "tree_flatten",
+    "tree_unflatten",
+    "wrap_exception",
+]
 
 
 def enter_worker(worker: int, workers: int, seed: int, dataset: Any) -> None:

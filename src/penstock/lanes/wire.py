@@ -53,6 +53,7 @@ class Msg(IntEnum):
     REPORT = 54
     SPAN = 55
     LOST = 56
+    WORKERS = 57
 
 
 ASSIGN = Struct("<qqqqqqqiiiBBBx")
@@ -75,11 +76,11 @@ SEQ = Struct("<q")
 NEED = Struct("<qq")
 """seq, bytes"""
 WORKER = Struct("<ii")
-"""worker, pid or exit code"""
+"""worker; its pid, its exit code, or the number of workers there are to be"""
 SPAN = Struct("<iiqqqqi")
 """worker, kind, seq, epoch, end and duration in nanoseconds, samples"""
-BATCH = Struct("<qqii")
-"""seq, offset, layout, number of dropped samples; then their ordinals"""
+BATCH = Struct("<qqqii")
+"""seq, offset, bytes in use (0: to be copied), layout, number of dropped samples; then their ordinals"""
 
 
 class Fed(NamedTuple):

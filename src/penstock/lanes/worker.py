@@ -7,7 +7,6 @@ result is written then. The worker owns nothing that outlives it: if it dies, it
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import time
@@ -21,11 +20,13 @@ import numpy as np
 import torch
 
 from penstock.lanes import wire
+from penstock.lanes.failures import dumps_error, failure_note
 from penstock.lanes.kinds import Kind
 from penstock.lanes.layout import Layout, Mismatch, Write, describe, widened, writer
 from penstock.lanes.pickles import Packed, Ref, dumps, is_portable, loads, rebuild, unpack, unpack_keys
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Unfit, Where
 from penstock.lanes.torch_private import enter_worker, numpy_worker_seed, wrap_exception
+from penstock.lanes.unfinished import finished
 from penstock.lanes.wire import Channel, Msg
 from penstock.measure.host import RunDelay
 from penstock.store.arena import Arena, Board
@@ -97,7 +98,7 @@ class Worker:
         random.seed(seed)
         torch.manual_seed(seed)
         np.random.seed(numpy_worker_seed(self.spec.base_seed, self.id))
-        enter_worker(self.id, self.spec.workers, seed, self.spec.recipe.dataset)
+        enter_worker(self.id, self.spec.workers, seed, self.spec.recipe.shown)
         try:
             if self.spec.init_fn is not None:
                 self.spec.init_fn(self.id)
@@ -194,13 +195,17 @@ class Worker:
             except Stopped as stopped:
                 raise stopped.original from None
         except Exception:  # noqa: BLE001 - the user's code; its error is sent on
-            ordinal = max(0, self.row[Board.ORDINAL])
-            note = f"in worker {self.id}" if job is None else failure_note(job, ordinal, self.id)
+            ordinal = self.row[Board.ORDINAL]
+            note = (
+                f"in worker {self.id}"
+                if job is None
+                else failure_note(job.kind, job.where, (job.key_kind, job.tail), ordinal, self.id)
+            )
             blob = b"P" + dumps_error(self._wrapped(), note)
             if job is None:
                 self.channel.send(Msg.INIT_FAILED, blob)
             else:
-                self.channel.send(Msg.FAILED, wire.FAILED.pack(job.task, ordinal), blob)
+                self.channel.send(Msg.FAILED, wire.FAILED.pack(job.task, max(0, ordinal)), blob)
 
     def _wrapped(self) -> Any:
         """The exception being handled, as torch's loader would send it."""
@@ -214,12 +219,12 @@ class Worker:
         write = self._writer(job.layout, job.size, job.offset)
         clock, write_ns, wrote = time.perf_counter_ns, 0, 0
         began = clock()
-        for ordinal, sample in self.preparer.samples(job.where, keys, poisoned=job.poisoned):
+        for ordinal, sample in self.preparer.samples(job.where, keys, poisoned=job.poisoned, unfinished=True):
             before = clock()
             try:
                 write(sample, ordinal)
             except Mismatch:
-                self._mismatch(job, self.layouts[job.layout], sample)
+                self._mismatch(job, self.layouts[job.layout], finished(sample))
                 return
             write_ns += clock() - before
             wrote += 1
@@ -395,26 +400,3 @@ def parse_job(payload: bytes) -> Job:
 def pack_layout(layout: Layout) -> bytes:
     """Its lanes' item sizes, which the agent needs, and the whole, which it passes on unopened."""
     return wire.pack_sizes(layout.items) + dumps(layout)
-
-
-def failure_note(job: Job, ordinal: int, worker: int) -> str:
-    if job.kind in (Kind.COLLATE, Kind.STREAM):
-        stage = "collate" if job.kind == Kind.COLLATE else "stream"
-        return f"penstock: batch {job.where.batch} of epoch {job.where.epoch} failed in '{stage}' on worker {worker}"
-    key = "?"
-    with contextlib.suppress(
-        Exception
-    ):  # a key that cannot be unpickled, or not printed, is the error itself
-        key = repr(unpack_keys(job.key_kind, job.tail)[max(0, ordinal - job.where.start)])
-    return (
-        f"penstock: sample {key} (position {job.where.position(ordinal)} of epoch {job.where.epoch}, batch "
-        f"{job.where.batch}) failed in 'prepare' on worker {worker}"
-    )
-
-
-def dumps_error(wrapped: Any, note: str) -> bytes:
-    """The exception for its journey; one that cannot be pickled travels as its traceback text."""
-    with contextlib.suppress(Exception):
-        return dumps((wrapped, note))
-    wrapped.exc_type = RuntimeError
-    return dumps((wrapped, note))

@@ -39,6 +39,8 @@ class Counters:
     samples: int = 0
     elapsed_s: float = 0.0
     """Time within epochs, up to the newest batch; what passes between an epoch's last batch and the next does not count."""
+    worker_s: float = 0.0
+    """That time times the workers that there were."""
     last_s: float = 0.0
     """When the newest epoch began or the newest batch was delivered."""
     wait_s: float = 0.0
@@ -97,7 +99,9 @@ class Counters:
         self.samples += samples
         self.wait_s += at_s - began_s
         self.waits_s.append(at_s - began_s)
-        self.elapsed_s += at_s - (self.last_s or began_s)
+        passed_s = at_s - (self.last_s or began_s)
+        self.elapsed_s += passed_s
+        self.worker_s += passed_s * self.workers
         self.last_s, self.ready_depth = at_s, ready
         if self.trace:
             self.wait_spans.append((began_s, at_s, samples, ready))
@@ -130,6 +134,7 @@ def as_stats(counters: Counters, *, engine: str, epoch: int) -> dict[str, Any]:
         "workers": counters.workers,
         "worker_pids": list(live.worker_pids),
         "agent_pid": live.agent_pid,
+        "worker_s": counters.worker_s,
         "worker_busy_s": [ns / 1e9 for ns in busy],
         "stages_s": {
             "prepare": sum(live.prepare_ns) / 1e9,

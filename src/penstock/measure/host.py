@@ -136,6 +136,15 @@ def process_state(pid: int) -> str:
         return "?"
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.partition(":")[2], 16) >> (number - 1) & 1)
+    return False
+
+
 class RunDelay:
     """How long this process has waited for a core so far, in nanoseconds; always 0 where the kernel does not tell."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def trace_events(counters: Counters, pid: int = 0) -> list[dict[str, Any]]:
 def _events(counters: Counters) -> Iterator[dict[str, Any]]:
     yield _named("process_name", TRAINING, "penstock")
     yield _named("thread_name", TRAINING, "training")
-    for worker in range(counters.workers):
+    for worker in range(max([counters.workers, *(1 + span[0] for span in counters.spans)])):
         yield _named("thread_name", worker + 1, f"worker {worker}")
     # The consumer's thread fills these while another may ask for a trace: a copy holds still.
     for worker, kind, batch, epoch, end_ns, took_ns, samples in list(counters.spans):
@@ -74,3 +74,14 @@ def write_trace(path: str | os.PathLike[str], counters: Counters) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def trace_writer(path: str | os.PathLike[str] | None, counters: Counters) -> Callable[[], None]:
+    """Writes the trace as it stands, as often as it is called; nothing without a path, or in a forked child."""
+    owner = os.getpid()
+
+    def write() -> None:
+        if path is not None and os.getpid() == owner:
+            write_trace(path, counters)
+
+    return write

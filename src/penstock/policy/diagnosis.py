@@ -32,7 +32,8 @@ def diagnose(stats: Mapping[str, Any], *, cores: int) -> str:
     workers = stats["workers"]
     if not workers:
         return f"{waits}, which happens in the training process itself; num_workers='auto' would use {cores} cores."
-    busy = sum(stats["worker_busy_s"]) / max(1e-9, workers * stats["elapsed_s"])
+    # There may have been more workers before, or fewer.
+    busy = sum(stats["worker_busy_s"]) / max(1e-9, stats.get("worker_s", workers * stats["elapsed_s"]))
     where = f"{counted(workers, 'worker')} on {counted(cores, 'core')}, busy {busy:.0%} of the time"
     # Preparation needs workers * busy worker-seconds per second of the run; without waiting the run would take
     # (1 - share) of its time, so that much work must fit into the shorter time.

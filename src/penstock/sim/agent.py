@@ -111,7 +111,7 @@ class FakeAgent:
             event = self.events[0]
             beside = self._beside(event.seq) if isinstance(event, ev.Stuck) else []
             actions = on_event(self.state, event)
-            self.world.witness(event, actions)
+            self.world.witness(self.state, event, actions)
             for action in actions:
                 self.perform(action, beside)
             self.events.popleft()
@@ -127,8 +127,8 @@ class FakeAgent:
                 if task_id not in hand.issued:
                     raise Violation(f"{action}: the worker does not have this task")
                 hand.to_worker.send(Cancel(task_id))
-            case ev.Deliver(seq, offset, layout, dropped):
-                self._deliver(seq, offset, layout, dropped)
+            case ev.Deliver():
+                self._deliver(action)
             case ev.DeliverError(seq, error):
                 self._check_error(seq, self.fed.pop(seq), error, beside)
                 self.to_trainer.send(Delivery(seq, error=error))
@@ -136,8 +136,10 @@ class FakeAgent:
                 self.fed.clear()
                 self.to_trainer.send(End(seq))
             case ev.Start(worker):
-                if not self.hands[worker].lost:
+                if worker in self.hands and not self.hands[worker].lost:
                     raise Violation(f"{action}: it has not been lost")
+                if worker >= self.state.workers:
+                    raise Violation(f"{action}: there are to be {self.state.workers} workers")
                 self._start(worker)
             case ev.Stop(worker):
                 self._living(worker, action).to_worker.send(Stop())
@@ -145,10 +147,10 @@ class FakeAgent:
                 hand = self._living(worker, action)
                 hand.hung = True
                 self.world.agenda.after(DUMP_WAIT_S, self.world.kill, hand.worker)
-            case ev.Grow(end):
-                self._grow(end)
-            case ev.Shrink(end, _):
-                self.memory.give_up(end)
+            case ev.Grow(start, end):
+                self._grow(start, end)
+            case ev.Shrink(start, end):
+                self.memory.give_up(start, end)
             case ev.Starved(seq, need):
                 self.to_trainer.send(Starved(seq, need))
 
@@ -193,22 +195,26 @@ class FakeAgent:
         if hand.worker.alive:
             self.memory.claim(("writes", hand.worker, task.id), slab, offset, nbytes)
 
-    def _deliver(self, seq: int, offset: int, layout: int, dropped: tuple[int, ...]) -> None:
+    def _deliver(self, action: ev.Deliver) -> None:
+        seq, memory = action.seq, self.memory
         if seq not in self.fed:
             raise Violation(f"batch {seq} is delivered twice, or was never asked for")
-        ask, shape = self.fed.pop(seq), self._shape(layout)
-        if late := self.memory.writers(offset):
-            raise Violation(f"batch {seq} is delivered while {late} may still write it")
+        ask, shape, user = self.fed.pop(seq), self._shape(action.layout), ("user", seq)
+        if action.nbytes and (late := memory.writers(action.offset)):
+            raise Violation(f"{action} while {late} may still write it")
         if shape is not None:
             nbytes = lane_offsets(shape.items, ask.size)[1]
         else:
-            nbytes = self.memory.result_at(offset).nbytes
-            for part in self.memory.result_at(offset).refers:
-                self.memory.claim(
-                    ("user", seq), ("part", seq, part), part, self.memory.result_at(part).nbytes
-                )
-        self.memory.claim(("user", seq), ("user", seq), offset, nbytes)
-        self.to_trainer.send(Delivery(seq, offset, shape, dropped, None, nbytes))
+            result = memory.result_at(action.offset)
+            nbytes = result.nbytes
+            for part in result.refers:
+                memory.claim(user, ("part", seq, part), part, memory.result_at(part).nbytes)
+        # What late tasks may still write is for copying: it stays theirs, beside the user who reads it once.
+        slab = user if action.nbytes else (seq, action.offset, action.layout)
+        memory.claim(user, slab, action.offset, nbytes)
+        if action.nbytes and action.nbytes != sum(claim.end - claim.start for claim in memory.claims[user]):
+            raise Violation(f"{action} keeps {memory.claims[user]} in use")
+        self.to_trainer.send(Delivery(seq, action.offset, shape, action.dropped, None, action.nbytes))
 
     def _check_error(self, seq: int, ask: Ask, error: ev.Error, beside: list[tuple[int, int]]) -> None:
         """Trouble of the engine's own must be true by our own count."""
@@ -229,7 +235,8 @@ class FakeAgent:
                 if isinstance(who, tuple) and who[0] == "user"
                 for claim in claims
             ]
-            room = room_beside([*taken, *beside], self.state.config.base, self.state.limit)
+            holes = self.state.memory.holes if self.state.refused else []
+            room = room_beside([*taken, *beside, *holes], self.state.config.base, self.state.ceiling)
             if room >= aligned(error.need_bytes):
                 raise Violation(f"{error} of {ask}, although {room} bytes can be had")
 
@@ -239,13 +246,13 @@ class FakeAgent:
         slabs = [slab for lane in state.lanes for issued in lane.holding.values() for slab in issued.held]
         for batch in state.batches.values():
             # What streams yielded stays: the arena stopped growing when it had been given out already.
-            if batch.seq == seq or (batch.kind is Kind.STREAM and state.limit < self.memory.end):
+            if batch.seq == seq or (batch.kind is Kind.STREAM and state.refused):
                 slabs += batch.slabs()
         return [(slab.offset, slab.offset + aligned(slab.nbytes)) for slab in slabs]
 
-    def _grow(self, end: int) -> None:
-        if end - self.state.config.base <= self.scenario.denied_bytes:
-            self.happen(ev.Grown(end))
+    def _grow(self, start: int, end: int) -> None:
+        if self.state.memory.used + self.state.memory.free + end - start <= self.scenario.denied_bytes:
+            self.happen(ev.Grown(start, end))
             return
         if not self.state.memory.used:
             self.happen(ev.InitFailed(-1, ev.Trouble("memory", cause="denied")))
@@ -263,7 +270,8 @@ class FakeAgent:
     def _tick(self) -> None:
         if not self.alive:
             return
-        beats = tuple(self.hands[worker].worker.beat for worker in range(len(self.hands)))
+        hands = [self.hands.get(lane.worker) for lane in self.state.lanes]
+        beats = tuple(0 if hand is None else hand.worker.beat for hand in hands)
         self.happen(ev.Tick(self.world.agenda.now_s, beats))
         busy = any(lane.tasks for lane in self.state.lanes)
         self.world.agenda.after(TICK_S if busy else SLOW_TICK_S, self._tick)
@@ -281,6 +289,7 @@ class FakeAgent:
         to_worker = Link(world.agenda, world.delay, lambda message: world.wake(fake, message))
         hand = self.hands[worker] = Hand(fake, to_worker, from_worker)
         world.enter(fake)
+        self.happen(ev.WorkerStarted(worker, world.agenda.now_s))
 
     def lose(self, worker: FakeWorker) -> None:
         """A worker has ended: it touches nothing any more; the agent will notice."""

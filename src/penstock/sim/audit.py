@@ -13,6 +13,8 @@ def audit(state: State) -> None:
     pins: dict[Slab, int] = {}
     holds: dict[Slab, int] = {}
     for lane in state.lanes:
+        if lane.load != sum(issued.task.weight for issued in lane.tasks.values()):
+            raise Violation(f"worker {lane.worker} is said to have {lane.load} samples before it")
         for issued in [*lane.tasks.values(), *lane.holding.values()]:
             for slab in issued.slabs:
                 pins[slab] = pins.get(slab, 0) + 1
@@ -36,8 +38,9 @@ def _audit_memory(state: State, slabs: set[Slab]) -> None:
     used = sum(aligned(slab.nbytes) for slab in slabs)
     if state.memory.used != used:
         raise Violation(f"{state.memory.used} bytes are said to be in use, {used} are")
-    if state.memory.used + state.memory.free != state.memory.end - state.config.base:
-        raise Violation("used and free bytes do not add up to what there is")
+    holes = sum(end - start for start, end in state.memory.holes)
+    if state.memory.used + state.memory.free + holes != state.memory.end - state.config.base:
+        raise Violation("used and free bytes and holes do not add up to what there is")
     end = state.config.base
     for slab in sorted(slabs, key=lambda slab: slab.offset):
         if slab.offset < end:

@@ -56,12 +56,13 @@ class Memory:
 
     # ---- who may touch what
 
-    def give_up(self, end: int) -> None:
-        """Memory from `end` on goes back to the system: nobody may still touch it."""
+    def give_up(self, start: int, end: int) -> None:
+        """[start, end) goes back to the system: nobody may still touch it."""
         for who, claims in self.claims.items():
             for claim in claims:
-                if claim.end > end:
-                    raise Violation(f"memory from {end} on is given up while {who} may touch {claim}")
+                if claim.start < end and start < claim.end:
+                    raise Violation(f"[{start}, {end}) is given up while {who} may touch {claim}")
+        self._fill(start, end - start, None)
 
     def claim(self, who: Hashable, slab: Hashable, offset: int, nbytes: int) -> None:
         end = offset + aligned(nbytes)

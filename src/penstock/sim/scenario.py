@@ -14,8 +14,9 @@ from penstock.engine.events import Kind
 from penstock.sim.memory import CELL, Shape
 from penstock.store.extents import ALIGN
 
-FAULTS = ("kill", "freeze", "agent", "restore", "retire")
-"""A worker is killed; is stopped; the agent is killed; the training process is killed and resumes; a worker is too large."""
+FAULTS = ("kill", "freeze", "agent", "restore", "retire", "resize")
+"""A worker is killed; is stopped; the agent is killed; the training process is killed and resumes; a worker is too large; there
+are to be more workers, or fewer."""
 
 
 class Fault(NamedTuple):
@@ -23,7 +24,7 @@ class Fault(NamedTuple):
     """Number of the simulation step before which it strikes."""
     what: str
     which: int = 0
-    """Which worker, counted modulo the living; for `restore` also the new number of workers."""
+    """Which worker, counted modulo the living; for `restore` and `resize` the new number of workers."""
 
 
 class Sample(NamedTuple):
@@ -129,8 +130,9 @@ class Scenario:
         return CELL * (1 + self.cells * samples)
 
 
-def draw(seed: int) -> Scenario:
-    """A scenario from all that can happen; most runs have a few troubles, some have many, some none."""
+def draw(seed: int, *, resizes: bool = True) -> Scenario:
+    """A scenario from all that can happen; most runs have a few troubles, some have many, some none. Without `resizes` the
+    number of workers stays; all else is the same."""
     rng = random.Random(seed)
 
     def maybe(chance: float, value: float) -> float:
@@ -150,6 +152,12 @@ def draw(seed: int) -> Scenario:
         Fault(rng.randrange(steps), rng.choice(names), rng.randrange(1000))
         for _ in range(rng.choice((0, 1, 1, 2, 3, 5, 8)))
     ]
+    if resizes and kind is not Kind.STREAM:
+        apart = random.Random(f"resizes of {seed}")
+        faults += [
+            Fault(apart.randrange(steps), "resize", apart.randrange(8))
+            for _ in range(apart.choice((0, 0, 0, 1, 2, 5)))
+        ]
     pages = rng.choice((2, 3, 4, 6, 10, 1000, 1000, 1000))
     return Scenario(
         seed=seed,

@@ -184,7 +184,7 @@ class FakeTrainer:
                 self.ready.clear()
                 self.freed.clear()
                 self.starved = None
-                self.world.new_agent(len(self.agent.hands), self.epoch)
+                self.world.new_agent(self.agent.state.workers, self.epoch)
                 for ask in self.open.values():
                     self.world.tell_agent(ask)
 
@@ -202,7 +202,7 @@ class FakeTrainer:
         else:
             held = Held(self.agent, delivery, ask)
             self.world.judge_batch(ask, held.content, delivery.dropped)
-            if self.held_bytes + delivery.nbytes > self.scenario.limit_bytes // 2:
+            if not delivery.nbytes or self.held_bytes + delivery.nbytes > self.scenario.limit_bytes // 2:
                 self.freed.append(delivery.seq)
             else:
                 self.held.append(held)

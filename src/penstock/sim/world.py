@@ -14,6 +14,7 @@ from typing import Any
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Event, Kind
 from penstock.engine.feed import Ask
+from penstock.engine.state import State
 from penstock.sim.agenda import Agenda, Link
 from penstock.sim.agent import FakeAgent, Gone
 from penstock.sim.audit import audit
@@ -138,6 +139,8 @@ class World:
                 self.agenda.after(self.rng.random() * 5, self._thaw, worker)
             case "retire":
                 self.agent.happen(ev.Retire(fault.which % len(self.agent.hands)))
+            case "resize" if self.scenario.kind is not Kind.STREAM:
+                self.agent.happen(ev.Resize(1 + fault.which % 8))
 
     def kill(self, worker: FakeWorker) -> None:
         if worker.alive:
@@ -172,11 +175,11 @@ class World:
 
     # ---- promises
 
-    def witness(self, event: Event, actions: list[Action]) -> None:
+    def witness(self, state: State, event: Event, actions: list[Action]) -> None:
         self.events += 1
         self.history.append((self.agenda.now_s, event, actions))
         if self.audits:
-            audit(self.agent.state)
+            audit(state)
 
     def taken(self, epoch: int) -> int:
         return sum(1 for one, _ in self.log if one == epoch)
@@ -230,7 +233,8 @@ class World:
         """The training process has let go of everything: the agent hears of it and its workers finish."""
         end_s = self.agenda.now_s + DRAIN_S
         while self.agenda.now_s < end_s and self.agenda.step():
-            if not any(lane.tasks for lane in self.agent.state.lanes) and not self.agent.state.batches:
+            state = self.agent.state
+            if not any(lane.tasks for lane in state.lanes) and not state.batches and not misstaffed(state):
                 break
 
     def _judge_end(self) -> None:
@@ -248,6 +252,15 @@ class World:
         tasks = [task for lane in state.lanes for task in lane.tasks]
         if left or state.batches or tasks:
             raise Violation(f"{left} bytes, batches {list(state.batches)} and tasks {tasks} are left")
+        if wrong := misstaffed(state):
+            raise Violation(f"workers {wrong} are there although {state.workers} are wanted, or are not")
+
+
+def misstaffed(state: State) -> list[int]:
+    """Workers that are still there and should have left, or have left and should be there."""
+    if state.fatal is not None:
+        return []
+    return [lane.worker for lane in state.lanes if lane.away != state.is_surplus(lane)]
 
 
 def simulate(scenario: Scenario, *, audits: bool = False) -> World:

@@ -22,28 +22,45 @@ SMALLEST = 64 << 20
 SHARED = "/dev/shm"  # noqa: S108 - files there are unlinked as soon as they are made
 FIELDS = 16
 """Counters per worker on the board (see `Board`)."""
+MOST_WORKERS = 1024
+"""Workers that a loader may grow to; the board has a row for each, 128 bytes."""
+
+
+AS_CORES = -1
+"""As many workers as there are cores for."""
 
 
 class Board:
-    """Counters in shared memory. One row per worker, written by that worker alone, and one of the agent's; read by all."""
+    """Counters in shared memory. One row per worker, written by that worker alone, and one of the agent's; read by all.
+
+    There are rows for `workers` workers, most of which need never come and are not backed by memory until then: the agent's row,
+    which lies first, says how many have come (`LANES`). One column of that row is the training process's: how many workers are
+    `WANTED`, once it has a wish; or AS_CORES.
+    """
 
     TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS, SAMPLES, TASKS, PID = range(9)
-    BACKED, TASK_SIZE, REISSUED = range(3)
-    """Columns of the last row, which is the agent's."""
+    BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED = range(6)
+    """Columns of the agent's row."""
 
     def __init__(self, view: memoryview, workers: int) -> None:
         self._rows = view[: (workers + 1) * FIELDS * 8].cast("q")
         self.workers = workers
 
     def row(self, worker: int) -> memoryview:
-        return self._rows[worker * FIELDS : (worker + 1) * FIELDS]
+        return self._rows[(worker + 1) * FIELDS : (worker + 2) * FIELDS]
+
+    @property
+    def agent(self) -> memoryview:
+        """The agent's row."""
+        return self._rows[:FIELDS]
 
     def column(self, which: int) -> list[int]:
-        return [self._rows[worker * FIELDS + which] for worker in range(self.workers)]
+        """One counter of all workers that there have been."""
+        return [self._rows[(worker + 1) * FIELDS + which] for worker in range(self._rows[self.LANES])]
 
 
 class Arena:
-    """A mapping of the memory file. `base` is where batches begin, behind the board."""
+    """A mapping of the memory file, with a board for up to `workers` workers. `base` is where batches begin, behind it."""
 
     def __init__(self, fd: int, size: int, workers: int) -> None:
         self.fd, self.size, self.workers = fd, size, workers
@@ -53,14 +70,15 @@ class Arena:
         self.board = Board(self.view, workers)
 
     @classmethod
-    def create(cls, limit_bytes: int, workers: int) -> Arena:
+    def create(cls, limit_bytes: int, workers: int, *, at_first: int | None = None) -> Arena:
+        """An arena whose board has room for `workers` workers, and memory for as many as there are `at_first`."""
         fd = anonymous_file()
-        size = board_bytes(workers) + max(limit_bytes, SMALLEST)
+        size, board = board_bytes(workers) + max(limit_bytes, SMALLEST), board_bytes(at_first or workers)
         try:
-            os.posix_fallocate(fd, 0, board_bytes(workers))
+            os.posix_fallocate(fd, 0, board)
         except OSError as exc:
             os.close(fd)
-            raise ArenaFull(full_text(board_bytes(workers), limit_bytes, exc)) from exc
+            raise ArenaFull(full_text(board, limit_bytes, exc)) from exc
         while True:
             os.ftruncate(fd, size)
             try:
@@ -76,6 +94,14 @@ class Arena:
         """Reserve memory for [start, end); raises OSError (ENOSPC, ENOMEM) when there is none."""
         os.posix_fallocate(self.fd, start, end - start)
 
+    def has_room_for(self, workers: int) -> bool:
+        """Whether so many can have their counters on the board."""
+        try:
+            self.back(0, board_bytes(workers))
+        except OSError:
+            return False
+        return workers <= self.workers
+
     def unback(self, start: int, end: int) -> None:
         """Give the memory of [start, end) back to the system; nothing refers to it."""
         with contextlib.suppress(OSError):
@@ -86,6 +112,11 @@ class Arena:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def board_rows(workers: int) -> int:
+    """Workers that the board of a loader has rows for which starts with so many."""
+    return max(MOST_WORKERS, workers)
 
 
 def board_bytes(workers: int) -> int:

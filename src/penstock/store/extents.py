@@ -2,7 +2,8 @@
 
 Rule 1: an extent starts at a multiple of `ALIGN` (a page, so that slabs can be pinned and punched).
 Rule 2: the lowest extent that fits is taken, so that a small working set stays in warm memory.
-Rule 3: neighbours are merged when freed; bytes used and free always sum to `size`.
+Rule 3: neighbours are merged when freed; bytes used, free and in holes always sum to what lies before the end.
+Rule 4: a hole is free memory that was given up: it must be backed again (`fill`) before it is used.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Extents:
     def __init__(self, start: int = 0, size: int = 0) -> None:
         self.end = start
         self.used = 0
+        self.holes: list[tuple[int, int]] = []
+        """(start, end) of each, in order; none of them reaches the end."""
         self._offsets: list[int] = []
         self._sizes: dict[int, int] = {}
         if size:
@@ -42,15 +45,34 @@ class Extents:
         start, self.end = self.end, self.end + nbytes
         self._insert(start, nbytes)
 
-    def trim(self) -> bool:
-        """Give up free memory at the end; whether there was any."""
-        last = self._offsets[-1] if self._offsets else self.end
-        if last + self._sizes.get(last, 0) != self.end or last == self.end:
-            return False
-        self._offsets.pop()
-        del self._sizes[last]
-        self.end = last
-        return True
+    def span_for(self, nbytes: int, limit: int) -> tuple[int, int] | None:
+        """What to back so that `nbytes` fit, or come nearer to it: the lowest hole that is large enough, memory behind the
+        end, or else any hole, which may join its neighbours."""
+        need = aligned(nbytes)
+        hole = next(((start, start + need) for start, end in self.holes if end - start >= need), None)
+        if hole is None and self.end_for(nbytes) <= limit:
+            return self.end, self.end_for(nbytes)
+        return hole or next(iter(self.holes), None)
+
+    def fill(self, start: int, end: int) -> None:
+        """[start, end) is backed now: the beginning of a hole, or memory behind the end."""
+        if start == self.end:
+            self.grow(end - start)
+            return
+        at = next(i for i, hole in enumerate(self.holes) if hole[0] == start)
+        last = self.holes[at][1]
+        self.holes[at : at + 1] = [(end, last)] if end < last else []
+        self._insert(start, end - start)
+
+    def give_up(self) -> list[tuple[int, int]]:
+        """Turn all free memory into holes, and lower the end to what is in use; the ranges given up."""
+        given = [(offset, offset + self._sizes[offset]) for offset in self._offsets]
+        self._offsets.clear()
+        self._sizes.clear()
+        self.holes = joined([*self.holes, *given])
+        if self.holes and self.holes[-1][1] == self.end:
+            self.end = self.holes.pop()[0]
+        return given
 
     def alloc(self, nbytes: int) -> int | None:
         """Offset of a new extent of `aligned(nbytes)` bytes, or None when nothing fits."""
@@ -81,6 +103,17 @@ class Extents:
             return
         self._offsets.insert(at, offset)
         self._sizes[offset] = size
+
+
+def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same ranges in order, with neighbours made one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found
 
 
 LANE_ALIGN = 64

@@ -1,0 +1,54 @@
+"""How many workers there are cores for: the training process's affinity and its cgroup's quota, looked at once a second.
+
+The agent looks, and passes a new affinity on: to itself, whose future workers inherit it, and to the workers that there are.
+A worker that the user has bound elsewhere (`worker_init_fn`) is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from penstock.measure import host
+from penstock.policy.workers import auto_workers
+
+CHECK_S = 1.0
+BINDS = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES")
+"""With these, OpenMP binds the training process's thread to a core: its affinity says nothing about the process then."""
+
+
+def affinity_of(pid: int) -> frozenset[int]:
+    """Cores that a process's first thread may run on; empty when nobody tells."""
+    with contextlib.suppress(OSError, AttributeError):
+        return frozenset(os.sched_getaffinity(pid))
+    return frozenset()
+
+
+def workers_for(affinity: frozenset[int], local_world: int) -> int:
+    cores = len(affinity) or os.cpu_count() or 1
+    return auto_workers(affinity=cores, quota=host.cpu_quota(), local_world=local_world)
+
+
+class Capacity:
+    def __init__(self, parent: int, local_world: int) -> None:
+        self._parent, self._local_world = parent, local_world
+        self._bound = any(name in os.environ for name in BINDS)
+        self._affinity = affinity_of(parent)
+        self._workers, self._next_s = 0, 0.0
+
+    def workers(self, now_s: float, pids: list[int]) -> int:
+        """Workers that there are cores for; `pids` are those that there are."""
+        if now_s >= self._next_s:
+            self._next_s = now_s + CHECK_S
+            affinity = self._affinity if self._bound else affinity_of(self._parent) or self._affinity
+            if affinity != self._affinity:
+                before, self._affinity = self._affinity, affinity
+                self._pass_on(before, pids)
+            self._workers = workers_for(affinity, self._local_world)
+        return self._workers
+
+    def _pass_on(self, before: frozenset[int], pids: list[int]) -> None:
+        for pid in (0, *pids):
+            if affinity_of(pid) == before:
+                with contextlib.suppress(OSError):  # it has ended, or a cpuset has taken the cores away since
+                    os.sched_setaffinity(pid, self._affinity)

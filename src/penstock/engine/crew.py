@@ -1,0 +1,76 @@
+"""A loader's workers as the user sees them: how many, whether their number follows that of the cores, and who must hear of a change."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from penstock.config import whole
+from penstock.errors import ConfigError
+from penstock.store.arena import MOST_WORKERS
+
+AUTO = "auto"
+
+
+def check_workers(workers: object) -> int:
+    """The number that `set_workers` was given."""
+    number = whole(workers, "the number of workers", word=" or 'auto'")
+    if number < 1:
+        raise ConfigError(
+            f"set_workers needs at least 1 worker, got {number}: to prepare in the training process itself, build a loader with "
+            f"num_workers=0"
+        )
+    if number > MOST_WORKERS:
+        raise ConfigError(f"set_workers takes at most {MOST_WORKERS} workers, got {number}")
+    return number
+
+
+def window_of(prefetch_batches: int | None, prefetch_factor: int | None) -> Callable[[int], int]:
+    """How many batches are asked for ahead, by the number of workers."""
+    if prefetch_batches is not None:
+        return lambda _: prefetch_batches
+    assert prefetch_factor is not None
+    if prefetch_factor <= 0:
+        raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+    return lambda workers: prefetch_factor * workers
+
+
+class Crew:
+    def __init__(self, auto: int) -> None:
+        self.auto = auto
+        """What "auto" came to last; 0 where a number was given. Someone who sets `num_workers` ends it, too."""
+        self._engines: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __reduce__(self) -> tuple[type, tuple[int]]:
+        return type(self), (self.auto,)
+
+    def joined_by(self, engine: Any) -> Any:
+        self._engines.add(engine)
+        return engine
+
+    def engines(self, workers: int, *, streams: bool) -> list[Any]:
+        """Those that are to hear of another number of workers; ConfigError where it cannot change now."""
+        if not workers:
+            raise ConfigError(
+                "set_workers needs a loader with workers; this one (num_workers=0) prepares in the training process: build it with "
+                "num_workers of at least 1, or 'auto'"
+            )
+        living = [engine for engine in self._engines if not engine.closed]
+        if streams and any(not engine.run.exhausted for engine in living):
+            raise ConfigError(
+                "the number of workers cannot change within an epoch of an iterable dataset: each worker iterates its own share of "
+                "the data. Call set_workers before iter(), or when the epoch has come to its end"
+            )
+        return living
+
+    def follower(self, loader: Any) -> Callable[[int], None]:
+        """Tells the loader of another number of workers; does not keep it alive."""
+        crew, held = self, weakref.ref(loader)
+
+        def follow(workers: int) -> None:
+            owner = held()
+            if owner is not None:
+                owner.num_workers = crew.auto = workers
+
+        return follow

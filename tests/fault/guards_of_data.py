@@ -1,0 +1,119 @@
+"""The guards against damaged data: images, tar files, their indexes, and servers (see `guards`)."""
+
+from __future__ import annotations
+
+from tests.fault.guards import guard
+
+CHECKS, DECODE, HEADER = "pipeline/checks.py", "pipeline/decode.py", "pipeline/header.py"
+SOURCES, HTTP, WALK, INDEX = "store/sources.py", "store/http.py", "store/tarwalk.py", "store/tarindex.py"
+IMAGES = "fault/test_mutated_images.py::test_"
+READS = "unit/test_sources.py::test_"
+TARS = "unit/test_tar_index.py::test_"
+SERVER = f"{READS}a_server_that_does_not_honour_the_range_is_an_error"
+
+DATA_GUARDS = [
+    # ---- images
+    guard(
+        "an image above the pixel cap is refused by its header",
+        f"{IMAGES}a_bomb_is_refused_before_anything_is_allocated[png]",
+        (HEADER, "    if header.pixels > max_pixels:\n", "    if False:\n"),
+    ),
+    guard(
+        "an image of another size than its header says is not decoded",
+        f"{IMAGES}a_second_header_of_another_size_is_refused",
+        (DECODE, "if image.size != (header.width, header.height):", "if False:"),
+    ),
+    guard(
+        "a warning of libjpeg is an error",
+        f"{IMAGES}a_file_cut_off_anywhere_is_refused[jpeg]",
+        (DECODE, "strict=True", "strict=False"),
+    ),
+    guard(
+        "a JPEG file that Pillow decodes is checked by libjpeg",
+        f"{IMAGES}a_jpeg_with_an_end_put_into_its_scan_is_refused[jpeg cmyk]",
+        (DECODE, '        strictly(data, "CMYK")', "        pass"),
+    ),
+    guard(
+        "a JPEG file has a bounded number of scans",
+        f"{IMAGES}a_jpeg_of_very_many_scans_is_refused",
+        (DECODE, "    check_scans(data)\n", ""),
+    ),
+    guard(
+        "checksums of a PNG file are checked",
+        f"{IMAGES}a_png_with_any_byte_changed_is_refused[png]",
+        (CHECKS, "        critical = not kind[0] & 0x20\n", "        critical = False\n"),
+    ),
+    guard(
+        "a PNG file has an end",
+        f"{IMAGES}a_file_cut_off_anywhere_is_refused[png]",
+        (CHECKS, '            raise BadImage("the PNG file is cut off")\n', "            return\n"),
+    ),
+    guard(
+        "a PNG file has all of its rows",
+        f"{IMAGES}a_png_with_fewer_rows_than_it_says_is_refused[png]",
+        (DECODE, "                    check_png_rows(data)\n", "                    pass\n"),
+    ),
+    # ---- sources
+    guard(
+        "a forked process opens its own files",
+        f"{READS}a_forked_child_opens_files_of_its_own_and_leaves_the_parents_alone",
+        (SOURCES, "if made is not None and made[0] == pid:", "if made is not None:"),
+    ),
+    guard(
+        "a file that is being read is not closed",
+        f"{READS}threads_read_while_others_files_are_closed",
+        (SOURCES, "        file.dropped = True\n        if not file.users:\n", "        file.users = 9\n        if True:\n"),
+    ),
+    guard(
+        "a changed file is not read",
+        f"{READS}a_file_that_was_changed_after_its_stamp_was_taken_is_an_error",
+        (SOURCES, "        if was is not None and was != found:\n", "        if False:\n"),
+    ),
+    guard(
+        "a whole file is not taken for a range",
+        f"{SERVER}[all206-the server announced 10240 bytes where 10 are due]",
+        (HTTP, "if response.status == 206 and announced not in (None, count):", "if False:"),
+    ),
+    guard(
+        "other bytes are not taken for those asked for",
+        f"{SERVER}[shift-gave others \\\\(Content-Range: 'bytes 6-14/10240'\\\\)]",
+        (HTTP, "(int(found[1]), int(found[2])) != (start, min(end, size) - 1)", "False"),
+    ),
+    guard(
+        "a body that ends early is an error",
+        f"{SERVER}[short-the connection ended after 5 of 10 bytes]",
+        (HTTP, "        if got < count:\n            raise", "        if got < 0:\n            raise"),
+    ),
+    # ---- tar files and their indexes
+    guard(
+        "a tar file has an end",
+        f"{TARS}a_tar_that_is_cut_off_anywhere_is_an_error[gnu]",
+        (WALK, "        if len(header) < BLOCK:\n            raise BadTar(", "        if len(header) < BLOCK:\n            return\n            raise BadTar("),
+    ),
+    guard(
+        "no header makes us read more than a name is long",
+        f"{TARS}what_cannot_be_read_is_refused_with_a_reason",
+        (WALK, "                if size > MOST_EXTENDED:\n", "                if False:\n"),
+    ),
+    guard(
+        "a damaged index is not used",
+        f"{TARS}an_index_that_is_damaged_anywhere_is_rebuilt",
+        (INDEX, '    if head != b"%s %d %08x" % (MAGIC, VERSION, crc32(body)):\n', "    if not head:\n"),
+    ),
+    guard(
+        "a stale index is not used",
+        f"{TARS}a_stale_index_is_rebuilt",
+        (INDEX, '        if said["stamp"] != stamp:\n', "        if False:\n"),
+        (INDEX, "if within.all() else None", "if True else None"),
+    ),
+    guard(
+        "an index that points outside of its shard is not used",
+        f"{TARS}an_index_that_points_outside_of_its_shard_is_not_believed",
+        (INDEX, "if within.all() else None", "if True else None"),
+    ),
+    guard(
+        "a link in an index's place is not followed",
+        f"{TARS}a_link_a_folder_and_a_pipe_in_its_place_are_not_followed",
+        (INDEX, "os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK"),
+    ),
+]  # fmt: skip

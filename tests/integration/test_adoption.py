@@ -1,0 +1,177 @@
+"""torchvision's ImageFolder in our loader: recognised, prepared by us, and the same samples as if it were not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.lanes.seeding import seed_all
+from penstock.pipeline.adopt import adopted
+from penstock.pipeline.header import BadImage
+from tests.torchvision_here import torchvision
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve smooth images of different sizes and formats, two classes."""
+    from PIL import Image
+
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(1)
+    for number in range(12):
+        folder = root / ("cat" if number % 2 else "dog")
+        folder.mkdir(exist_ok=True)
+        height, width = rng.integers(60, 150, 2)
+        coarse = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+        image = Image.fromarray(coarse).resize((int(width), int(height)), Image.Resampling.BICUBIC)
+        if number == 5:
+            image = image.convert("L")
+        image.save(folder / f"{number}.{'png' if number == 4 else 'jpg'}", quality=90)
+    return root
+
+
+def chains() -> dict[str, Any]:
+    torchvision()
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    old_tail = [v1.ToTensor(), v1.Normalize(MEAN, STD)]
+    return {
+        "training, v2": v2.Compose([v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), *tail]),
+        "training, v1": v1.Compose([v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), *old_tail]),
+        "RandAugment": v2.Compose([v2.RandomResizedCrop(48), v2.RandAugment(), *tail]),
+        "RandAugment first": v2.Compose([v2.RandAugment(), v2.RandomResizedCrop(48), *tail]),
+        "RandAugment, v1": v1.Compose([v1.RandAugment(), v1.RandomResizedCrop(48), *old_tail]),
+        "AutoAugment, v1": v1.Compose([v1.Resize((50, 60)), v1.AutoAugment(), *old_tail]),
+        "TrivialAugment, v1": v1.Compose([v1.Resize((50, 60)), v1.TrivialAugmentWide(), *old_tail]),
+        "AutoAugment": v2.Compose([v2.Resize((50, 60)), v2.AutoAugment(), *tail]),
+        "TrivialAugment": v2.Compose([v2.Resize((50, 60)), v2.TrivialAugmentWide(), *tail]),
+        "testing, v2": v2.Compose([v2.Resize(64), v2.CenterCrop(56), *tail]),
+        "testing, v1": v1.Compose([v1.Resize(64), v1.CenterCrop(56), *old_tail]),
+        "jitter": v2.Compose([v2.Resize(40), v2.CenterCrop(40), v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *tail]),
+        "crop and pad": v2.Compose(
+            [v2.Resize(40), v2.RandomCrop(40, padding=4), v2.RandomVerticalFlip(), *tail]
+        ),
+        "uint8": v2.Compose([v2.RandomResizedCrop(32), v2.PILToTensor()]),
+        "with Python in it": v2.Compose([v2.Resize((40, 40)), upside_down, v2.RandomHorizontalFlip(), *tail]),
+        "erasing behind": v2.Compose([v2.RandomResizedCrop(32), *tail, v2.RandomErasing(p=1.0)]),
+        "nested": v2.Compose([v2.Compose([v2.Resize((36, 36)), v2.Grayscale(3)]), *tail]),
+    }
+
+
+def upside_down(image: Any) -> Any:
+    from PIL import Image
+
+    assert isinstance(image, Image.Image)
+    return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+
+
+NAMES = (
+    "training, v2", "training, v1", "RandAugment", "RandAugment first", "AutoAugment",
+    "RandAugment, v1", "AutoAugment, v1", "TrivialAugment, v1", "TrivialAugment", "testing, v2", "testing, v1",
+    "jitter", "crop and pad", "uint8", "with Python in it", "erasing behind", "nested",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_adopted_chain_makes_torchvisions_samples_from_torchvisions_draws(name: str, photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder
+
+    dataset = ImageFolder(str(photos), chains()[name])
+    mine = adopted(dataset)
+    assert mine is not None
+    for seed in range(3):
+        for index in range(len(dataset)):
+            seed_all(100 * seed + index)
+            theirs, target = dataset[index]
+            seed_all(100 * seed + index)
+            ours, our_target = mine[index]
+            assert our_target == target
+            assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+            assert torch.equal(ours, theirs), "bit for bit"
+
+
+def test_the_generator_is_left_where_torchvision_leaves_it(photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder
+
+    for name in (
+        "training, v2",
+        "RandAugment",
+        "jitter",
+        "AutoAugment",
+        "RandAugment, v1",
+        "AutoAugment, v1",
+    ):
+        dataset = ImageFolder(str(photos), chains()[name])
+        mine = adopted(dataset)
+        assert mine is not None
+        for index in range(6):
+            seed_all(index)
+            dataset[index]
+            after = torch.rand(1)
+            seed_all(index)
+            mine[index]
+            assert torch.equal(after, torch.rand(1)), name
+
+
+def test_what_may_mean_anything_is_left_alone(photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    class Mine(ImageFolder):
+        pass
+
+    tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    chain = v2.Compose([v2.Resize((8, 8)), *tail])
+    assert adopted(ImageFolder(str(photos), chain)) is not None
+    assert adopted(Mine(str(photos), chain)) is None
+    assert adopted(ImageFolder(str(photos), chain, loader=lambda path: path)) is None
+    assert adopted(ImageFolder(str(photos), None)) is None
+    assert adopted(ImageFolder(str(photos), v2.Compose([v2.Resize((8, 8))]))) is None, (
+        "it ends with a Pillow image"
+    )
+    assert adopted(ImageFolder(str(photos), v2.Compose([*tail, v2.Resize((8, 8))]))) is None, (
+        "its ops work on tensors"
+    )
+    patched = ImageFolder(str(photos), chain)
+    patched.__getitem__ = lambda index: index
+    assert adopted(patched) is None
+
+
+def test_what_the_owner_changes_later_is_followed(photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    dataset = ImageFolder(str(photos), v2.Compose([v2.Resize((8, 8)), v2.PILToTensor()]))
+    mine = adopted(dataset)
+    assert mine is not None
+    dataset.transform = dataset.transforms.transform = v2.Compose([v2.Resize((4, 4)), v2.PILToTensor()])
+    assert mine[0][0].shape == (3, 4, 4)
+
+
+def test_a_file_that_we_refuse_is_left_to_torchvision(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    def refuse(*_: object) -> None:
+        raise BadImage("a warning of libjpeg's")
+
+    dataset = ImageFolder(str(photos), v2.Compose([v2.RandomResizedCrop(8), v2.PILToTensor()]))
+    mine = adopted(dataset)
+    assert mine is not None
+    monkeypatch.setattr("penstock.pipeline.decode.Encoded.part", refuse)
+    torch.manual_seed(5)
+    found = mine[0][0]
+    torch.manual_seed(5)
+    assert torch.equal(found, dataset[0][0]), "with the draws that it would have made itself"

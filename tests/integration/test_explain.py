@@ -1,0 +1,163 @@
+"""`loader.explain()`: golden texts, but for the figures, which depend on the machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock import AnnotatedDataset, DataLoader, ImageFolder, StagedDataset
+from penstock import transforms as T
+from tests.torchvision_here import torchvision
+
+pytest.importorskip("cv2")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("photos")
+    (root / "a").mkdir()
+    for number in range(3):
+        Image.fromarray(np.full((60, 80, 3), 40 * number, np.uint8)).save(root / "a" / f"{number}.jpg")
+    return root
+
+
+def without_figures(text: str) -> str:
+    return re.sub(r" +[\d,]+ µs +\d+%", "  N", re.sub(r" +[\d,]+ µs per", "  N per", text))
+
+
+def upside_down(image: Any) -> Any:
+    return image[::-1]
+
+
+def test_a_chain_of_ours_with_a_function_of_the_users(photos: Path) -> None:
+    chain = [T.RandomResizedCrop(32), T.Lambda(upside_down), T.ToTensor()]
+    dataset = ImageFolder(photos, chain)
+    text = DataLoader(dataset, 2).explain()
+    assert without_figures(text) == (
+        f"ImageFolder: 3 samples, chain {dataset.chain.identity}\n"
+        "  read  N  cpu\n"
+        "  decode  N  cpu\n"
+        "  RandomResizedCrop  N  cpu              size=32, scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), interpolation=2, "
+        "antialias=True\n"
+        "  Lambda  N  cpu, Python only lambd=tests.integration.test_explain.upside_down  (a function of yours: no other lane can "
+        "run it)\n"
+        "  to tensor  N  cpu              float32\n"
+        "  together  N per sample and core, over 3 samples"
+    )
+
+
+def test_an_adopted_chain(photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder as Theirs
+    from torchvision.transforms import v2
+
+    tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.RandomErasing()]
+    dataset = Theirs(
+        str(photos), v2.Compose([v2.RandomResizedCrop(32), v2.RandomPosterize(4), v2.RandAugment(), *tail])
+    )
+    assert without_figures(DataLoader(dataset, 2).explain()) == (
+        "ImageFolder of torchvision, adopted: 3 samples, torchvision's draws and pixels\n"
+        "  read  N  cpu\n"
+        "  decode  N  cpu\n"
+        "  RandomResizedCrop  N  cpu\n"
+        "  RandomPosterize  N  cpu, Python only   (not a transform that we know, or with parameters that we do not: it is called as "
+        "it is)\n"
+        "  RandAugment  N  cpu\n"
+        "  to tensor  N  cpu, Python only float32  (RandomErasing: called on the finished tensor)\n"
+        "  together  N per sample and core, over 3 samples"
+    )
+
+
+def test_several_crops_are_explained_by_what_they_have_in_common(photos: Path) -> None:
+    large, small = T.RandomResizedCrop(32), T.RandomCrop(8)
+    chain = [
+        T.Resize(40),
+        T.MultiCrop([([large, T.RandomGrayscale()], 2), (small, 6), (T.CenterCrop(9), 1)]),
+        T.ToTensor(),
+    ]
+    dataset = ImageFolder(photos, chain)
+    crop = "size=8, padding=None, pad_if_needed=False, fill=0, padding_mode=constant"
+    assert without_figures(DataLoader(dataset, 2).explain()) == (
+        f"ImageFolder: 3 samples, chain {dataset.chain.identity}\n"
+        "  read  N  cpu\n"
+        "  decode  N  cpu\n"
+        "  Resize  N  cpu              size=40, interpolation=2, max_size=None, antialias=True\n"
+        "  crops 1 to 2:\n"
+        "  2 x RandomResizedCrop  N  cpu              size=32, scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), interpolation=2, "
+        "antialias=True\n"
+        "  2 x RandomGrayscale  N  cpu              p=0.1\n"
+        "  2 x to tensor  N  cpu              float32\n"
+        "  crops 3 to 8:\n"
+        f"  6 x RandomCrop  N  cpu              {crop}\n"
+        "  6 x to tensor  N  cpu              float32\n"
+        "  crop 9:\n"
+        "  CenterCrop  N  cpu              size=9\n"
+        "  to tensor  N  cpu              float32\n"
+        "  together  N per sample and core, over 3 samples"
+    )
+
+
+def test_the_cost_of_several_crops_is_that_of_all_of_them(photos: Path) -> None:
+    crop = [T.Resize((300, 300)), T.RandomCrop(280)]
+    texts = [
+        DataLoader(ImageFolder(photos, [T.MultiCrop([(crop, count)]), T.ToTensor()]), 2).explain()
+        for count in (1, 12)
+    ]
+    one, twelve = (float(re.findall(r"Resize +([\d,]+) µs", text)[0].replace(",", "")) for text in texts)
+    assert twelve > 3 * one
+
+
+def test_images_with_masks_and_boxes(photos: Path) -> None:
+    data = (photos / "a" / "0.jpg").read_bytes()
+    targets = {"masks": np.zeros((60, 80), np.uint8), "boxes": [[1, 2, 30, 40]], "labels": [3]}
+    dataset = AnnotatedDataset(lambda _: (data, targets), [T.RandomHorizontalFlip(), T.ToTensor()], 3)
+    assert without_figures(DataLoader(dataset, 2).explain()) == (
+        f"AnnotatedDataset: 3 samples, chain {dataset.chain.identity}\n"
+        "  read  N  cpu\n"
+        "  decode  N  cpu\n"
+        "  RandomHorizontalFlip  N  cpu              p=0.5\n"
+        "  to tensor  N  cpu              float32\n"
+        "  masks and boxes  N  cpu\n"
+        "  together  N per sample and core, over 3 samples"
+    )
+
+
+def test_draws_that_are_shared_and_functions_within_them(photos: Path) -> None:
+    data = (photos / "a" / "0.jpg").read_bytes()
+    chain = [T.PerBatch(T.RandomHorizontalFlip(), samples=4), T.RandomApply([T.Lambda(upside_down)])]
+    dataset = StagedDataset(lambda _: (data, 0), chain, 3)
+    said = without_figures(DataLoader(dataset, 2).explain())
+    assert (
+        "  PerBatch  N  cpu              transforms=(('RandomHorizontalFlip', ('p', 0.5)),), samples=4\n"
+        in said
+    )
+    assert "  RandomApply  N  cpu, Python only transforms=" in said
+    assert "  to tensor  N  cpu              uint8\n" in said
+
+
+def test_what_is_not_staged_says_so(photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder as Theirs
+
+    assert DataLoader(list(range(4))).explain() == (
+        "list: not staged, so its samples are prepared as they are, by calling it. Give it as penstock.ImageFolder, "
+        "penstock.TarDataset or penstock.StagedDataset, or as torchvision's ImageFolder."
+    )
+    text = DataLoader(Theirs(str(photos), loader=lambda path: path)).explain()
+    assert text.endswith("Its loader is not torchvision's default one.")
+
+
+def test_explaining_draws_nothing_from_the_programs_generators(photos: Path) -> None:
+    loader: DataLoader[Any] = DataLoader(ImageFolder(photos, T.RandomCrop(20)), 2)
+    torch.manual_seed(5)
+    loader.explain()
+    after = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(after, torch.rand(1))

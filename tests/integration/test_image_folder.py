@@ -1,0 +1,146 @@
+"""Image folders through the loader: ours, and torchvision's as adopted; the same batches for any number of workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import get_worker_info
+
+from penstock import ConfigError, DataLoader, ImageFolder, StagedDataset
+from penstock import transforms as T
+from tests.torchvision_here import torchvision
+
+pytest.importorskip("cv2")
+CHAIN = T.Compose(
+    [
+        T.RandomResizedCrop(32),
+        T.RandomHorizontalFlip(),
+        T.RandAugment(),
+        T.ToImage(),
+        T.ToDtype(torch.float32, scale=True),
+        T.Normalize([0.5, 0.5, 0.5], [0.25, 0.25, 0.25]),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from PIL import Image
+
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(2)
+    for number in range(14):
+        folder = root / f"class {number % 3}" / ("deep" if number == 7 else "")
+        folder.mkdir(parents=True, exist_ok=True)
+        coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), dtype=np.uint8))
+        image = coarse.resize(
+            (int(rng.integers(40, 90)), int(rng.integers(40, 90))), Image.Resampling.BICUBIC
+        )
+        image.save(folder / f"{number:02}.{('jpg', 'png', 'webp')[number % 3]}")
+    (root / "class 1" / "notes.txt").write_text("not an image")
+    return root
+
+
+def batches(dataset: Any, workers: int, **options: Any) -> list[Any]:
+    loader: DataLoader[Any] = DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=workers, **options)
+    return [batch for _ in range(2) for batch in loader]
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(x, y) for a, b in zip(one, other, strict=True) for x, y in zip(a, b, strict=True)
+    )
+
+
+def test_the_same_batches_for_any_number_of_workers(photos: Path) -> None:
+    found = batches(ImageFolder(photos, CHAIN), 0)
+    assert found[0][0].shape == (4, 3, 32, 32)
+    assert same(found, batches(ImageFolder(photos, CHAIN), 2))
+    assert not same(found[:4], found[4:]), "another epoch, other crops"
+
+
+def test_a_folder_is_read_as_torchvision_reads_it(photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder as Theirs
+
+    ours, theirs = ImageFolder(photos), Theirs(str(photos))
+    assert (ours.classes, ours.class_to_idx) == (theirs.classes, theirs.class_to_idx)
+    assert (ours.samples, ours.targets) == (theirs.samples, theirs.targets)
+    for index in range(len(ours)):
+        image, target = ours[index]
+        assert target == theirs[index][1]
+        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), np.asarray(theirs[index][0]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_adopted_folder_gives_the_batches_it_would_have_given(photos: Path, workers: int) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder as Theirs
+    from torchvision.transforms import v2
+
+    tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    dataset = Theirs(str(photos), v2.Compose([v2.RandomResizedCrop(24), v2.RandAugment(), *tail]))
+    assert same(batches(dataset, workers), batches(dataset, workers, adopt=False))
+
+
+def test_workers_know_the_users_dataset(photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder as Theirs
+    from torchvision.transforms import v2
+
+    dataset = Theirs(str(photos), v2.Compose([v2.Resize((8, 8)), v2.PILToTensor()]))
+    loader: DataLoader[Any] = DataLoader(dataset, 4, num_workers=1, worker_init_fn=expect_a_folder)
+    assert len(list(loader)) == 4
+
+
+def expect_a_folder(_: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    assert type(info.dataset).__name__ == "ImageFolder"
+
+
+def test_a_corrupt_file_is_an_error_of_its_sample(photos: Path, tmp_path: Path) -> None:
+    good = sorted(photos.rglob("*.jpg"))
+    files = [good[0].read_bytes(), good[1].read_bytes()[:-200], b"no image at all", good[2].read_bytes()]
+    dataset = StagedDataset(lambda index: (files[index], index), T.Resize((8, 8)), len(files))
+    loader: DataLoader[Any] = DataLoader(dataset, 2, num_workers=2, on_error="skip")
+    assert [target.tolist() for _, target in loader] == [[0], [3]]
+    reasons = {entry["key"]: entry["error"] for entry in loader.skipped()}
+    assert reasons["1"].startswith("BadImage: the JPEG file cannot be decoded")
+    assert reasons["2"].startswith("BadImage: not a JPEG, PNG or WebP file")
+
+
+def test_a_dataset_may_be_used_without_a_loader(photos: Path) -> None:
+    dataset = ImageFolder(photos, CHAIN)
+    torch.manual_seed(1)
+    first, second = dataset[0][0], dataset[0][0]
+    torch.manual_seed(1)
+    assert torch.equal(dataset[0][0], first)
+    assert not torch.equal(first, second)
+
+
+def test_chains_of_the_same_ops_have_one_identity() -> None:
+    from penstock.pipeline.chain import Chain
+
+    assert Chain.of(CHAIN).identity == Chain.of(list(CHAIN.transforms)).identity
+    different = {
+        Chain.of(chain).identity
+        for chain in (CHAIN, T.Resize(32), T.Resize(33), T.CenterCrop(32), None, [T.Resize(32), T.ToTensor()])
+    }
+    assert len(different) == 6
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [T.ToDtype(torch.float32), T.Resize(8)],
+        [T.Normalize([0.5], [0.5])],
+        [T.ToTensor(), T.Normalize([0.5], [0.5]), T.Normalize([0.5], [0.5])],
+    ],
+)
+def test_a_chain_that_makes_no_sense_is_refused(chain: Any, photos: Path) -> None:
+    with pytest.raises(ConfigError):
+        ImageFolder(photos, chain)[0]
