@@ -63,6 +63,19 @@ class Harmful(Drawn):
         return super().__getitem__(index)
 
 
+class LongToLoad(Drawn):
+    """Whoever unpickles it is busy with that for a minute: a worker that is being imported."""
+
+    def __init__(self, folder: str, length: int) -> None:
+        super().__init__(length)
+        self.folder = folder
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        count_up(self.folder, "loading")
+        time.sleep(60.0)
+
+
 def count_up(folder: str, name: str) -> int:
     """One more than the last call said, in whatever process that was."""
     for number in itertools.count(1):

@@ -289,7 +289,7 @@ GUARDS = [
     ),
     guard(
         "a worker that is being imported is killed with the training process",
-        "fault/test_trainer_death.py::test_a_killed_training_process_that_spawned_its_workers_leaves_nothing[1.0]",
+        "fault/test_trainer_death.py::test_a_worker_that_is_being_imported_is_killed_with_the_training_process",
         (AGENT, "(STOP_GRACE_S if self.polite else 0.0)", "60.0"),
     ),
     # ---- frames

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock import DataLoader
 from tests.fault.confinement import deny, shrink_shm
-from tests.fault.datasets import Drawn, Harmful, Large, Stream
+from tests.fault.datasets import Drawn, Harmful, Large, LongToLoad, Stream
 
 
 def say(*words: object) -> None:
@@ -35,6 +35,8 @@ def make(
         return DataLoader(Drawn(length, pause_s), **options)
     if dataset == "iterable":
         return DataLoader(Stream(length, pause_s), **options)
+    if dataset == "long to load":
+        return DataLoader(LongToLoad(folder, length), **options)
     if dataset == "large":
         return DataLoader(Large(length, sample_bytes), **options)
     return DataLoader(Harmful(dataset, 9, folder, times=99, length=length, pause_s=pause_s), **options)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.programs import Program, Zygote
+from tests.fault.datasets import counted
+from tests.fault.programs import Program, Zygote, until
 
 PHASES = {
     "idle": {},
@@ -68,6 +69,17 @@ def test_a_killed_training_process_that_spawned_its_workers_leaves_nothing(
     options = {"num_workers": 1, "multiprocessing_context": "spawn"}
     program, shm = start(programs, "starting", tmp_path, **options)
     time.sleep(when_s)
+    program.signal(signal.SIGKILL)
+    assert_nothing_is_left(program, tmp_path, shm)
+
+
+def test_a_worker_that_is_being_imported_is_killed_with_the_training_process(
+    programs: Zygote, tmp_path: Path
+) -> None:
+    options = {"num_workers": 1, "multiprocessing_context": "spawn", "folder": str(tmp_path)}
+    program, shm = start(programs, "starting", tmp_path, dataset="long to load", **options)
+    until(lambda: counted(tmp_path, "loading"), within_s=20.0, why="no worker began")
+    time.sleep(0.5)  # the agent, which starts beside it, knows it
     program.signal(signal.SIGKILL)
     assert_nothing_is_left(program, tmp_path, shm)
 

@@ -37,6 +37,18 @@ def test_when_the_machine_refuses_memory_the_arena_makes_do_with_what_it_has() -
     assert on_event(state, ev.GrowDenied("no space left")) == [ev.Starved(2, PAGE)]
 
 
+def test_a_refusal_of_much_memory_is_none_of_less() -> None:
+    """A later batch was refused a large part; the page that the due one needs is still there to be had."""
+    state = started(Kind.WHOLE, workers=2, pages=100)
+    taken(state, 2)
+    due, later = of(ev.Assign, tell(state, ev.Feed(2, 2), ev.Feed(3, 2)))
+    assert on_event(state, ev.Prepared(later.worker, later.task.id, 9 * PAGE)) == [
+        ev.Grow(2 * PAGE, 11 * PAGE)
+    ]
+    assert on_event(state, ev.GrowDenied("no space left")) == []
+    assert on_event(state, ev.Prepared(due.worker, due.task.id, PAGE)) == [ev.Grow(2 * PAGE, 3 * PAGE)]
+
+
 def test_what_nobody_uses_goes_back_when_nothing_is_due_and_is_had_again() -> None:
     state = started(Kind.WHOLE, workers=2, pages=4)
     low, high = of(ev.Assign, tell(state, ev.Feed(1, 2), ev.Feed(2, 2)))

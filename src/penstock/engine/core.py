@@ -303,12 +303,13 @@ def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
 
 
 def on_grown(state: State, event: ev.Grown, _: list[Action]) -> None:
-    state.growing = False
+    state.growing = 0
     state.memory.fill(event.start, event.end)
 
 
 def on_grow_denied(state: State, _event: ev.GrowDenied, _: list[Action]) -> None:
-    state.growing, state.refused = False, True
+    state.refused = min(state.growing, state.refused or state.growing)
+    state.growing = 0
 
 
 def on_tick(state: State, event: ev.Tick, out: list[Action]) -> None:
@@ -326,7 +327,7 @@ def on_tick(state: State, event: ev.Tick, out: list[Action]) -> None:
     steal(state, out)
     if state.config.trims and not state.due and not state.growing:
         out.extend(ev.Shrink(*span) for span in state.memory.give_up())
-        state.refused = False
+        state.refused = 0
 
 
 def on_silence(state: State, lane: Lane, at_s: float, out: list[Action]) -> None:

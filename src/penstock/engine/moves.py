@@ -66,8 +66,9 @@ def fits(state: State, nbytes: int) -> bool:
 
 
 def more_memory(state: State, nbytes: int) -> tuple[int, int] | None:
-    """What to ask the system for so that `nbytes` fit; nothing once it has refused."""
-    return None if state.refused else state.memory.span_for(nbytes, state.limit)
+    """What to ask the system for so that `nbytes` fit; nothing that is as much as it has refused."""
+    span = state.memory.span_for(nbytes, state.limit)
+    return None if span is None or 0 < state.refused <= span[1] - span[0] else span
 
 
 def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | None:
@@ -78,7 +79,7 @@ def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | Non
     if offset is None and not state.growing:
         span = more_memory(state, nbytes)
         if span is not None:
-            state.growing = True
+            state.growing = span[1] - span[0]
             out.append(ev.Grow(*span))
         elif state.due[0] == seq:
             offset = make_room(state, nbytes, seq, out)

@@ -56,9 +56,10 @@ class State:
     """Prepared results without memory."""
     deaths: dict[tuple[int, int], int] = field(default_factory=dict)
     fatal: Error | None = None
-    growing: bool = False
-    refused: bool = False
-    """The system gave no more memory: what there is must do, until all of it has been given back."""
+    growing: int = 0
+    """Bytes that the system has been asked for and has not answered."""
+    refused: int = 0
+    """The fewest bytes that the system refused; less may still be had. 0: none yet, or all has been given back since."""
     next_task: int = 0
     next_lane: int = 0
     sample_s: float | None = None
