@@ -8,10 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .config import GpuPrep
     from .errors import (
         AgentDied,
         ArenaFull,
         ConfigError,
+        DeviceLost,
         MissingExtra,
         PenstockError,
         SampleError,
@@ -36,6 +38,8 @@ __all__ = [
     "AudioFolder",
     "ConfigError",
     "DataLoader",
+    "DeviceLost",
+    "GpuPrep",
     "ImageFolder",
     "MissingExtra",
     "PenstockError",
@@ -57,6 +61,8 @@ _HOME = {
     "AudioFolder": ".pipeline.audio",
     "ConfigError": ".errors",
     "DataLoader": ".loader",
+    "DeviceLost": ".errors",
+    "GpuPrep": ".config",
     "ImageFolder": ".pipeline.staged",
     "MissingExtra": ".errors",
     "PenstockError": ".errors",

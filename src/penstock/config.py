@@ -98,3 +98,43 @@ class Options:
             worker_memory=0 if worker_memory is None else parse_bytes(worker_memory, "worker_memory"),
             slab_bytes=0 if slab_bytes == "auto" else parse_bytes(slab_bytes, "slab_bytes"),
         )
+
+
+GPU_MODES = ("off", "auto", "idle", "concurrent")
+CHOICES = ("dearest", "random")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPrep:
+    """How the GPU helps to prepare batches; a word in its place is the mode.
+
+    mode: "concurrent" beside training, "idle" in its pauses, "auto" as measured, "off".
+    share: of samples that it makes from their files; None: searched, from batch to batch.
+    choice: it takes the "dearest" samples, by what they are thought to cost the CPU, or "random" ones.
+    finish: whether it also finishes samples that workers have decoded; None: as it pays.
+    task: files that it decodes together.
+    """
+
+    mode: str = "auto"
+    share: float | None = None
+    choice: str = "dearest"
+    finish: bool | None = None
+    task: int = 64
+
+    def __post_init__(self) -> None:
+        if self.mode not in GPU_MODES:
+            raise ConfigError(f"gpu_prep must be one of {', '.join(map(repr, GPU_MODES))}, got {self.mode!r}")
+        if self.choice not in CHOICES:
+            raise ConfigError(f"choice must be one of {', '.join(map(repr, CHOICES))}, got {self.choice!r}")
+        if self.share is not None and not 0.0 <= self.share <= 1.0:
+            raise ConfigError(f"share must be between 0 and 1, got {self.share!r}")
+        whole(self.task, "task", least=1)
+
+    @classmethod
+    def of(cls, wanted: object) -> GpuPrep:
+        """As it is, or by a mode's name."""
+        if isinstance(wanted, GpuPrep):
+            return wanted
+        if not isinstance(wanted, str):
+            raise ConfigError(f"gpu_prep must be a mode or a GpuPrep, got {wanted!r}")
+        return cls(mode=wanted)

@@ -60,5 +60,9 @@ class ArenaFull(PenstockError):
     """A batch does not fit into the shared memory that the loader may use."""
 
 
+class DeviceLost(PenstockError):
+    """The GPU failed for good while it prepared samples."""
+
+
 class MissingExtra(PenstockError, ImportError):
     """An optional dependency is not installed; the message names the extra."""

@@ -20,13 +20,13 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
-from penstock.config import Options
+from penstock.config import GpuPrep, Options
 from penstock.engine.capacity import affinity_of, workers_for
 from penstock.engine.crew import AUTO, Crew, check_workers, window_of
-from penstock.engine.device import DeviceIterator, Mover, check_device, moved, mover_for
+from penstock.engine.device import Mover, brought, check_device, moved, mover_for
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
-from penstock.engine.helping import check_gpu_prep, helped
+from penstock.engine.helping import helped, lane_line
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, prepare_one
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, resumed_streams
@@ -63,7 +63,7 @@ class DataLoader(TorchDataLoader[T_co]):
     on_error: "raise", "skip" or "replace" a sample that fails; max_skipped: how many before it is an error after all.
     worker_memory: private bytes above which a worker is replaced ("2GiB").  slab_bytes: shared memory for batches.
     trace: file for a Chrome/Perfetto trace of the run.
-    gpu_prep: "concurrent": the GPU prepares a share of each batch beside training (docs/gpu.md); "auto", "off".
+    gpu_prep: "concurrent": the GPU prepares a share of each batch beside training (docs/gpu.md); "idle", "auto", "off".
     deterministic: fixes who prepares which sample.
     adopt: prepare torchvision's ImageFolder by our own ops, with the same pixels; "fast_decode": with near ones; False: not.
     """
@@ -101,13 +101,13 @@ class DataLoader(TorchDataLoader[T_co]):
         worker_memory: int | str | None = None,
         slab_bytes: int | str = "auto",
         trace: str | os.PathLike[str] | None = None,
-        gpu_prep: str = "off",
+        gpu_prep: str | GpuPrep = "off",
         deterministic: bool | None = None,
         adopt: bool | str = True,
     ) -> None:
-        check_gpu_prep(gpu_prep)
         if adopt not in (True, False, "fast_decode"):
             raise ConfigError(f'adopt must be True, False or "fast_decode", got {adopt!r}')
+        GpuPrep.of(gpu_prep)
         self._options = Options.checked(
             seed=seed,
             task_size=task_size,
@@ -272,8 +272,8 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         try:
             engine.on_workers = crew.follower(self)
-            mover = self._mover(lane)
-            return crew.joined_by(engine if mover is None else DeviceIterator(engine, mover))
+            self._counters.helped_by(lane)
+            return crew.joined_by(brought(engine, self._mover(lane)))
         except BaseException:
             engine.close()
             raise
@@ -426,7 +426,7 @@ class DataLoader(TorchDataLoader[T_co]):
         from penstock.pipeline.explain import explained
 
         with generators_kept():
-            return explained(self.dataset)
+            return explained(self.dataset, lane=lane_line(self))
 
     def skipped(self) -> list[dict[str, Any]]:
         """Samples that `on_error` left out or replaced, with their errors."""

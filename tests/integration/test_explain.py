@@ -43,13 +43,14 @@ def test_a_chain_of_ours_with_a_function_of_the_users(photos: Path) -> None:
     assert without_figures(text) == (
         f"ImageFolder: 3 samples, chain {dataset.chain.identity}\n"
         "  read  N  cpu\n"
-        "  decode  N  cpu\n"
-        "  RandomResizedCrop  N  cpu              size=32, scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), interpolation=2, "
+        "  decode  N  cpu, gpu\n"
+        "  RandomResizedCrop  N  cpu, gpu         size=32, scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), interpolation=2, "
         "antialias=True\n"
         "  Lambda  N  cpu, Python only lambd=tests.integration.test_explain.upside_down  (a function of yours: no other lane can "
         "run it)\n"
-        "  to tensor  N  cpu              float32\n"
-        "  together  N per sample and core, over 3 samples"
+        "  to tensor  N  cpu, gpu         float32\n"
+        "  together  N per sample and core, over 3 samples\n"
+        "  the GPU cannot help: Lambda: a function in Python"
     )
 
 
@@ -65,13 +66,14 @@ def test_an_adopted_chain(photos: Path) -> None:
     assert without_figures(DataLoader(dataset, 2).explain()) == (
         "ImageFolder of torchvision, adopted: 3 samples, torchvision's draws and pixels\n"
         "  read  N  cpu\n"
-        "  decode  N  cpu\n"
-        "  RandomResizedCrop  N  cpu\n"
+        "  decode  N  cpu, gpu\n"
+        "  RandomResizedCrop  N  cpu, gpu\n"
         "  RandomPosterize  N  cpu, Python only   (not a transform that we know, or with parameters that we do not: it is called as "
         "it is)\n"
-        "  RandAugment  N  cpu\n"
+        "  RandAugment  N  cpu, gpu\n"
         "  to tensor  N  cpu, Python only float32  (RandomErasing: called on the finished tensor)\n"
-        "  together  N per sample and core, over 3 samples"
+        "  together  N per sample and core, over 3 samples\n"
+        "  the GPU cannot help: RandomPosterize, RandomErasing: called as it is, in Python"
     )
 
 
@@ -87,20 +89,21 @@ def test_several_crops_are_explained_by_what_they_have_in_common(photos: Path) -
     assert without_figures(DataLoader(dataset, 2).explain()) == (
         f"ImageFolder: 3 samples, chain {dataset.chain.identity}\n"
         "  read  N  cpu\n"
-        "  decode  N  cpu\n"
-        "  Resize  N  cpu              size=40, interpolation=2, max_size=None, antialias=True\n"
+        "  decode  N  cpu, gpu\n"
+        "  Resize  N  cpu, gpu         size=40, interpolation=2, max_size=None, antialias=True\n"
         "  crops 1 to 2:\n"
-        "  2 x RandomResizedCrop  N  cpu              size=32, scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), interpolation=2, "
+        "  2 x RandomResizedCrop  N  cpu, gpu         size=32, scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), interpolation=2, "
         "antialias=True\n"
-        "  2 x RandomGrayscale  N  cpu              p=0.1\n"
-        "  2 x to tensor  N  cpu              float32\n"
+        "  2 x RandomGrayscale  N  cpu, gpu         p=0.1\n"
+        "  2 x to tensor  N  cpu, gpu         float32\n"
         "  crops 3 to 8:\n"
-        f"  6 x RandomCrop  N  cpu              {crop}\n"
-        "  6 x to tensor  N  cpu              float32\n"
+        f"  6 x RandomCrop  N  cpu, gpu         {crop}\n"
+        "  6 x to tensor  N  cpu, gpu         float32\n"
         "  crop 9:\n"
-        "  CenterCrop  N  cpu              size=9\n"
-        "  to tensor  N  cpu              float32\n"
-        "  together  N per sample and core, over 3 samples"
+        "  CenterCrop  N  cpu, gpu         size=9\n"
+        "  to tensor  N  cpu, gpu         float32\n"
+        "  together  N per sample and core, over 3 samples\n"
+        "  the GPU cannot help: the chain makes several images of one"
     )
 
 
@@ -121,11 +124,12 @@ def test_images_with_masks_and_boxes(photos: Path) -> None:
     assert without_figures(DataLoader(dataset, 2).explain()) == (
         f"AnnotatedDataset: 3 samples, chain {dataset.chain.identity}\n"
         "  read  N  cpu\n"
-        "  decode  N  cpu\n"
-        "  RandomHorizontalFlip  N  cpu              p=0.5\n"
-        "  to tensor  N  cpu              float32\n"
+        "  decode  N  cpu, gpu\n"
+        "  RandomHorizontalFlip  N  cpu, gpu         p=0.5\n"
+        "  to tensor  N  cpu, gpu         float32\n"
         "  masks and boxes  N  cpu\n"
-        "  together  N per sample and core, over 3 samples"
+        "  together  N per sample and core, over 3 samples\n"
+        "  the GPU cannot help: the dataset is not staged, or has a __getitem__ of its own"
     )
 
 
@@ -135,11 +139,11 @@ def test_draws_that_are_shared_and_functions_within_them(photos: Path) -> None:
     dataset = StagedDataset(lambda _: (data, 0), chain, 3)
     said = without_figures(DataLoader(dataset, 2).explain())
     assert (
-        "  PerBatch  N  cpu              transforms=(('RandomHorizontalFlip', ('p', 0.5)),), samples=4\n"
+        "  PerBatch  N  cpu, gpu         transforms=(('RandomHorizontalFlip', ('p', 0.5)),), samples=4\n"
         in said
     )
     assert "  RandomApply  N  cpu, Python only transforms=" in said
-    assert "  to tensor  N  cpu              uint8\n" in said
+    assert "  to tensor  N  cpu, gpu         uint8\n" in said
 
 
 def test_what_is_not_staged_says_so(photos: Path) -> None:
@@ -161,3 +165,10 @@ def test_explaining_draws_nothing_from_the_programs_generators(photos: Path) -> 
     after = torch.rand(1)
     torch.manual_seed(5)
     assert torch.equal(after, torch.rand(1))
+
+
+def test_where_the_gpu_could_help_is_said_and_what_it_cannot_do(photos: Path) -> None:
+    chain = [T.RandomResizedCrop(32), T.RandomErasing(value="random"), T.ToTensor()]
+    text = DataLoader(ImageFolder(photos, chain), 2).explain()
+    assert "(not always on the GPU: the noise of RandomErasing is drawn on the CPU)" in text
+    assert text.endswith("  the GPU could help, with device='cuda' and gpu_prep")

@@ -14,10 +14,13 @@ pytest.importorskip("cv2")
 pytest.importorskip("PIL.Image")
 
 from penstock import accel
+from penstock.pipeline.chain import executed, opened
+from penstock.pipeline.decode import Encoded
 from penstock.transforms.cpu import execute
 from penstock.transforms.steps import Code, Program, Step, size_after
 from penstock.transforms.windows import stages
 from tests.conftest import FULL
+from tests.unit.test_jpeg_parts import jpeg_of, photo
 
 factors = st.sampled_from([0.2, 0.8, 1.3, 1.9])
 whole_numbers = st.integers(-30, 30).map(float)
@@ -110,3 +113,15 @@ def test_a_crop_at_the_end_is_all_that_is_needed_unless_a_step_looks_at_all() ->
     needed = stages([shift, crop], (40, 50))[0].window
     assert needed.height * needed.width < 100
     assert stages([Step(Code.EQUALIZE), crop], (40, 50))[0].is_whole
+
+
+@given(programs(), st.booleans(), st.integers(0, 3))
+@settings(max_examples=2000 if FULL else 60, deadline=None)
+def test_what_is_left_of_a_program_on_the_pixels_it_needs_makes_the_same(
+    drawn: tuple[tuple[int, int], Program], fast: bool, seed: int
+) -> None:
+    """An image may be opened in one place and finished in another."""
+    (height, width), program = drawn
+    image = Encoded(jpeg_of(photo(height, width, seed), quality=80), fast=fast)
+    rest, pixels = opened(program, image)
+    assert np.array_equal(execute(rest, pixels), executed(program, image))

@@ -5,23 +5,36 @@ The lane's code is that of a GPU, on the CPU; its maker executes programs on the
 
 from __future__ import annotations
 
+import gc
 import pickle
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 pytest.importorskip("PIL.Image")
 pytest.importorskip("simplejpeg")
+pytest.importorskip("triton")
 
-from penstock import DataLoader, ImageFolder
+from penstock import DataLoader, GpuPrep, ImageFolder
 from penstock import transforms as T
 from penstock.engine.device import DeviceIterator, Mover
-from penstock.gpu.parcels import Parcel, SharedNumber, unpacked
+from penstock.errors import DeviceLost
+from penstock.gpu.cuda import CudaStation
+from penstock.gpu.gate import Gate
+from penstock.gpu.parcels import SharedNumbers
+from penstock.gpu.pending import Source
 from penstock.gpu.prep import Look, Prep, planned
+from penstock.gpu.slots import DECODED, ENCODED, Parcel, Room, left, padded, slot_bytes, tasks_of, unpacked
+from penstock.kernels.layout import Layout
+from penstock.kernels.run import Executor
 from penstock.lanes.seeding import seed_all
 from penstock.pipeline.decode import decode
 from penstock.transforms.cpu import execute
@@ -51,33 +64,51 @@ CHAIN = T.Compose(
 
 
 class OnTheCpu:
-    """What the GPU does, by the CPU's own executor."""
+    """What a station does, by the CPU's own executor."""
 
-    def __init__(self, look: Look) -> None:
-        self.tail, self.made = look.tail, 0
+    def __init__(self, look: Look, trouble: str = "") -> None:
+        self.tail, self.trouble = look.tail, trouble
+        self.by_cpu = self.held_bytes = 0
 
-    def __call__(self, parcels: Sequence[Parcel], out: torch.Tensor) -> None:
+    def prepare(self) -> str:
+        return self.trouble
+
+    def tasks(self, parcels: Sequence[Parcel]) -> list[list[Parcel]]:
+        return tasks_of(parcels, Room(2, 3, 1 << 30, 1 << 30))
+
+    def close(self) -> None:
+        pass
+
+    def make(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
         for parcel in parcels:
-            pixels = execute(parcel.program, decode(parcel.data.numpy().tobytes()))
-            out[parcel.ordinal] = self.tail.finish(pixels)
-            self.made += 1
+            image = decode(parcel.image.tobytes()) if parcel.form == ENCODED else left(parcel)
+            out[parcel.ordinal] = self.tail.finish(execute(parcel.program, image))
 
 
-def prep_of(dataset: Any, share: float | None, **options: Any) -> Prep:
+def two(look: Look) -> list[OnTheCpu]:
+    return [OnTheCpu(look), OnTheCpu(look)]
+
+
+def prep_of(dataset: Any, share: float | None, stations: Any = two, **options: Any) -> Prep:
     found = planned(
         dataset,
         default_collate,
-        OnTheCpu,
+        stations,
         CPU,
-        fixed_share=share,
-        **{"dtype": None, "memory_format": None, **options},
+        **{
+            "wanted": GpuPrep(mode="concurrent", share=share),
+            "dtype": None,
+            "memory_format": None,
+            **options,
+        },
     )
     assert isinstance(found, Prep), found
+    found.dataset._slot = slot_bytes((48, 48), 128 << 10)  # room for all of these photos
     return found
 
 
-def batches_of(prep: Prep, workers: int) -> list[Any]:
-    """Through a loader with workers, and the lane behind it."""
+def iterator_of(prep: Prep, workers: int) -> DeviceIterator:
+    """A loader with workers, and the lane behind it."""
     loader = DataLoader(prep.dataset, batch_size=4, shuffle=True, seed=5, num_workers=workers)
     mover = Mover(CPU, None, None, False, prep.lane)
     source = loader._new_engine()
@@ -85,23 +116,31 @@ def batches_of(prep: Prep, workers: int) -> list[Any]:
     iterator = DeviceIterator(source, mover)
     loader._bind(iterator, run)
     iterator.begin(asks, run.epoch)
+    return iterator
+
+
+def batches_of(prep: Prep, workers: int) -> list[Any]:
+    iterator = iterator_of(prep, workers)
     try:
         return list(iterator)
     finally:
         iterator.close()
 
 
+@pytest.mark.parametrize("finish", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_samples_are_the_same_whoever_makes_them(share: float, photos: Path) -> None:
+def test_samples_are_the_same_whoever_makes_them(share: float, finish: bool, photos: Path) -> None:
     expected = list(DataLoader(ImageFolder(photos, CHAIN), batch_size=4, shuffle=True, seed=5))
-    prep = prep_of(ImageFolder(photos, CHAIN), share)
+    wanted = GpuPrep(mode="concurrent", share=share, finish=finish)
+    prep = prep_of(ImageFolder(photos, CHAIN), share, wanted=wanted)
     found = batches_of(prep, 2)
     for (images, targets), (theirs, their_targets) in zip(found, expected, strict=True):
         assert torch.equal(targets, their_targets)
         assert torch.equal(images, theirs)
-    assert prep.lane.samples == 12
-    assert prep.lane.packed == {0.0: 0, 1.0: 12}.get(share, prep.lane.packed)
-    assert 0.0 < share < 1.0 or prep.lane.packed in (0, 12)
+    lane = prep.lane
+    assert lane.samples == 12
+    assert 0.0 < share < 1.0 or lane.packed == 12 * share
+    assert lane.decoded == (12 - lane.packed if finish else 0)
 
 
 def test_the_batch_has_the_dtype_and_the_layout_that_were_asked_for(photos: Path) -> None:
@@ -112,10 +151,11 @@ def test_the_batch_has_the_dtype_and_the_layout_that_were_asked_for(photos: Path
 
 
 def test_a_parcel_that_is_too_large_is_left_to_the_worker(photos: Path) -> None:
-    prep = prep_of(ImageFolder(photos, CHAIN), 1.0)
-    prep.dataset._room = 100
-    _, _, record = prep.dataset[0]
-    assert unpacked(record[None]) == []
+    chain = T.Compose([T.RandomResizedCrop(16), *CHAIN.transforms[3:]])
+    prep = prep_of(ImageFolder(photos, chain), 1.0)
+    assert len(unpacked(prep.dataset[0][0][None])) == 1
+    prep.dataset._slot = slot_bytes((16, 16), 0)
+    assert unpacked(prep.dataset[0][0][None]) == []
 
 
 UNSUITED = {
@@ -133,7 +173,7 @@ UNSUITED = {
 @pytest.mark.parametrize("what", UNSUITED)
 def test_what_cannot_be_shared_is_said(what: str, photos: Path) -> None:
     make, collate, reason = UNSUITED[what]
-    found = planned(make(photos), collate, OnTheCpu, CPU, dtype=None, memory_format=None)
+    found = planned(make(photos), collate, two, CPU, wanted=GpuPrep(), dtype=None, memory_format=None)
     assert isinstance(found, str)
     assert reason in found
 
@@ -145,73 +185,215 @@ class Brighter(ImageFolder):
 
 
 def test_a_subclass_with_another_getitem_is_not_shared(photos: Path) -> None:
-    found = planned(Brighter(photos, CHAIN), default_collate, OnTheCpu, CPU, dtype=None, memory_format=None)
+    found = planned(
+        Brighter(photos, CHAIN), default_collate, two, CPU, wanted=GpuPrep(), dtype=None, memory_format=None
+    )
     assert "a __getitem__ of its own" in str(found)
 
 
-def test_a_shared_number_is_seen_by_who_unpickles_it() -> None:
-    number = SharedNumber(0.25)
-    other = pickle.loads(pickle.dumps(number))
-    number.set(0.75)
-    assert other.get() == 0.75
+def test_shared_numbers_are_seen_by_who_unpickles_them() -> None:
+    numbers = SharedNumbers()
+    other = pickle.loads(pickle.dumps(numbers))
+    numbers.set(SharedNumbers.SHARE, 0.75)
+    assert other.get(SharedNumbers.SHARE) == 0.75
     other.close()
-    number.close()
+    numbers.close()
 
 
-def test_the_kernels_make_the_workers_samples(photos: Path) -> None:
-    """All of the lane but nvJPEG: here the CPU decodes, and Triton's interpreter runs the kernels."""
-    pytest.importorskip("triton")
-    from penstock.gpu.cuda import CudaMaker
+class Interpreted(CudaStation):
+    """All of a station but nvJPEG: here the CPU decodes, and Triton's interpreter runs the kernels."""
 
-    class Interpreted(CudaMaker):
-        def _decoded(self, parcels: Sequence[Parcel]) -> list[torch.Tensor]:
-            images = [decode(parcel.data.numpy().tobytes()) for parcel in parcels]
-            return [torch.from_numpy(image.transpose(2, 0, 1).copy()) for image in images]
+    def prepare(self) -> str:
+        self._executor = Executor(self._like, self._tail)
+        return ""
 
-    chain = T.Compose([T.RandomResizedCrop(16), T.RandAugment(), *CHAIN.transforms[3:]])
-    dataset = ImageFolder(photos, chain)
-    made = planned(
-        dataset,
-        default_collate,
-        lambda look: Interpreted(look.tail, CPU),
-        CPU,
-        dtype=None,
-        memory_format=None,
-        fixed_share=1.0,
-    )
-    assert isinstance(made, Prep)
+    def _decoded(self, parcels: Sequence[Parcel], source: Source) -> list[torch.Tensor]:
+        images = [decode(parcel.image.tobytes()) for parcel in parcels]
+        return [torch.from_numpy(image.transpose(2, 0, 1).copy()) for image in images]
+
+
+class Broken(Interpreted):
+    def _decoded(self, parcels: Sequence[Parcel], source: Source) -> list[torch.Tensor]:
+        raise RuntimeError("nvJPEG does not know this file")
+
+    _copied = _decoded
+
+
+def stations_of(kind: type[CudaStation]) -> Any:
+    return lambda look: [kind(look, torch.empty(1, 3, *look.size), task=8)]
+
+
+def made_by(
+    kind: type[CudaStation], dataset: Any, indices: Sequence[int], *, share: float = 1.0
+) -> tuple[Any, Any]:
+    """One batch, all of it by a station of this kind; and the lane."""
+    wanted = GpuPrep(mode="concurrent", share=share, finish=True)
+    prep = prep_of(dataset, share, stations_of(kind), wanted=wanted)
     samples = []
-    for index in range(4):
+    for index in indices:
         seed_all(index)
-        samples.append(made.dataset[index])
-    images, targets = made.lane.finish(default_collate(samples))
-    assert made.lane.packed == 4
+        samples.append(prep.dataset[index])
+    begun = prep.lane.begin(default_collate(samples))
+    prep.lane.make(begun, None).order(None)
+    return begun, prep.lane
+
+
+CHAINS = {
+    "crop first": [T.RandomResizedCrop(16), T.RandAugment()],
+    "crop last": [T.RandAugment(), T.RandomResizedCrop(16), T.RandomHorizontalFlip()],
+    "no crop": [T.Resize((20, 16)), T.ColorJitter(0.4, 0.4, 0.4)],
+}
+
+
+@pytest.mark.parametrize(
+    ("share", "fast"),
+    [(0.0, False), (0.0, True), (1.0, False)],
+    ids=["decoded by workers", "decoded as far as needed", "files"],
+)
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_kernels_make_the_workers_samples(name: str, share: float, fast: bool, photos: Path) -> None:
+    dataset = ImageFolder(photos, T.Compose([*CHAINS[name], *CHAIN.transforms[3:]]), fast_decode=fast)
+    begun, lane = made_by(Interpreted, dataset, range(4), share=share)
+    assert (lane.packed, lane.decoded) == ((4, 0) if share else (0, 4))
+    assert lane.stats()["by_cpu"] == 0
     for index in range(4):
         seed_all(index)
         expected, target = dataset[index]
-        assert torch.equal(images[index], expected)
-        assert targets[index] == target
+        assert torch.equal(begun.images[index], expected)
+        assert begun.others[0][index] == target
 
 
-def test_what_the_kernels_cannot_take_is_made_by_the_cpu(photos: Path) -> None:
-    pytest.importorskip("triton")
-    from penstock.gpu.cuda import CudaMaker
-
-    class Broken(CudaMaker):
-        def _decoded(self, parcels: Sequence[Parcel]) -> list[torch.Tensor]:
-            raise RuntimeError("nvJPEG does not know this file")
-
-    maker: list[Broken] = []
-
-    def make(look: Look) -> Broken:
-        maker.append(Broken(look.tail, CPU))
-        return maker[0]
-
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_what_the_kernels_cannot_take_is_made_by_the_cpu(share: float, photos: Path) -> None:
     dataset = ImageFolder(photos, CHAIN)
-    made = planned(dataset, default_collate, make, CPU, dtype=None, memory_format=None, fixed_share=1.0)
-    assert isinstance(made, Prep)
-    seed_all(7)
-    images, _ = made.lane.finish(default_collate([made.dataset[3]]))
-    seed_all(7)
-    assert torch.equal(images[0], dataset[3][0])
-    assert maker[0].by_cpu == 1
+    begun, lane = made_by(Broken, dataset, [3, 4, 5], share=share)
+    for place, index in enumerate([3, 4, 5]):
+        seed_all(index)
+        assert torch.equal(begun.images[place], dataset[index][0])
+    assert lane.stats()["by_cpu"] == 3
+
+
+def test_a_station_that_fails_is_the_error_of_that_batch_alone(photos: Path) -> None:
+    class Failing(OnTheCpu):
+        def make(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
+            if any(parcel.ordinal == 3 for parcel in parcels):
+                raise DeviceLost("the GPU failed")
+            super().make(parcels, source, out)
+
+    prep = prep_of(ImageFolder(photos, CHAIN), 1.0, lambda look: [Failing(look)])
+    iterator = iterator_of(prep, 1)
+    try:
+        for _ in range(3):
+            with pytest.raises(DeviceLost, match="the GPU failed"):
+                next(iterator)
+        with pytest.raises(StopIteration):
+            next(iterator)
+    finally:
+        iterator.close()
+
+
+def test_where_no_station_can_help_workers_prepare_all(photos: Path) -> None:
+    prep = prep_of(ImageFolder(photos, CHAIN), None, lambda look: [OnTheCpu(look, "no engines")])
+    assert len(batches_of(prep, 1)) == 3
+    stats = prep.lane.stats()
+    assert (stats["share"], stats["cannot"]) == (0.0, "no engines")
+
+
+def test_by_itself_the_lane_first_looks_whether_training_waits(photos: Path) -> None:
+    prep = prep_of(ImageFolder(photos, CHAIN), None, wanted=GpuPrep(mode="auto"))
+    assert prep.lane._ready is None, "no station, and no memory"
+    batches_of(prep, 1)
+    assert prep.lane.stats()["mode"] == "off"
+
+
+def test_the_share_is_searched(photos: Path) -> None:
+    dataset = ImageFolder(photos, CHAIN)
+    dataset.samples = dataset.samples * 20
+    dataset.length = len(dataset.samples)
+    prep = prep_of(dataset, None)
+    assert len(batches_of(prep, 1)) == 60
+    assert 0 < prep.lane.packed < 240
+
+
+def test_dropping_the_lane_ends_its_threads(photos: Path) -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    prep = prep_of(ImageFolder(photos, CHAIN), 0.5)
+    threads = [thread for thread in threading.enumerate() if thread.ident not in before]
+    assert len(threads) == 2
+    del prep
+    gc.collect()
+    for thread in threads:
+        thread.join(5.0)
+        assert not thread.is_alive()
+
+
+# ---- in training's pauses only
+
+
+class Done:
+    """An event of a stream that has come to pass, or not."""
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    def query(self) -> bool:
+        return self.happened
+
+
+def test_in_idle_mode_the_gate_is_open_while_training_waits_and_its_work_is_done() -> None:
+    gate, step = Gate(), Done()
+    assert gate.is_open()
+    gate.idle_only = True
+    assert not gate.is_open()
+    gate.opens_after(step)
+    assert not gate.is_open(), "the loop waits, but its last step is still in the queue"
+    step.happened = True
+    assert gate.is_open()
+    gate.shuts()
+    assert not gate.is_open()
+    gate.ending = True
+    assert gate.is_open(), "what is under way must come to an end"
+
+
+def test_an_iteration_that_is_broken_off_in_idle_mode_ends(photos: Path) -> None:
+    prep = prep_of(ImageFolder(photos, CHAIN), 1.0)
+    iterator = iterator_of(prep, 1)
+    next(iterator)
+    prep.lane.gate.idle_only = True  # nobody will open it any more
+    ended = threading.Thread(target=iterator.close)
+    ended.start()
+    ended.join(20.0)
+    assert not ended.is_alive()
+
+
+# ---- tasks
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([ENCODED, DECODED]), st.integers(1, 3), st.integers(1, 2000), st.integers(0, 5000)
+        ),
+        max_size=20,
+    ),
+    st.integers(1, 8),
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_tasks_hold_all_parcels_once_and_fit(samples: list[tuple[int, int, int, int]], files: int) -> None:
+    nothing = np.zeros(0, np.uint8)
+    parcels = [
+        Parcel(
+            at, form, nothing, 0, (1, width), Layout((b"",) * rows, (0,) * rows, 1, scratch, 0, (1, 1)), b""
+        )
+        for at, (form, rows, width, scratch) in enumerate(samples)
+    ]
+    tasks = tasks_of(parcels, Room(files, 9, 8192, 8192))
+    assert sorted(parcel.ordinal for task in tasks for parcel in task) == list(range(len(parcels)))
+    for task in tasks:
+        assert len({parcel.form for parcel in task}) == 1
+        assert len(task) == 1 or (
+            len(task) <= (files if task[0].form == ENCODED else 9)
+            and sum(len(parcel.layout.rows) for parcel in task) <= 9
+            and sum(parcel.station_bytes for parcel in task) <= 8192
+            and sum(padded(parcel.layout.scratch_bytes) for parcel in task) <= 8192
+        )

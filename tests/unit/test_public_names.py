@@ -28,6 +28,7 @@ NO_ERRORS = (
     "AnnotatedDataset",
     "AudioFolder",
     "DataLoader",
+    "GpuPrep",
     "ImageFolder",
     "StagedDataset",
     "TarDataset",

@@ -59,14 +59,50 @@ def mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return batch
 
 
+class Arrival(Protocol):
+    """A batch on its way to the device."""
+
+    def order(self, stream: Any) -> None:
+        """`stream` goes on when it is there."""
+
+    def is_over(self) -> bool:
+        """Whether nothing reads the batch's host memory any more."""
+
+    def outlast(self) -> None:
+        """Wait until that is so."""
+
+
+class Copy(NamedTuple):
+    """A batch that is copied and no more."""
+
+    event: Any
+
+    def order(self, stream: Any) -> None:
+        stream.wait_event(self.event)
+
+    def is_over(self) -> bool:
+        return bool(self.event.query())
+
+    def outlast(self) -> None:
+        self.event.synchronize()
+
+
 class Lane(Protocol):
     """What makes a batch on the device of what workers leave (`gpu.lane.GpuLane`)."""
 
-    def finish(self, batch: Any) -> list[Any]:
-        """Its images there; what else it has, where it was."""
+    gate: Any
 
-    def on_batch(self, pull_s: float, work_s: float, put_s: float) -> None:
-        """How long the batch was waited for, worked on, and waited with."""
+    def begin(self, batch: Any) -> Any:
+        """`images` there, `others` where they were, and what is still to be made."""
+
+    def make(self, begun: Any, copied: Any) -> Any:
+        """Has that made when `copied` has come to pass; gives an `Arrival`."""
+
+    def taken(self, arrival: Any, asked_s: float, workers: int) -> None:
+        """Training asked for the batch then and has it now; there are so many workers."""
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers."""
 
 
 class Mover:
@@ -90,21 +126,23 @@ class Mover:
         if self._stream is not None and hasattr(source, "pin"):
             source.pin()
 
-    def move(self, batch: Any) -> tuple[Any, Any]:
-        """The batch on the device, and an event to wait for (None when it is there already)."""
+    def move(self, batch: Any) -> tuple[Any, Arrival | None]:
+        """The batch on the device, and its arrival there (None when it is there already)."""
         if self._stream is None:
-            return self._moved(batch), None
+            moved, begun = self._moved(batch)
+            return moved, None if self.lane is None else self.lane.make(begun, None)
         with torch.cuda.stream(self._stream):
-            moved = self._moved(batch)
+            moved, begun = self._moved(batch)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return moved, event
+        return moved, Copy(event) if self.lane is None else self.lane.make(begun, event)
 
-    def _moved(self, batch: Any) -> Any:
+    def _moved(self, batch: Any) -> tuple[Any, Any]:
+        """The batch there, and what the lane has still to do for it."""
         if self.lane is None:
-            return mapped(batch, self._tensor)
-        images, *others = self.lane.finish(batch)
-        return [images, *(mapped(other, self._tensor) for other in others)]
+            return mapped(batch, self._tensor), None
+        begun = self.lane.begin(batch)
+        return [begun.images, *(mapped(other, self._tensor) for other in begun.others)], begun
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.device is None:
@@ -117,13 +155,33 @@ class Mover:
                 moved = moved.contiguous(memory_format=self._format)
         return moved
 
-    def arrive(self, batch: Any, event: Any) -> Any:
-        """Order the consumer's stream behind the copy; the memory then belongs to that stream too."""
-        if event is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_event(event)
-            mapped(batch, lambda tensor: recorded(tensor, current))
+    def arrive(self, batch: Any, arrival: Arrival | None) -> Any:
+        """Order the consumer's stream behind it; the memory then belongs to that stream too."""
+        if arrival is not None:
+            current = None if self._stream is None else torch.cuda.current_stream(self.device)
+            arrival.order(current)
+            if current is not None:
+                mapped(batch, lambda tensor: recorded(tensor, current))
         return batch
+
+    def asked(self) -> float:
+        """Training waits for a batch from now on; the lane may work while what it has given the device is done."""
+        if self.lane is not None and self.lane.gate.idle_only and self._stream is not None:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))
+            self.lane.gate.opens_after(event)
+        return time.perf_counter()
+
+    def taken(self, arrival: Arrival | None, asked_s: float, workers: int) -> None:
+        """Training has the batch."""
+        if self.lane is not None:
+            self.lane.gate.shuts()
+            self.lane.taken(arrival, asked_s, workers)
+
+    def ending(self, is_ending: bool) -> None:
+        """Nobody will ask for a batch any more; or somebody does again."""
+        if self.lane is not None:
+            self.lane.gate.ending = is_ending
 
 
 def mover_for(
@@ -174,7 +232,7 @@ class Item(NamedTuple):
     """`batch`, `failed` (the batch's own error), `error` (the loader's) or `end`."""
     ask: Any = None
     value: Any = None
-    event: Any = None
+    arrival: Arrival | None = None
 
 
 class Shelf:
@@ -274,6 +332,7 @@ class DeviceIterator:
         if self.before_first is not None:
             self.before_first()
             self.before_first = None
+        asked_s = self._mover.asked()
         item = self._shelf.first(self._pumping())
         if item.kind == "end":
             self._halt()
@@ -285,7 +344,12 @@ class DeviceIterator:
         if item.kind == "failed":
             self.run.hand, self._handed = item.ask, item
             item.value.result(item.ask)
-        batch = self._mover.arrive(item.value, item.event)
+        try:
+            batch = self._mover.arrive(item.value, item.arrival)
+        except Exception:  # of this batch: the next is another
+            self.run.hand, self._handed = item.ask, item
+            raise
+        self._mover.taken(item.arrival, asked_s, self._source.workers)
         self.run.hand, self._handed = item.ask, item
         return batch
 
@@ -306,20 +370,24 @@ class DeviceIterator:
         self._thread, self._shelf, self._handed = None, Shelf(), NOTHING
 
 
+def brought(engine: Any, mover: Mover | None) -> Any:
+    """An engine's batches, where `mover` brings them."""
+    return engine if mover is None else DeviceIterator(engine, mover)
+
+
 class Pump:
     """The thread's work; holds no reference to the iterator, so that dropping that ends this."""
 
     def __init__(self, source: Any, mover: Mover, shelf: Shelf) -> None:
         self._source, self._mover, self._shelf = source, mover, shelf
-        self._in_flight: list[tuple[Any, Any]] = []
+        self._in_flight: list[tuple[Any, Arrival]] = []
 
     def run(self) -> None:
         put = self._shelf.put
+        self._mover.ending(False)
         try:
             while not self._shelf.stop.is_set():
-                began = time.perf_counter()
                 pulled = self._source.pull()
-                got = time.perf_counter()
                 if pulled is None:
                     put(Item("end"))
                     break
@@ -328,21 +396,19 @@ class Pump:
                     put(Item("failed", ask, outcome))
                     continue
                 self._mover.pin(self._source)
-                moved, event = self._mover.move(outcome.batch)
-                self._keep_until_copied(outcome.batch, event)
+                moved, arrival = self._mover.move(outcome.batch)
+                self._keep_until_copied(outcome.batch, arrival)
                 del outcome, pulled
-                made = time.perf_counter()
-                put(Item("batch", ask, moved, event))
+                put(Item("batch", ask, moved, arrival))
                 del moved
-                if self._mover.lane is not None:
-                    self._mover.lane.on_batch(got - began, made - got, time.perf_counter() - made)
         except BaseException as exc:  # noqa: BLE001 - raised in the consumer's thread
             put(Item("error", value=exc))
-        for _, event in self._in_flight:
-            event.synchronize()
+        self._mover.ending(True)
+        for _, arrival in self._in_flight:
+            arrival.outlast()
 
-    def _keep_until_copied(self, batch: Any, event: Any) -> None:
-        """The slab must not be reused before the copy out of it is complete."""
-        if event is not None:
-            self._in_flight.append((batch, event))
-            self._in_flight = [(kept, copied) for kept, copied in self._in_flight if not copied.query()]
+    def _keep_until_copied(self, batch: Any, arrival: Arrival | None) -> None:
+        """The slab must not be reused before all that reads it is done."""
+        if arrival is not None:
+            self._in_flight.append((batch, arrival))
+            self._in_flight = [(kept, its) for kept, its in self._in_flight if not its.is_over()]

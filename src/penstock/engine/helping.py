@@ -8,32 +8,27 @@ from typing import Any
 
 import torch
 
+from penstock.config import GpuPrep
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
 
 log = logging.getLogger("penstock")
 
-GPU_PREP = ("off", "auto", "concurrent")
-
-
-def check_gpu_prep(mode: Any) -> None:
-    if mode not in GPU_PREP:
-        raise ConfigError(f"gpu_prep must be one of {', '.join(map(repr, GPU_PREP))}, got {mode!r}")
-
 
 def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]:
     """The recipe for workers, and the lane that finishes their batches on the device (`gpu.lane.GpuLane`); or as it was, and None."""
-    mode, asked = loader.gpu_prep, loader.gpu_prep == "concurrent"
+    wanted = GpuPrep.of(loader.gpu_prep)
+    asked = wanted.mode in ("idle", "concurrent")
     device = None if loader.device is None else torch.device(loader.device)
     if device is None or device.type != "cuda":
         if asked:
-            raise ConfigError(f"gpu_prep={mode!r} needs device='cuda'")
+            raise ConfigError(f"gpu_prep={wanted.mode!r} needs device='cuda'")
         return recipe, None
     from penstock.gpu.cuda import prep_for
 
-    # An evaluation wants the same pixels each time, whoever has time to make them.
-    helps = asked or (mode == "auto" and shuffles)
-
+    if wanted.mode == "auto" and not shuffles:
+        # An evaluation wants the same pixels each time, whoever has time to make them.
+        wanted = replace(wanted, mode="off")
     deterministic = loader.deterministic
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
@@ -41,7 +36,7 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
         recipe.dataset,
         recipe.collate_fn,
         device,
-        helps=helps,
+        wanted=wanted,
         dtype=loader.dtype,
         memory_format=loader.memory_format,
         deterministic=deterministic,
@@ -49,6 +44,24 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
     if not isinstance(prep, str):
         return replace(recipe, dataset=prep.dataset), prep.lane
     if asked:
-        raise ConfigError(f"gpu_prep={mode!r} is not possible: {prep}")
+        raise ConfigError(f"gpu_prep={wanted.mode!r} is not possible: {prep}")
     log.info("the GPU does not help to prepare: %s", prep)
     return recipe, None
+
+
+def lane_line(loader: Any) -> str:
+    """For `explain()`: whether the GPU helps, could, or what keeps it from it."""
+    from penstock.gpu.prep import looked, unsuited
+
+    dataset = (loader._adopted() if loader.adopt else None) or loader.dataset
+    look = unsuited(dataset, loader.collate_fn) or looked(dataset)
+    if isinstance(look, str):
+        return f"the GPU cannot help: {look}"
+    wanted = GpuPrep.of(loader.gpu_prep)
+    if loader.device is None or torch.device(loader.device).type != "cuda":
+        return "the GPU could help, with device='cuda' and gpu_prep"
+    if wanted.mode == "off":
+        return "the GPU could help, with gpu_prep='concurrent', 'idle' or 'auto'"
+    return (
+        f"the GPU helps (gpu_prep, {wanted.mode}) with what is baseline JPEG and at most {look.room:,} bytes"
+    )

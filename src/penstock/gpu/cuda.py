@@ -1,31 +1,40 @@
-"""The lane on a CUDA device: nvJPEG decodes parcels, the kernels execute their programs.
+"""Stations on a CUDA device: nvJPEG decodes parcels, the kernels execute their programs, on a stream of the station's own.
 
-Rule 1: a parcel that cannot be made here is made by the CPU, in this thread: what its file is worth, the CPU's decoder says.
-Rule 2: too little memory makes tasks smaller, then leaves them to the CPU; training is never asked for any.
+Rule 1: all memory is taken when a station gets ready, and stays: what it makes afterwards allocates nothing on the device.
+Rule 2: too little memory makes a station smaller, then it does not help; training is never asked for any.
+Rule 3: a parcel that cannot be made here is made by the CPU, in this thread: what its file is worth, the CPU's decoder says.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from penstock.gpu.lane import Makes
-from penstock.gpu.parcels import Parcel
+from penstock.config import GpuPrep
+from penstock.errors import DeviceLost, PenstockError
+from penstock.gpu.nvjpeg import DEFAULT, ENGINES, DecodeError, Decoder, File
+from penstock.gpu.parcels import IMAGE_BYTES, SCRATCH_BYTES
+from penstock.gpu.pending import Source
 from penstock.gpu.prep import Look, Prep, planned
-from penstock.kernels.run import Executor, Limits, Sample, TaskTooLarge
+from penstock.gpu.slots import DECODED, Parcel, Room, left, padded, tasks_of
+from penstock.kernels.run import Executor, Image, Limits, Sample, TaskTooLarge
 from penstock.pipeline.decode import decode
+from penstock.policy.sharing import Memory
 from penstock.transforms.cpu import execute
-from penstock.transforms.tail import Tail
 
-TASK = 64
-"""Parcels that are decoded together: more hold more memory, and are hardly faster."""
-LIMITS = Limits(rows=TASK, scratch_bytes=256 << 20, table_bytes=1 << 20)
+STATIONS = 2
+"""Threads: while one waits for the device, the other has the next task ready."""
+FIRST_OF_ALL = -5
+"""Priority of their streams, the highest that there is: a station's kernels are short, and wait for those of training as it is."""
 ROUNDS = range(1, 9)
 """Launches of a task that are captured ahead: those of chains with two drawn ops have up to 7."""
+TRIES = 3
+"""Halvings of its memory that a station tries before it gives up."""
+ROWS = 128
+"""Of a task of samples that workers have decoded: one for each, five where images are mixed."""
 
 
 def prep_for(
@@ -33,85 +42,180 @@ def prep_for(
     collate_fn: Any,
     device: torch.device,
     *,
-    helps: bool,
+    wanted: GpuPrep,
     dtype: torch.dtype | None,
     memory_format: torch.memory_format | None,
     deterministic: bool,
 ) -> Prep | str:
-    """The dataset for workers and the lane; where it `helps`, with parcels."""
-    makes = partial(maker_for, device=device) if helps else None
+    """The dataset for workers and the lane; where it helps, with parcels."""
+
+    def stations(look: Look) -> Sequence[CudaStation]:
+        like = torch.empty(
+            (1, 3, *look.size), dtype=dtype or look.tail.dtype, device=device, memory_format=memory_format or torch.contiguous_format
+        )  # fmt: skip
+        return [CudaStation(look, like, task=wanted.task) for _ in range(STATIONS)]
+
     return planned(
         dataset,
         collate_fn,
-        makes,
+        None if wanted.mode == "off" else stations,
         device,
+        wanted=wanted,
         dtype=dtype,
         memory_format=memory_format,
         deterministic=deterministic,
+        memory=partial(memory_of, device),
     )
 
 
-def maker_for(look: Look, *, device: torch.device) -> Makes | str:
-    for module in ("triton", "torchvision"):
-        if importlib.util.find_spec(module) is None:
-            return f"it needs {module}: pip install 'penstock[gpu]'"
-    return CudaMaker(look.tail, device)
+def memory_of(device: torch.device) -> Memory:
+    """Stations have theirs already, or do not help: what counts is whether training has come near the end of what is left."""
+    return Memory(torch.cuda.max_memory_allocated(device), 0, torch.cuda.mem_get_info(device)[1])
 
 
-class CudaMaker:
-    """Decodes and executes, task by task, on the current stream."""
+class Pixels(NamedTuple):
+    """An image in the station's memory."""
 
-    def __init__(self, tail: Tail, device: torch.device) -> None:
-        self._tail, self._device = tail, device
+    address: int
+    nbytes: int
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+class CudaStation:
+    """Decodes and executes, task by task."""
+
+    def __init__(self, look: Look, like: torch.Tensor, *, task: int) -> None:
+        self._tail, self._like = look.tail, like
+        self._room = Room(task, max(task, ROWS), IMAGE_BYTES, SCRATCH_BYTES)
+        self._stream: Any = None
+        self._images: Any = None
+        self._decoder: Decoder | None = None
         self._executor: Executor | None = None
         self.by_cpu = 0
-        """Parcels that the CPU had to make after all."""
 
-    def __call__(self, parcels: Sequence[Parcel], out: torch.Tensor) -> None:
-        for start in range(0, len(parcels), TASK):
-            self._task(parcels[start : start + TASK], out)
+    @property
+    def held_bytes(self) -> int:
+        if self._executor is None or self._decoder is None:
+            return 0
+        return int(self._images.nbytes + self._executor.static_bytes + self._decoder.held_bytes)
 
-    def _task(self, parcels: Sequence[Parcel], out: torch.Tensor) -> None:
+    def prepare(self) -> str:
+        if not self._like.is_cuda:
+            return ""
+        self._stream = torch.cuda.Stream(self._like.device, priority=FIRST_OF_ALL)  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self._like.device), torch.cuda.stream(self._stream):
+            reason = ""
+            for _ in range(TRIES):
+                try:
+                    self._build()
+                except torch.cuda.OutOfMemoryError as exc:
+                    self._executor = self._decoder = self._images = None
+                    files, rows, image_bytes, scratch_bytes = self._room
+                    self._room = Room(files, rows, image_bytes // 2, scratch_bytes // 2)
+                    reason = f"no device memory is left for it ({str(exc).partition('.')[0]})"
+                except (PenstockError, DecodeError, RuntimeError) as exc:
+                    self._executor = None
+                    return str(exc)
+                else:
+                    return ""
+        return reason
+
+    def _build(self) -> None:
+        files, rows, image_bytes, scratch_bytes = self._room
+        self._images = torch.empty(image_bytes, dtype=torch.uint8, device=self._like.device)
         try:
-            images = self._decoded(parcels)
+            self._decoder = Decoder(self._stream, most=files, backend=ENGINES)
+        except DecodeError:  # the card has no such engines
+            self._decoder = Decoder(self._stream, most=files, backend=DEFAULT)
+        limits = Limits(rows=rows, scratch_bytes=scratch_bytes, table_bytes=rows << 13)
+        executor = Executor(self._like, self._tail, limits)
+        executor.warm_up(rounds=ROUNDS, rows=[rows])
+        torch.cuda.current_stream().synchronize()
+        self._executor = executor
+
+    def tasks(self, parcels: Sequence[Parcel]) -> list[list[Parcel]]:
+        return tasks_of(parcels, self._room)
+
+    def make(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
+        if self._stream is None:
+            self._task(parcels, source, out)
+            return
+        try:
+            with torch.cuda.device(out.device), torch.cuda.stream(self._stream):
+                # nvJPEG never returns from a call whose stream has still something to wait for (13.2, an H200's engines). This
+                # thread can wait: another station has the device meanwhile, and when its part is there says what it costs.
+                source.copied.synchronize()
+                self._task(parcels, source, out)
+                self._stream.synchronize()
+        except RuntimeError as exc:
+            if not is_lost(exc):
+                raise
+            raise DeviceLost(
+                f"the GPU failed while it prepared samples ({exc}), and can do nothing more in this process. Start again "
+                f"from your last checkpoint; gpu_prep='off' leaves preparation to the CPU."
+            ) from exc
+
+    def close(self) -> None:
+        if self._decoder is not None:
+            self._decoder.close()
+
+    def _task(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
+        """A task of one form."""
+        try:
+            if self._executor is None:
+                raise TaskTooLarge("there is no executor")
+            images = (
+                self._copied(parcels, source)
+                if parcels[0].form == DECODED
+                else self._decoded(parcels, source)
+            )
             samples = [
                 Sample(parcel.layout, image, parcel.ordinal)
                 for parcel, image in zip(parcels, images, strict=True)
             ]
-            self._ready(out).run(samples, out)
-        except (TaskTooLarge, torch.cuda.OutOfMemoryError, RuntimeError, ValueError) as exc:
-            if is_sticky(exc):
+            self._executor.run(samples, out)
+        except (RuntimeError, ValueError) as exc:
+            if is_lost(exc):
                 raise
-            self._smaller(parcels, out)
+            self._smaller(parcels, source, out)
 
-    def _smaller(self, parcels: Sequence[Parcel], out: torch.Tensor) -> None:
+    def _smaller(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
         """In two halves; one alone by the CPU, whose error counts if it has one too."""
-        if len(parcels) > 1:
+        if len(parcels) > 1 and self._executor is not None:
             half = len(parcels) // 2
-            self._task(parcels[:half], out)
-            self._task(parcels[half:], out)
+            self._task(parcels[:half], source, out)
+            self._task(parcels[half:], source, out)
             return
-        (parcel,) = parcels
-        pixels = execute(parcel.program, decode(parcel.data.numpy().tobytes()))
-        self.by_cpu += 1
-        out[parcel.ordinal].copy_(self._tail.finish(pixels))
+        for parcel in parcels:
+            image = left(parcel) if parcel.form == DECODED else decode(parcel.image.tobytes())
+            self.by_cpu += 1
+            out[parcel.ordinal].copy_(self._tail.finish(execute(parcel.program, image)))
 
-    def _decoded(self, parcels: Sequence[Parcel]) -> list[torch.Tensor]:
-        from torchvision.io import ImageReadMode, decode_jpeg
+    def _copied(self, parcels: Sequence[Parcel], source: Source) -> Sequence[Image]:
+        """Pixels that are there with the batch."""
+        assert source.device is not None
+        begin = source.device.data_ptr()
+        return [Pixels(begin + parcel.offset, parcel.image.nbytes) for parcel in parcels]
 
-        images: list[torch.Tensor] = decode_jpeg(
-            [parcel.data for parcel in parcels], ImageReadMode.RGB, device=self._device
-        )
+    def _decoded(self, parcels: Sequence[Parcel], source: Source) -> Sequence[Image]:
+        """Pixels of files, in the station's memory, one behind the other."""
+        assert self._decoder is not None
+        files, images, at = [], [], 0
+        begin, host = self._images.data_ptr(), source.host.data_ptr()
+        for parcel in parcels:
+            height, width = parcel.size
+            nbytes = 3 * height * width
+            files.append(File(host + parcel.offset, parcel.image.nbytes, begin + at, height, width))
+            images.append(Pixels(begin + at, nbytes))
+            at += padded(nbytes)
+        if at > self._images.nbytes:
+            raise TaskTooLarge(f"{at} bytes of images; there are {self._images.nbytes}")
+        self._decoder.decode(files)
         return images
 
-    def _ready(self, out: torch.Tensor) -> Executor:
-        """The executor for batches like this one, warmed up."""
-        if self._executor is None or out.stride()[1:] != self._executor.strides:
-            self._executor = Executor(out, self._tail, LIMITS)
-            self._executor.warm_up(rounds=ROUNDS, rows=[TASK])
-        return self._executor
 
-
-def is_sticky(exc: BaseException) -> bool:
+def is_lost(exc: BaseException) -> bool:
     """Whether the device is broken for good: nothing more can be done in this process."""
     return isinstance(exc, torch.AcceleratorError) if hasattr(torch, "AcceleratorError") else False

@@ -1,25 +1,46 @@
 """The GPU lane: a batch as workers leave it, with pixels of some samples and parcels of others, becomes a batch on the device.
 
-It runs in the thread that brings batches to the device, on that thread's stream. Pixels arrive as uint8 and are scaled and
-normalised on the device; parcels are decoded there and their programs executed by the kernels, straight into their places.
+Slots are copied as they are, and finished pixels scaled and normalised, on the stream of the thread that brings batches (`begin`). Parcels
+go to stations, threads with streams of their own, which decode them and execute their programs straight into their places (`make`). Several
+batches are under way at once, so that stations have work whenever the device has a moment for them.
+
+How large the lane's share is, and whether it may work beside training or only in its pauses, is decided as batches are taken (`taken`).
 """
 
 from __future__ import annotations
 
+import threading
+import time
+import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import torch
 
-from penstock.gpu.parcels import Parcel, SharedNumber, unpacked
-from penstock.policy.share import FIRST, Seen, ShareSearch
+from penstock.gpu.gate import Gate
+from penstock.gpu.modes import Modes
+from penstock.gpu.parcels import SharedNumbers
+from penstock.gpu.pending import Job, Pending, Readiness, Source, Station, serve
+from penstock.gpu.slots import DECODED, ENCODED, Parcel, pixels_in, unpacked
+from penstock.kernels.finish import normalised
+from penstock.policy.share import Seen
+from penstock.transforms.steps import Size
 from penstock.transforms.tail import Tail
 
 
-class Makes(Protocol):
-    """What makes pixels of parcels: writes each into its place in `out`, as the tail says."""
+class Begun(NamedTuple):
+    """A batch whose copies are under way."""
 
-    def __call__(self, parcels: Sequence[Parcel], out: torch.Tensor) -> None: ...
+    images: torch.Tensor
+    others: list[Any]
+    """What else it has, where it was."""
+    parcels: list[Parcel]
+    slots: torch.Tensor
+    """On the host."""
+    there: torch.Tensor | None
+    """On the device, where they are needed."""
+    began_s: float
 
 
 class GpuLane:
@@ -28,69 +49,108 @@ class GpuLane:
     def __init__(
         self,
         tail: Tail,
+        size: Size,
         device: torch.device,
-        makes: Makes | None,
-        share: SharedNumber,
+        stations: Sequence[Station],
+        numbers: SharedNumbers,
+        modes: Modes,
         *,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
-        fixed_share: float | None = None,
     ) -> None:
-        self._tail, self._device, self._makes, self._share = tail, device, makes, share
+        self._tail, self._size, self._device, self._stations = tail, size, device, stations
+        self._numbers, self._modes, self.gate = numbers, modes, Gate()
         self._dtype = dtype or tail.dtype
         self._format = memory_format or torch.contiguous_format
-        self._search = None if fixed_share is not None else ShareSearch()
-        self._newest = (0, 0)
-        self._last: Any = None
-        self.samples = self.packed = 0
-        share.set(FIRST if fixed_share is None else fixed_share)
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._ready: Readiness | None = None
+        self._done_s = self._taken_s = 0.0
+        self.samples = self.packed = self.decoded = 0
+        self._wish()
 
-    def finish(self, batch: Any) -> list[Any]:
-        """(images on the device, what else the batch has, still where it was)."""
-        images, *others, records = batch
-        if self._last is not None:
-            self._last.synchronize()  # so that time here is the device's time, and never more than a batch is under way
-        parcels = unpacked(records)
-        self._newest = (len(images), len(parcels))
-        self.samples += len(images)
-        self.packed += len(parcels)
-        pixels = images.to(self._device, non_blocking=True)
-        out = torch.empty(images.shape, dtype=self._dtype, device=self._device, memory_format=self._format)
-        normalised(self._tail, pixels, out)
-        if parcels and self._makes is not None:
-            self._makes(parcels, out)
-        if self._device.type == "cuda":
-            self._last = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._last.record()
-        return [out, *others]
+    def _wish(self) -> None:
+        """What workers leave to the lane from now on. The first time that this is anything, stations get ready for it."""
+        share, finishes = self._modes.share, self._modes.finishes
+        if not self._stations or (
+            self._ready is not None and not self._ready.can_help and not self._modes.fixed
+        ):
+            share, finishes = 0.0, False
+        if (share or finishes) and self._ready is None:
+            self._ready = Readiness(len(self._stations))
+            for number, station in enumerate(self._stations):
+                arguments = (station, self._jobs, self._ready, self.gate)
+                name = f"penstock gpu {number}"
+                threading.Thread(target=serve, args=arguments, name=name, daemon=True).start()
+                weakref.finalize(self, self._jobs.put, None)
+        self._numbers.set(SharedNumbers.SHARE, share)
+        self._numbers.set(SharedNumbers.FINISHES, float(finishes))
 
-    def on_batch(self, pull_s: float, work_s: float, put_s: float) -> None:
-        if self._search is not None:
-            self._share.set(self._search.on_batch(Seen(pull_s, work_s, put_s, *self._newest)))
+    def begin(self, batch: Any) -> Begun:
+        """The batch's copies, on the current stream."""
+        if self._ready is not None:
+            self._ready.wait()
+        began = time.perf_counter()
+        slots, *others = batch
+        parcels, there = unpacked(slots), None
+        encoded = sum(parcel.form == ENCODED for parcel in parcels)
+        self.samples += len(slots)
+        self.packed += encoded
+        self.decoded += len(parcels) - encoded
+        shape = (len(slots), 3, *self._size)
+        out = torch.empty(shape, dtype=self._dtype, device=self._device, memory_format=self._format)
+        if encoded < len(slots):
+            # All slots as they lie, in one copy: to leave files out would take one for each run of others.
+            there = slots.to(self._device, non_blocking=True)
+        if there is not None and len(parcels) < len(slots):
+            normalised(self._tail, pixels_in(there, self._size), out)
+        return Begun(out, others, parcels, slots, there, began)
 
+    def make(self, begun: Begun, copied: Any) -> Pending:
+        """Its parcels go to stations, which write behind `copied`, the event of its copies."""
+        tasks = self._stations[0].tasks(begun.parcels) if begun.parcels else []
+        decoded = sum(parcel.form == DECODED for parcel in begun.parcels)
+        pending = Pending(
+            began_s=begun.began_s,
+            samples=len(begun.images),
+            packed=len(begun.parcels) - decoded,
+            decoded=decoded,
+            tasks=len(tasks),
+            copied=copied,
+        )
+        source = Source(begun.slots, begun.there, copied)
+        for parcels in tasks:
+            self._jobs.put(Job(pending, parcels, source, begun.images))
+        return pending
 
-def normalised(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
-    """What `tail` makes of uint8 pixels, step by step as on the CPU, so that it is the same."""
-    if not tail.dtype.is_floating_point:
-        out.copy_(pixels)
-        return
-    values = pixels.to(torch.float32)
-    if tail.scale == "divide":
-        values /= 255
-    elif tail.scale == "multiply":
-        values *= 1.0 / 255
-    if tail.mean:
-        mean, std = (constant(numbers, pixels.device) for numbers in (tail.mean, tail.std))
-        values.sub_(mean).div_(std)
-    out.copy_(values)
+    def taken(self, pending: Pending, asked_s: float, workers: int) -> None:
+        """Training asked for this batch at `asked_s` and has it now: what that says of who waited for whom."""
+        done, before = pending.done_s, self._done_s or pending.began_s
+        self._done_s, now = done, time.perf_counter()
+        seen = Seen(
+            pull_s=max(0.0, pending.began_s - before),
+            work_s=pending.encoded_s / max(1, len(self._stations)),
+            put_s=max(0.0, asked_s - done),
+            samples=pending.samples,
+            packed=pending.packed,
+            period_s=now - self._taken_s if self._taken_s else 0.0,
+            gain=self._numbers.get(SharedNumbers.GAIN),
+        )
+        self._taken_s = now
+        if self._modes.fixed:
+            return
+        self._modes.on_workers(workers)
+        self._modes.on_batch(seen, asked_s, now)
+        self.gate.idle_only = self._modes.is_idle
+        self._wish()
 
-
-_constants: dict[tuple[tuple[float, ...], torch.device], torch.Tensor] = {}
-
-
-def constant(numbers: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """A number per channel on the device, brought there once."""
-    found = _constants.get((numbers, device))
-    if found is None:
-        found = _constants[numbers, device] = torch.tensor(numbers, device=device).view(-1, 1, 1)
-    return found
+    def stats(self) -> dict[str, Any]:
+        return {
+            "mode": str(self._modes.mode) if self._stations else "off",
+            "share": self._numbers.get(SharedNumbers.SHARE),
+            "samples": self.samples,
+            "packed": self.packed,
+            "finished": self.decoded,
+            "by_cpu": sum(station.by_cpu for station in self._stations),
+            "held_bytes": sum(station.held_bytes for station in self._stations),
+            "cannot": "" if self._ready is None else self._ready.reason,
+        }

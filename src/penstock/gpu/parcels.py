@@ -1,8 +1,9 @@
-"""Samples that two lanes share: each leaves its worker as pixels, or as a parcel, the bytes and the program that a GPU makes them of.
+"""What workers do where a GPU helps: they prepare samples as far as they are asked to, and leave the rest to it.
 
-A worker reads, draws and predicts what the pixels will cost; the dearest share of them it packs, the rest it prepares. Both have a
-place in the batch: the image's slot holds pixels, the record's slot a parcel, and one of them is left as it is. How large the
-share is, the training process decides from batch to batch, and says so in a number that all workers see.
+A worker reads and draws; then a sample goes one of three ways. The dearest share, by what their pixels are thought to cost, leave as the
+files they are: the GPU decodes them. Of the others the worker decodes what the program needs, and leaves the steps to the GPU's kernels, if
+that is wished; otherwise, and where a sample does not fit or has a step without a kernel, it prepares them whole. What is wished the
+training process says, from batch to batch, in numbers that all workers see.
 """
 
 from __future__ import annotations
@@ -11,44 +12,54 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 
-from penstock.kernels.layout import Layout, lay_out
-from penstock.lanes.pickles import dumps, loads
+from penstock.gpu.slots import BESIDE, DECODED, ENCODED, HEAD_ROOM, Packing, slot_bytes, write_pixels
+from penstock.kernels.layout import interleaved, lay_out
 from penstock.lanes.seeding import call_seed
 from penstock.lanes.unfinished import Unfinished, finished
-from penstock.pipeline.chain import executed
+from penstock.pipeline.chain import executed, opened
 from penstock.pipeline.staged import Begun
 from penstock.policy.costs import Line
 from penstock.policy.dearest import Dearest
-from penstock.transforms.steps import Code, Program, Step
-from penstock.transforms.tail import Tail
+from penstock.transforms.cpu import execute
 from penstock.transforms.windows import stages
 
-HEAD = struct.Struct("<ii")
-"""Bytes of the encoded image (0: this sample has pixels), bytes of its program."""
+BASELINE = 0xC0
+END = b"\xff\xd9"
+TRAILER = 1024
+"""What may stand behind the end of an image in its file."""
+IMAGE_BYTES, SCRATCH_BYTES = 48 << 20, 48 << 20
+"""Room for the decoded images of a task, and for what its kernels write between passes: a sample that needs more is left to workers."""
 OBSERVED = 4
 """Of so many samples one is measured: what a sample costs is learned in time, and measuring costs too."""
+WHOLE_STILL = 64
+"""Of so many samples that the GPU's kernels would finish, one is prepared whole, so that it stays known what they save."""
+FADE = 0.02
 
 
-class SharedNumber:
-    """A float that one process writes and its workers read, forked or spawned."""
+class SharedNumbers:
+    """Floats that processes write and read, forked or spawned."""
 
-    def __init__(self, value: float = 0.0) -> None:
-        self._fd = os.memfd_create("penstock share")
+    SHARE, FINISHES, GAIN = range(3)
+    """The share of samples that workers leave encoded; whether the kernels finish the others (0 or 1); by how much longer workers take
+    to prepare a sample whole than to decode it, as they find."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("penstock wishes")
         os.ftruncate(self._fd, mmap.PAGESIZE)
         self._map = mmap.mmap(self._fd, mmap.PAGESIZE)
-        self.set(value)
 
-    def get(self) -> float:
-        value: float = struct.unpack_from("<d", self._map)[0]
+    def get(self, which: int) -> float:
+        value: float = struct.unpack_from("<d", self._map, 8 * which)[0]
         return value
 
-    def set(self, value: float) -> None:
-        struct.pack_into("<d", self._map, 0, value)
+    def set(self, which: int, value: float) -> None:
+        struct.pack_into("<d", self._map, 8 * which, value)
 
     def __getstate__(self) -> tuple[int, int]:
         return os.getpid(), self._fd
@@ -64,21 +75,24 @@ class SharedNumber:
 
 
 class Parcels:
-    """A dataset of (pixels, target, record), of which either the pixels or the record are written."""
+    """A dataset of (slot, target)."""
 
     def __init__(
         self,
         source: Any,
         size: tuple[int, int],
         *,
-        share: SharedNumber,
+        numbers: SharedNumbers,
         room: int,
-        deterministic: bool = False,
+        drawn: bool = False,
     ) -> None:
+        """`room`: bytes of a parcel. `drawn`: who prepares a sample must not depend on what came before it."""
         self.users_dataset = getattr(source, "users_dataset", source)
-        self._source, self._size, self.share, self._room = source, size, share, room
-        self._deterministic = deterministic
+        self._source, self._size, self.numbers = source, size, numbers
+        self._slot = slot_bytes(size, room)
+        self._drawn = drawn
         self._costs, self._dearest, self._count = Line(), Dearest(), 0
+        self._gain = Gain()
 
     def __len__(self) -> int:
         return len(self._source)
@@ -86,39 +100,88 @@ class Parcels:
     def __getitem__(self, index: int) -> Any:
         return finished(self._penstock_unfinished(index))
 
-    def _penstock_unfinished(self, index: int) -> tuple[Unfinished, Any, Unfinished]:
+    def _penstock_unfinished(self, index: int) -> tuple[Unfinished, Any]:
         begun = self._source.begun(index)
-        work = features(begun)
-        parcel = self._packed(begun) if self._is_the_gpus(work) else None
-        if parcel is not None:
-            return nothing((3, *self._size)), begun.target, written(parcel, self._room)
-        self._count += 1
-        started = time.thread_time()
-        pixels = executed(begun.program, begun.image)
-        if self._count % OBSERVED == 0:
-            self._costs.observe(work, time.thread_time() - started)
-        planes = Unfinished(torch.uint8, (3, *pixels.shape[:2]), lambda out: Tail().finish(pixels, out))
-        return planes, begun.target, written(HEAD.pack(0, 0), self._room)
+        write = self._encoded(begun) if self._is_left_encoded(begun) else None
+        return Unfinished(torch.uint8, (self._slot,), write or self._worked_on(begun)), begun.target
 
-    def _is_the_gpus(self, work: tuple[float, ...]) -> bool:
-        """Whether a sample is among the dearest; where it must not depend on what came before it, it is drawn."""
-        share = self.share.get()
-        if self._deterministic:
+    def _is_left_encoded(self, begun: Begun) -> bool:
+        """Whether a sample is among the dearest that the GPU can take."""
+        share = self.numbers.get(SharedNumbers.SHARE)
+        if share <= 0.0:
+            return False
+        if HEAD_ROOM + len(begun.data) + BESIDE > self._slot or not is_plain(begun):
+            self._dearest.passes(share)
+            return False
+        if self._drawn:
             return call_seed("lane") < share * 2.0**64
-        return self._dearest.takes(self._costs.predict(work) if self._costs.count else 0.0, share)
+        cost = self._costs.predict(features(begun)) if self._costs.count else 0.0
+        return self._dearest.takes(cost, share)
 
-    def _packed(self, begun: Begun) -> bytes | None:
-        """A sample as a parcel, if that is possible and there is room."""
-        if begun.image.header.format != "jpeg":
-            return None
+    def _worked_on(self, begun: Begun) -> Any:
+        """Decoded and left to the kernels, or prepared whole; gives what writes it."""
+        self._count += 1
+        finishes = self.numbers.get(SharedNumbers.FINISHES) > 0.0
+        if finishes and not self._drawn and self._count % WHOLE_STILL == 0:
+            finishes = False
+        started = time.thread_time()
+        write = self._decoded(begun) if finishes else None
+        write = write or partial(write_pixels, executed(begun.program, begun.image))
+        took = time.thread_time() - started
+        if self._count % OBSERVED == 0:
+            self._costs.observe(features(begun), took)
+        if gain := self._gain.observe(took, whole=not finishes):
+            self.numbers.set(SharedNumbers.GAIN, gain)
+        return write
+
+    def _decoded(self, begun: Begun) -> Any:
+        """What is decoded and does not fit, or has a step without a kernel, is prepared to the end."""
+        program, pixels = opened(begun.program, begun.image)
+        write = None
+        if pixels.shape[2] == 3:
+            write = self._fitting(DECODED, pixels, pixels.shape[:2], program, interleaved)
+        return write or partial(write_pixels, execute(program, pixels))
+
+    def _encoded(self, begun: Begun) -> Any:
+        data = np.frombuffer(begun.data, np.uint8)
+        return self._fitting(ENCODED, data, begun.image.size, begun.program, None)
+
+    def _fitting(self, form: int, image: Any, size: Any, program: Any, strides: Any) -> Any:
+        """What writes a parcel, if the kernels can do its steps and there is room."""
         try:
-            layout = lay_out(begun.program, begun.image.size)
+            layout = lay_out(program, size, None if strides is None else strides(size))
         except ValueError:  # a step that has no kernel
             return None
-        program = dumps((tuple(layout), [(int(code), args) for code, args in begun.program]))
-        if HEAD.size + len(program) + len(begun.data) > self._room:
+        if layout.scratch_bytes > SCRATCH_BYTES:
             return None
-        return HEAD.pack(len(begun.data), len(program)) + program + begun.data
+        packing = Packing.of(form, image, size, layout, program)
+        return packing.write if packing.nbytes <= self._slot else None
+
+
+class Gain:
+    """How much longer samples take when they are prepared whole, by means that fade."""
+
+    def __init__(self) -> None:
+        self._whole = self._part = 0.0
+
+    def observe(self, seconds: float, *, whole: bool) -> float:
+        """The gain as it is known now, or 0."""
+        if whole:
+            self._whole += (FADE * 4 if self._whole else 1.0) * (seconds - self._whole)
+        else:
+            self._part += (FADE if self._part else 1.0) * (seconds - self._part)
+        return self._whole / self._part if self._whole and self._part else 0.0
+
+
+def is_plain(begun: Begun) -> bool:
+    """Whether the card's decoder takes such a file, and the file is whole: what it makes of a part, it does not say."""
+    header = begun.image.header
+    return (
+        header.frame == BASELINE
+        and header.channels == 3
+        and 3 * header.pixels <= IMAGE_BYTES
+        and END in begun.data[-TRAILER:]
+    )
 
 
 def features(begun: Begun) -> tuple[float, ...]:
@@ -126,46 +189,3 @@ def features(begun: Begun) -> tuple[float, ...]:
     plan = stages(begun.program, begun.image.size)
     changed = sum(stage.window.height * stage.window.width for stage in plan[1:])
     return float(len(begun.data)), float(plan[0].window.height * plan[0].window.width), float(changed)
-
-
-def nothing(shape: tuple[int, ...]) -> Unfinished:
-    """A place in the batch that is left as it is."""
-    return Unfinished(torch.uint8, shape, lambda _: None)
-
-
-def written(data: bytes, room: int) -> Unfinished:
-    def write(out: torch.Tensor) -> None:
-        out.numpy()[: len(data)] = memoryview(data)
-
-    return Unfinished(torch.uint8, (room,), write)
-
-
-class Parcel(NamedTuple):
-    """What the GPU lane is given of a sample."""
-
-    ordinal: int
-    data: torch.Tensor
-    layout: Layout
-    """What the kernels do."""
-    program: Program
-    """The same as steps, for whoever must do it without them."""
-
-
-def unpacked(records: torch.Tensor) -> Sequence[Parcel]:
-    """The parcels in a batch's records; views of them."""
-    rows = records.numpy()
-    found = []
-    for ordinal in range(len(rows)):
-        data, program = HEAD.unpack_from(rows[ordinal])
-        if data:
-            layout, steps = loads(rows[ordinal, HEAD.size : HEAD.size + program].tobytes())
-            start = HEAD.size + program
-            found.append(
-                Parcel(
-                    ordinal,
-                    records[ordinal, start : start + data],
-                    Layout(*layout),
-                    [Step(Code(code), args) for code, args in steps],
-                )
-            )
-    return found

@@ -5,26 +5,35 @@ What keeps it from helping is said in a sentence, for `explain()` and for whoeve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import default_collate
 
-from penstock.gpu.lane import GpuLane, Makes
-from penstock.gpu.parcels import HEAD, Parcels, SharedNumber
+from penstock.config import GpuPrep
+from penstock.gpu.lane import GpuLane
+from penstock.gpu.modes import Modes
+from penstock.gpu.parcels import Parcels, SharedNumbers
+from penstock.gpu.pending import Station
+from penstock.gpu.slots import BESIDE, HEAD_ROOM
+from penstock.kernels.forms import supported
 from penstock.lanes.unfinished import getter
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.chain import calls
 from penstock.pipeline.staged import StagedDataset
+from penstock.policy.sharing import Memory
 from penstock.transforms.steps import Size, program_size
 from penstock.transforms.tail import Tail
+from penstock.transforms.windows import stages
 
-LOOKED_AT = 16
+LOOKED_AT = 64
 """Samples whose programs are looked at before it is decided."""
-ROOM_FACTOR = 2.0
-ROOM_STEP = 64 << 10
-"""Parcels have room for this many times the largest file that was looked at, in steps; what is larger is left to workers."""
+ROOM_SHARE = 0.9
+"""Slots are made so large that this share of what was looked at would fit, as files and as pixels; what is larger is left to workers."""
+ROOM_MOST = 4
+ROOM_LEAST = 64 << 10
+"""But no larger than this many times the pixels, or this, whichever is more."""
 DETERMINISTIC_SHARE = 0.5
 """Of samples that the GPU prepares where that may not depend on how fast anything is."""
 
@@ -39,40 +48,43 @@ class Look(NamedTuple):
 
     size: Size
     tail: Tail
-    largest: int
+    room: int
 
 
 def planned(
     dataset: Any,
     collate_fn: Any,
-    makes: Callable[[Look], Makes | str] | None,
+    stations: Callable[[Look], Sequence[Station]] | None,
     device: torch.device,
     *,
+    wanted: GpuPrep,
     dtype: torch.dtype | None,
     memory_format: torch.memory_format | None,
     deterministic: bool = False,
-    fixed_share: float | None = None,
+    memory: Callable[[], Memory] | None = None,
 ) -> Prep | str:
-    """What it takes, or why it cannot be. Without `makes`, the device only scales and normalises: pixels travel as bytes."""
+    """What it takes, or why it cannot be. Without `stations`, the device only scales and normalises: pixels travel as bytes."""
     reason = unsuited(dataset, collate_fn)
     if reason:
         return reason
     look = looked(dataset)
     if isinstance(look, str):
         return look
-    maker = None if makes is None else makes(look)
-    if isinstance(maker, str):
-        return maker
-    share = SharedNumber()
-    if maker is None:
-        fixed_share = 0.0
-    elif deterministic and fixed_share is None:
-        fixed_share = DETERMINISTIC_SHARE
+    fixed, finishes = wanted.share, wanted.finish
+    if stations is None:
+        fixed, finishes = 0.0, False
+    elif deterministic and fixed is None:
+        fixed = DETERMINISTIC_SHARE
+    numbers = SharedNumbers()
+    modes = Modes(wanted.mode, fixed_share=fixed, finishes=finishes, memory=memory)
+    made = [] if stations is None else stations(look)
     lane = GpuLane(
-        look.tail, device, maker, share, dtype=dtype, memory_format=memory_format, fixed_share=fixed_share
+        look.tail, look.size, device, made, numbers, modes, dtype=dtype, memory_format=memory_format
     )
-    room = HEAD.size if maker is None else -(-int(ROOM_FACTOR * look.largest) // ROOM_STEP) * ROOM_STEP
-    return Prep(Parcels(dataset, look.size, share=share, room=room, deterministic=deterministic), lane)
+    most = max(ROOM_LEAST, ROOM_MOST * 3 * look.size[0] * look.size[1])
+    room = 0 if stations is None else min(look.room, most)
+    drawn = deterministic or wanted.choice == "random"
+    return Prep(Parcels(dataset, look.size, numbers=numbers, room=room, drawn=drawn), lane)
 
 
 def unsuited(dataset: Any, collate_fn: Any) -> str:
@@ -96,16 +108,21 @@ def unsuited(dataset: Any, collate_fn: Any) -> str:
 
 
 def looked(dataset: Any) -> Look | str:
-    """Some samples begun, and whether what becomes of them is all of one size."""
+    """Some samples begun: whether what becomes of them is all of one size, and can be made by the kernels at all."""
     if not len(dataset):
         return "the dataset is empty"
-    sizes, largest = set(), 0
+    sizes, parcels, reasons = set(), [], []
     for at in range(min(LOOKED_AT, len(dataset))):
         begun = dataset.begun(at * len(dataset) // min(LOOKED_AT, len(dataset)))
         sizes.add(program_size(begun.program, begun.image.size))
-        largest = max(largest, len(begun.data) + HEAD.size)
+        opens_with = stages(begun.program, begun.image.size)[0].window
+        image = max(len(begun.data), 3 * opens_with.height * opens_with.width)
+        parcels.append(HEAD_ROOM + image + BESIDE)
+        reasons += [why for why in map(supported, begun.program) if why][:1]
     if len(sizes) > 1:
         return "its samples become images of several sizes"
+    if len(reasons) == len(parcels):
+        return reasons[0]
     tail = dataset.chain.tail
     assert tail is not None
-    return Look(sizes.pop(), tail, largest)
+    return Look(sizes.pop(), tail, sorted(parcels)[int(ROOM_SHARE * (len(parcels) - 1))])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -55,11 +55,20 @@ class Limits:
             raise ConfigError(f"block must be a power of two, got {self.block}")
 
 
+class Image(Protocol):
+    """Pixels in device memory: a tensor, or what looks like one."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def data_ptr(self) -> int: ...
+
+
 class Sample(NamedTuple):
     """One sample of a task: what is done, to which image, into which slot of the batch."""
 
     layout: Layout
-    image: torch.Tensor
+    image: Image
     slot: int
 
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.errors import ConfigError
 from penstock.pipeline.decode import Encoded, Image
 from penstock.plan.seeds import Company, op_seed
-from penstock.transforms.cpu import execute
+from penstock.transforms.cpu import crop, execute
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign, is_pixels, known
 from penstock.transforms.ops import Compose, Lambda, Op, plain
@@ -27,7 +28,7 @@ from penstock.transforms.tail import Tail, split_tail
 from penstock.transforms.targets import Targets, follow
 from penstock.transforms.together import refuse_within, seed_for
 from penstock.transforms.views import MultiCrop
-from penstock.transforms.windows import stages
+from penstock.transforms.windows import Window, stages
 
 VERSION = 1
 """To be raised whenever an op comes to mean something else."""
@@ -168,6 +169,23 @@ def executed(program: Program, image: Image | Encoded) -> Image:
         return execute(reduced(program, factor, (small.shape[0], small.shape[1])), small)
     plan = stages(program, image.size)
     return execute(program, image.part(plan[0].window), plan)
+
+
+def opened(program: Program, image: Encoded) -> tuple[Program, Image]:
+    """What a program needs of an image that is not decoded yet, and the program for that: the rest of it can be done elsewhere."""
+    factor = reduction(program, image.size) if image.fast else 1
+    if factor > 1 and (small := image.reduced(factor)) is not None:
+        first, *rest = reduced(program, factor, (small.shape[0], small.shape[1]))
+        return rest, np.ascontiguousarray(crop(small, *first.args))
+    if program and program[0].code is Code.CROP:
+        window = Window(*program[0].args)
+        if window.top >= 0 and window.left >= 0 and is_within(window, image.size):
+            return program[1:], np.ascontiguousarray(image.part(window))
+    return program, image.part(Window.whole(image.size))
+
+
+def is_within(window: Window, size: Size) -> bool:
+    return window.top + window.height <= size[0] and window.left + window.width <= size[1]
 
 
 def reduction(program: Program, size: Size) -> int:

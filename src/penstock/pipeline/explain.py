@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from penstock.kernels.forms import supported
 from penstock.lanes.unfinished import finished
 from penstock.pipeline.adopt import AdoptedFolder, verdict
 from penstock.pipeline.annotated import AnnotatedDataset
@@ -19,12 +20,18 @@ from penstock.pipeline.decode import decode
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.pieces import Piece, pieces_of
 from penstock.pipeline.staged import StagedDataset
+from penstock.plan.seeds import op_seed
+from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
 from penstock.transforms.ops import Op, plain
 
 LOOKED_AT = 12
 """Samples that are prepared to measure costs."""
-CPU, PYTHON = "cpu", "cpu, Python only"
+CPU, BOTH, PYTHON = "cpu", "cpu, gpu", "cpu, Python only"
+TRIED = 32
+"""Draws of an op that are looked at for one that has no GPU form."""
+TRIED_ON = (4096, 4096)
+"""Larger than any crop: nothing is done to it."""
 YOURS = "a function of yours: no other lane can run it"
 
 
@@ -39,8 +46,8 @@ class Stage:
     why: str = ""
 
 
-def explained(dataset: Any, *, identity: bool = True) -> str:
-    """The text of `loader.explain()`."""
+def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
+    """The text of `loader.explain()`; `lane`: what is to be said of the GPU's part in it."""
     adopted, reason = verdict(dataset)
     if adopted is not None:
         stages = list(adopted_stages(adopted))
@@ -64,6 +71,8 @@ def explained(dataset: Any, *, identity: bool = True) -> str:
     lines.append(
         f"  {'together':<26} {total * 1e6:8,.0f} µs per sample and core, over {min(LOOKED_AT, len(dataset))} samples"
     )
+    if lane:
+        lines.append(f"  {lane}")
     return "\n".join(lines)
 
 
@@ -82,7 +91,7 @@ def staged_stages(dataset: StagedDataset) -> Iterator[Stage]:
             costs.add(stage, seconds)
     yield Stage("read", "", costs.mean("read"), CPU)
     why = "a decoder of yours" if dataset.decoder is not None else ""
-    yield Stage("decode", "", costs.mean("decode"), CPU, why)
+    yield Stage("decode", "", costs.mean("decode"), CPU if why else BOTH, why)
     yield from chain_stages(dataset.chain, costs, [""])
     if isinstance(dataset, AnnotatedDataset):
         yield Stage("masks and boxes", "", costs.mean("targets"), CPU)
@@ -97,10 +106,12 @@ def chain_stages(chain: Chain, costs: Costs, places: list[str]) -> Iterator[Stag
 
     for number, op in enumerate(chain.ops):
         python, seconds = calls(op), together(str(number))
-        why = (
-            "not an op of ours: it is called as it is" if isinstance(op, Foreign) else YOURS if python else ""
-        )
-        yield Stage(times + op.name, parameters(op), seconds, PYTHON if python else CPU, why)
+        if python:
+            why = "not an op of ours: it is called as it is" if isinstance(op, Foreign) else YOURS
+        else:
+            why = without_kernel(op)
+        where = PYTHON if python else CPU if why else BOTH
+        yield Stage(times + op.name, parameters(op), seconds, where, why)
     for view, numbers in alike(chain.views):
         crop = (
             f"crop {numbers[0] + 1}" if len(numbers) == 1 else f"crops {numbers[0] + 1} to {numbers[-1] + 1}"
@@ -108,7 +119,16 @@ def chain_stages(chain: Chain, costs: Costs, places: list[str]) -> Iterator[Stag
         yield Stage(crop, "", 0.0, "")
         yield from chain_stages(view, costs, [f"{place}{number}:" for place in places for number in numbers])
     if not chain.views and not chain.ends_elsewhere:
-        yield Stage(f"{times}to tensor", str(chain.tail.dtype).removeprefix("torch."), together("tail"), CPU)
+        yield Stage(f"{times}to tensor", str(chain.tail.dtype).removeprefix("torch."), together("tail"), BOTH)
+
+
+def without_kernel(op: Op) -> str:
+    """What an op draws that the GPU's kernels cannot do; "" where they can do all of it."""
+    for number in range(TRIED):
+        for step in op.draw(Draws(op_seed(number, op.name, 0)), TRIED_ON):
+            if why := supported(step):
+                return f"{'not always' if op.is_random else 'not'} on the GPU: {why}"
+    return ""
 
 
 def alike(views: Sequence[Chain]) -> list[tuple[Chain, list[int]]]:
@@ -162,18 +182,18 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[Stage]:
         for at, (one, other) in enumerate(pairwise(times)):
             costs.add(str(at), other - one)
     yield Stage("read", "", costs.mean("0"), CPU)
-    yield Stage("decode", "", costs.mean("1"), CPU)
+    yield Stage("decode", "", costs.mean("1"), BOTH)
     for at, (op, draw) in enumerate(chain.ops):
         why = (
             ""
             if draw is not None
             else "not a transform that we know, or with parameters that we do not: it is called as it is"
         )
-        yield Stage(type(op).__name__, "", costs.mean(str(2 + at)), CPU if draw is not None else PYTHON, why)
+        yield Stage(type(op).__name__, "", costs.mean(str(2 + at)), BOTH if draw is not None else PYTHON, why)
     behind = ", ".join(type(op).__name__ for op in chain.after)
     kind = str(chain.tail.dtype).removeprefix("torch.") if chain.tail is not None else ""
     why = f"{behind}: called on the finished tensor" if behind else ""
-    yield Stage("to tensor", kind, costs.mean(str(2 + len(chain.ops))), PYTHON if behind else CPU, why)
+    yield Stage("to tensor", kind, costs.mean(str(2 + len(chain.ops))), PYTHON if behind else BOTH, why)
 
 
 def parameters(op: Op) -> str:

@@ -29,6 +29,8 @@ class Header(NamedTuple):
     height: int
     width: int
     channels: int
+    frame: int = 0
+    """Of a JPEG, the marker of its frame: 0xC0 is baseline, 0xC2 progressive."""
 
     @property
     def pixels(self) -> int:
@@ -81,7 +83,7 @@ def jpeg_header(data: bytes) -> Header:
                 int.from_bytes(data[at + 3 : at + 5], "big"),
                 int.from_bytes(data[at + 5 : at + 7], "big"),
             )
-            return Header("jpeg", height, width, data[at + 7])
+            return Header("jpeg", height, width, data[at + 7], marker)
         at += length
 
 

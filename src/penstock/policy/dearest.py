@@ -22,6 +22,10 @@ class Dearest:
     _owed: float = 0.0
     """What should have been taken so far, less what was."""
 
+    def passes(self, share: float) -> None:
+        """One that cannot be taken: others are, in its place."""
+        self._owed = min(2 * SLACK, self._owed + share)
+
     def takes(self, cost: float, share: float) -> bool:
         rank = (bisect_left(self._sorted, cost) + 0.5) / (len(self._sorted) + 1)
         self._remember(cost)

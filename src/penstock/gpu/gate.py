@@ -1,0 +1,34 @@
+"""When stations may work: always, or only while training pauses."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+LOOK_S = 0.0003
+
+
+class Gate:
+    """In idle mode it is open while training waits for a batch and all that it has given the device is done. That is asked of an
+    event on training's stream, which nobody waits for: a loop that has come back for a batch may still have a step in the queue."""
+
+    def __init__(self) -> None:
+        self.idle_only = False
+        self.ending = False
+        """Nobody will ask for a batch any more: what is under way is to be got over with."""
+        self._pause: Any = None
+
+    def opens_after(self, event: Any) -> None:
+        """Training waits from now on; `event` is the end of what it has given the device."""
+        self._pause = event
+
+    def shuts(self) -> None:
+        self._pause = None
+
+    def is_open(self) -> bool:
+        pause = self._pause
+        return not self.idle_only or self.ending or (pause is not None and pause.query())
+
+    def wait(self) -> None:
+        while not self.is_open():
+            time.sleep(LOOK_S)

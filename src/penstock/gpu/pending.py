@@ -1,0 +1,169 @@
+"""Batches under way in the GPU lane, and the threads that make their parcels."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from penstock.errors import DeviceLost
+from penstock.gpu.gate import Gate
+from penstock.gpu.slots import ENCODED, Parcel
+
+log = logging.getLogger("penstock")
+LOOK_S = 0.1
+"""Nobody is woken for certain: a wake-up that is lost costs this."""
+READY_S = 300.0
+HUNG_S = 120.0
+"""A batch takes a station milliseconds: after so long it hangs, in the driver or on the device."""
+
+
+class Source(NamedTuple):
+    """Where a batch's slots lie: on the host, and on the device (None where only files are), when `copied` has come to pass."""
+
+    host: torch.Tensor
+    device: torch.Tensor | None
+    copied: Any
+
+
+class Station(Protocol):
+    """What makes pixels of parcels; used by one thread."""
+
+    by_cpu: int
+    """Parcels that the CPU had to make after all."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Device memory that it keeps."""
+
+    def prepare(self) -> str:
+        """Gets ready, which may take seconds; gives why it cannot help, or nothing."""
+
+    def tasks(self, parcels: Sequence[Parcel]) -> list[list[Parcel]]:
+        """What it takes at once."""
+
+    def make(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
+        """Writes each into its place in `out`, when `source` is there; returns when they are done."""
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+class Pending:
+    """A batch: copied on one stream, and in part made by stations."""
+
+    def __init__(
+        self, *, began_s: float, samples: int, packed: int, decoded: int, tasks: int, copied: Any
+    ) -> None:
+        self.began_s, self.samples, self.packed, self.decoded = began_s, samples, packed, decoded
+        self._tasks, self._copied = tasks, copied
+        self.encoded_s = 0.0
+        """Time of stations that went into files."""
+        self._errors: list[BaseException] = []
+        self._over: deque[float] = deque()
+        self._wake: SimpleQueue[None] = SimpleQueue()
+
+    def done(self, error: BaseException | None, encoded_s: float) -> None:
+        """One more task is done, or has failed. Called by stations."""
+        self.encoded_s += encoded_s
+        if error is not None:
+            self._errors.append(error)
+        self._over.append(time.perf_counter())
+        self._wake.put(None)
+
+    @property
+    def done_s(self) -> float:
+        """When the last task was done."""
+        return max(self._over, default=self.began_s)
+
+    def order(self, stream: Any) -> None:
+        """`stream` goes on when the batch is there; what a station could not mend is raised."""
+        began = time.monotonic()
+        while len(self._over) < self._tasks:
+            with contextlib.suppress(Empty):
+                self._wake.get(timeout=LOOK_S)
+            if time.monotonic() - began > HUNG_S:
+                raise DeviceLost(
+                    f"the GPU has not prepared its part of a batch within {HUNG_S:.0f} seconds: {len(self._over)} of "
+                    f"{self._tasks} tasks are done. Start again from your last checkpoint; gpu_prep='off' leaves "
+                    f"preparation to the CPU."
+                )
+        if self._errors:
+            raise self._errors[0]
+        if self._copied is not None:
+            stream.wait_event(self._copied)
+
+    def is_over(self) -> bool:
+        return len(self._over) == self._tasks and (self._copied is None or bool(self._copied.query()))
+
+    def outlast(self) -> None:
+        """Wait until nothing reads the batch's memory any more, whatever has become of it; but not for a station that hangs."""
+        began = time.monotonic()
+        while len(self._over) < self._tasks and time.monotonic() - began < HUNG_S:
+            time.sleep(LOOK_S / 20)
+        if self._copied is not None:
+            self._copied.synchronize()
+
+
+class Job(NamedTuple):
+    pending: Pending
+    parcels: Sequence[Parcel]
+    source: Source
+    out: torch.Tensor
+
+
+class Readiness:
+    """How far the stations have come. They get ready one after the other: what the first compiles, the next finds."""
+
+    def __init__(self, stations: int) -> None:
+        self.can_help = False
+        self.reason = ""
+        self._left = stations
+        self._turn = threading.Lock()
+        self._settled = threading.Event()
+
+    def prepare(self, station: Station) -> None:
+        with self._turn:
+            began = time.perf_counter()
+            reason = station.prepare()
+            if reason and not self.reason:
+                log.warning("the GPU does not help to prepare: %s", reason)
+            self.reason = self.reason or reason
+            self.can_help = self.can_help or not reason
+            log.info("a GPU station was ready after %.1f s", time.perf_counter() - began)
+            self._left -= 1
+            if not self._left:
+                self._settled.set()
+
+    def wait(self) -> None:
+        """Until all are ready, or known never to be: whatever compiles beside training holds the interpreter from it, and
+        training would crawl for much longer than this takes."""
+        self._settled.wait(READY_S)
+
+
+def serve(station: Station, jobs: SimpleQueue[Job | None], ready: Readiness, gate: Gate) -> None:
+    """A station's thread. It knows the queue and not the lane, so that dropping the lane ends it."""
+    ready.prepare(station)
+    work(station, jobs, gate)
+    station.close()
+
+
+def work(station: Station, jobs: SimpleQueue[Job | None], gate: Gate) -> None:
+    while (job := jobs.get()) is not None:
+        error, began = None, time.perf_counter()
+        try:
+            gate.wait()
+            began = time.perf_counter()
+            station.make(job.parcels, job.source, job.out)
+        except BaseException as exc:  # noqa: BLE001 - raised where the batch is taken
+            error = exc
+        took = time.perf_counter() - began
+        job.pending.done(error, took if job.parcels[0].form == ENCODED else 0.0)
+        del job, error  # they hold a batch

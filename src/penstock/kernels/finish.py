@@ -1,0 +1,77 @@
+"""Pixels that the CPU has prepared, scaled and normalised on the device: one pass from uint8 planes to the batch's dtype and layout."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import Any
+
+import torch
+
+from penstock.kernels.run import interpreted, tail_table
+from penstock.transforms.tail import Tail
+
+BLOCK = 1024
+
+
+def normalised(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
+    """What `tail` makes of uint8 pixels (samples x channels x height x width, a sample's planes one behind the other), the CPU's
+    numbers, into `out`."""
+    if not tail.dtype.is_floating_point:
+        out.copy_(pixels)
+    elif pixels.is_cuda and has_triton():
+        looked_up(tail, pixels, out)
+    else:
+        step_by_step(tail, pixels, out)
+
+
+def looked_up(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
+    """Each level in the CPU's table: its numbers, whatever their dtype here."""
+    from penstock.kernels.levels import look_up
+
+    samples, channels, height, width = pixels.shape
+    area = height * width
+    table = levels(tail, out.dtype, channels, out.device)
+    block = area if interpreted() else BLOCK
+    grid = (-(-area // block), samples)
+    look_up[grid](
+        *(pixels, out, table, area, width, pixels.stride(0), *out.stride()),
+        channels=channels,
+        block=power_of_two(block),
+    )
+
+
+def step_by_step(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
+    """As the CPU does it, in the same order."""
+    values = pixels.to(torch.float32)
+    if tail.scale == "divide":
+        values /= 255
+    elif tail.scale == "multiply":
+        values *= 1.0 / 255
+    if tail.mean:
+        mean, std = (
+            torch.tensor(numbers, device=pixels.device).view(-1, 1, 1) for numbers in (tail.mean, tail.std)
+        )
+        values.sub_(mean).div_(std)
+    out.copy_(values)
+
+
+@cache
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+_levels: dict[Any, torch.Tensor] = {}
+
+
+def levels(tail: Tail, dtype: torch.dtype, channels: int, device: torch.device) -> torch.Tensor:
+    """The table on the device, brought there once."""
+    key = (tail.scale, tuple(tail.mean), tuple(tail.std), dtype, channels, device)
+    found = _levels.get(key)
+    if found is None:
+        found = _levels[key] = tail_table(tail, dtype, channels).to(device)
+    return found
