@@ -1,209 +1,232 @@
-"""Training fed from photos on one GPU: scripts/bench gpu [--data DIR|tar] [--quick] ...
+"""Training fed from photos on one GPU: scripts/bench gpu [--part main,ablation,memory,workers] [--data DIR|tar] ...
 
-For each model and workload, in turns and several times: the limit (training on one batch that stays on the device), torch's
-DataLoader with torchvision/PIL, ours with the GPU lane off, ours with it on. Images/s, share of the limit, what the lane took,
-how long the loop waited, CPU seconds per 1,000 images. JSON goes to --out.
+main: models and workloads, in turns and several times: the limit (training on one batch that stays on the device), torch's
+DataLoader with torchvision/PIL, DALI where it is installed, ours with one worker per batch, with the GPU lane off, beside training, and in
+idle time. ablation: the lane taken apart (--groups ladder,decode,batch). memory: the largest batch that trains in 24 GB, and training
+with 1 % of the card to spare (--groups fit,tight). workers: their number changes while training.
 
-W1: crop, flip, RandAugment(2, 9), normalise. W2: W1 without RandAugment. W3: RandAugment on the whole photo, then crop, flip.
+Each measurement is one line of JSON in --out; --resume makes only those that are not there. A subject that fails, hangs or
+crashes is a line with an "error", and the campaign goes on in a fresh process. Workloads: see _gpu_chains.py. Ours
+decodes with fast_decode=True, DALI crops without antialiasing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
-import statistics
+import shlex
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import torch
-from _prepare_data import photos
-from _prepare_subjects import MEAN, STD, Setting, import_torchvision
+ROOT = Path(__file__).resolve().parent.parent
+for place in (ROOT / "src", Path(__file__).resolve().parent):
+    if str(place) not in sys.path:
+        sys.path.insert(0, str(place))
 
-MODELS = {"resnet18": 512, "resnet50": 256, "vit_b_16": 256}
-REPEATED = 100_000
-"""Samples of an epoch: the photos again and again, by index."""
+import _gpu_report  # noqa: E402
+import _machine  # noqa: E402
+from _gpu_plan import (  # noqa: E402
+    BATCH_SIZES,
+    MODELS,
+    PARTS,
+    SUBJECTS,
+    WORKLOADS,
+    Choice,
+    Job,
+    estimate_s,
+    expected_s,
+)
+from _gpu_rows import append_row, forget_failures, pending, read_rows  # noqa: E402
 
-
-def chain_of(T: Any, setting: Setting, tail: list[Any]) -> Any:  # noqa: N803
-    crop = [T.RandomResizedCrop(224), T.RandomHorizontalFlip()]
-    return T.Compose(setting.arranged(crop, [T.RandAugment(2, 9)], tail))
-
-
-def our_loader(setting: Setting, gpu_prep: str, workers: int, **options: Any) -> Any:
-    import penstock
-    from penstock import transforms as T  # noqa: N812
-
-    tail = [T.ToDtype(torch.float32, scale=True), T.Normalize(MEAN, STD)]
-    dataset = penstock.ImageFolder(setting.root, chain_of(T, setting, tail), fast_decode=True)
-    dataset.samples = dataset.samples * (REPEATED // len(dataset.samples))
-    dataset.length = len(dataset.samples)
-    return penstock.DataLoader(
-        dataset,
-        batch_size=setting.batch_size,
-        shuffle=True,
-        num_workers=workers,
-        drop_last=True,
-        device="cuda",
-        dtype=torch.bfloat16,
-        memory_format=torch.channels_last,
-        gpu_prep=gpu_prep,
-        seed=0,
-        **options,
-    )
+DEFAULT_MODELS = {"main": "resnet18,resnet50,vit_b_16", "ablation": "resnet18,resnet50"}
+GO_ON = 75
+"""The measuring process ends with this when it has written down a failure after which its device cannot be used."""
+ENOUGH = 76
+"""... when --stop-after has passed."""
+IN_VAIN = 3
+"""Processes in a row that ended without a measurement: then something is wrong with all of it."""
 
 
-def torchs_loader(setting: Setting, workers: int) -> Any:
-    torchvision = import_torchvision()
-    T = torchvision.transforms  # noqa: N806
-    dataset = torchvision.datasets.ImageFolder(
-        setting.root, chain_of(T, setting, [T.ToTensor(), T.Normalize(MEAN, STD)])
-    )
-    dataset.samples = dataset.samples * (REPEATED // len(dataset.samples))
-    return torch.utils.data.DataLoader(
-        dataset,
-        batch_size=setting.batch_size,
-        shuffle=True,
-        num_workers=workers,
-        drop_last=True,
-        pin_memory=True,
-    )
+def words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
 
 
-class Training:
-    """A model that trains on whatever comes, in bf16 and channels-last."""
-
-    def __init__(self, name: str) -> None:
-        torchvision = import_torchvision()
-        torch.backends.cudnn.benchmark = True
-        self.model = getattr(torchvision.models, name)().cuda().to(memory_format=torch.channels_last)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
-        self.loss = torch.nn.CrossEntropyLoss()
-
-    def step(self, images: torch.Tensor, targets: torch.Tensor) -> None:
-        images = images.to("cuda", torch.bfloat16, non_blocking=True, memory_format=torch.channels_last)
-        targets = targets.to("cuda", non_blocking=True)
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = self.loss(self.model(images), targets)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in words(text)]
 
 
-def cpu_s() -> float:
-    """Of this process and those that it has waited for; live workers are added by their files."""
-    own = sum(os.times()[:4])
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[2]) == os.getpgrp():
-                own += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return own
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
-def measured(
-    training: Training, batches: Iterator[Any], *, warmup_s: float, seconds: float
-) -> dict[str, float]:
-    """Train for a while and say how it went."""
-    torch.cuda.synchronize()
-    end = time.perf_counter() + warmup_s
-    while time.perf_counter() < end:
-        training.step(*next(batches))
-    torch.cuda.synchronize()
-    start, cpu, waits, images = time.perf_counter(), cpu_s(), [], 0
-    while time.perf_counter() < start + seconds:
-        before = time.perf_counter()
-        batch = next(batches)
-        waits.append(time.perf_counter() - before)
-        training.step(*batch)
-        images += len(batch[0])
-    torch.cuda.synchronize()
-    took = time.perf_counter() - start
-    waits.sort()
-    return {
-        "images_per_s": images / took,
-        "wait_p50_ms": 1e3 * waits[len(waits) // 2],
-        "wait_p99_ms": 1e3 * waits[int(len(waits) * 0.99)],
-        "cpu_s_per_1000": 1e3 * (cpu_s() - cpu) / images,
-    }
-
-
-def resident(batch_size: int) -> Iterator[Any]:
-    images = torch.randn(batch_size, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
-    batch = images.to(memory_format=torch.channels_last), torch.randint(1000, (batch_size,), device="cuda")
-    while True:
-        yield batch
-
-
-def main() -> int:
+def parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", help="photos: a folder or a tar file; by default they are generated")
-    parser.add_argument("--models", default="resnet18", help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--workloads", default="W1,W3")
-    parser.add_argument("--subjects", default="limit,torch,off,on")
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--warmup", type=float, default=5.0)
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    root = photos(args.data, None if args.data else 1000, lambda said: print(said, file=sys.stderr))
-    rows: list[dict[str, Any]] = []
-    for name in args.models.split(","):
-        training, size = Training(name), MODELS[name]
-        for _ in range(args.repeats):
-            for workload in args.workloads.split(","):
-                setting = Setting(workload=workload, root=str(root), batch_size=size, workers=args.workers)
-                for subject in args.subjects.split(","):
-                    rows.append(one(training, setting, subject, name, args))
-                    print(json.dumps(rows[-1]), flush=True)
-    summarise(rows)
-    if args.out:
-        args.out.write_text(json.dumps(rows, indent=1))
+    add = parser.add_argument
+    add("--part", type=words, default=["main"], help=f"of {', '.join(PARTS)}; several with commas")
+    add("--models", help=f"of {', '.join(MODELS)}; by default those of the part")
+    add("--workloads", type=words, help=f"of {', '.join(WORKLOADS)}; default: all for main, W1 otherwise")
+    add("--subjects", type=words, default=[], help=f"of {', '.join(SUBJECTS)}; default: those of the part")
+    add("--groups", type=words, default=[], help="ablation: ladder,decode,batch; memory: fit,tight")
+    add("--workers", type=numbers, default=[max(1, (os.cpu_count() or 2) - 1), 4])
+    add("--batch", type=int, default=0, help="instead of the model's own batch size")
+    add("--sizes", type=numbers, default=list(BATCH_SIZES), help="batch sizes of --groups batch")
+    add("--crew", type=numbers, default=[4, 8, 12, 8, 4], help="workers, one number after the other")
+    add("--period", type=float, default=8.0, help="seconds for each of --crew")
+    add("--steps", type=int, default=1000, help="of --groups tight")
+    add("--seconds", type=float, default=6.0)
+    add("--warmup", type=float, default=5.0)
+    add("--repeats", type=int, default=2)
+    add("--device", default="cuda", help="cpu: everything but the lane, to try the script out")
+    add("--data", help="photos: a folder (flat or of class folders) or a tar file; by default generated")
+    add("--generate", type=int, default=1000, help="photos, without --data")
+    add("--policy", type=Path, help="Deep AutoAugment's, an .npz of its authors")
+    add("--cold", action="store_true", help="drop the photos from the page cache before each subject")
+    add("--out", type=Path, default=ROOT / ".cache" / "gpu" / "rows.jsonl")
+    add("--plots", type=Path, help="folder for SVG pictures")
+    add("--resume", action="store_true", help="keep what is in --out, failures too")
+    add("--retry", action="store_true", help="with --resume: make failed ones again")
+    add("--stop-after", type=float, default=float("inf"), help="seconds; begin nothing that would end later")
+    add("--plan", action="store_true", help="only say what would be measured")
+    add("--report", action="store_true", help="only tables and pictures of what is in --out")
+    add("--measuring", type=int, help=argparse.SUPPRESS)  # from this byte of --out on
+    return parser.parse_args(arguments)
+
+
+def has_dali() -> bool:
+    try:
+        return find_spec("nvidia.dali") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def choice_of(args: argparse.Namespace, part: str) -> Choice:
+    models = words(args.models or DEFAULT_MODELS.get(part, "resnet18"))
+    return Choice(
+        models=models,
+        workloads=args.workloads or (list(WORKLOADS) if part == "main" else ["W1"]),
+        subjects=args.subjects,
+        workers=args.workers,
+        groups=args.groups,
+        repeats=args.repeats,
+        batch=args.batch,
+        sizes=args.sizes,
+        seconds=args.seconds,
+        warmup=args.warmup,
+        period=args.period,
+        crew=args.crew,
+        steps=args.steps,
+        dali=has_dali(),
+    )
+
+
+def planned(args: argparse.Namespace) -> list[Job]:
+    return [job for part in args.part for job in PARTS[part](choice_of(args, part))]
+
+
+def to_do(args: argparse.Namespace, since: int) -> list[Job]:
+    return pending(planned(args), read_rows(args.out, since))
+
+
+def whole_s(args: argparse.Namespace, jobs: list[Job]) -> float:
+    return sum(
+        estimate_s([job for job in jobs if job.part == part], choice_of(args, part)) for part in args.part
+    )
+
+
+# ---- the process that measures
+
+
+def measure(args: argparse.Namespace) -> int:
+    """Everything that is left to do; a device that is beyond use ends the process."""
+    from _gpu_run import Bench
+
+    bench = Bench(args)
+    for job in to_do(args, args.measuring):
+        chosen = choice_of(args, job.part)
+        if time.time() + expected_s(job, chosen) > args.stop_after:
+            return ENOUGH
+        say(f"{time.strftime('%H:%M:%S')} {job}")
+        found = bench.made(job, chosen, read_rows(args.out, args.measuring))
+        append_row(args.out, job, found)
+        say(f"    {bench.said(found)}")
+        if not bench.usable():
+            return GO_ON
     return 0
 
 
-def one(training: Training, setting: Setting, subject: str, model: str, args: Any) -> dict[str, Any]:
-    loader = None
-    if subject == "limit":
-        batches = resident(setting.batch_size)
-    elif subject == "torch":
-        loader = torchs_loader(setting, args.workers)
-    else:
-        loader = our_loader(setting, "off" if subject == "off" else "concurrent", args.workers)
-    if loader is not None:
-        batches = iter(loader)
-    found: dict[str, Any] = {"model": model, "workload": setting.workload, "subject": subject}
-    found |= measured(training, batches, warmup_s=args.warmup, seconds=args.seconds)
-    lane = getattr(getattr(batches, "_mover", None), "lane", None)
-    if lane is not None:
-        found["lane_share"] = lane.packed / max(1, lane.samples)
-    if hasattr(batches, "close"):
-        batches.close()
-    del batches, loader
-    return found
+# ---- the process that watches
 
 
-def summarise(rows: list[dict[str, Any]]) -> None:
-    cells: dict[tuple[str, str, str], list[float]] = {}
-    for row in rows:
-        cells.setdefault((row["model"], row["workload"], row["subject"]), []).append(row["images_per_s"])
-    for (model, workload, subject), values in cells.items():
-        limit = statistics.median(cells.get((model, workload, "limit"), [float("nan")]))
-        median = statistics.median(values)
-        spread = f"[{min(values):,.0f}-{max(values):,.0f}]"
-        print(
-            f"{model:10} {workload} {subject:6} {median:9,.0f} {spread:18} {median / limit:.2f} of the limit"
+def watch(arguments: list[str], args: argparse.Namespace, since: int) -> None:
+    """Start the measuring process, again and again while anything is left; what it died of is an error of what it was doing."""
+    ends_at, in_vain = time.time() + args.stop_after, 0
+    while (jobs := to_do(args, since)) and in_vain < IN_VAIN:
+        command = [sys.executable, __file__, *arguments, "--measuring", str(since)]
+        code = ran([*command, "--out", str(args.out), "--stop-after", str(ends_at)])
+        left = to_do(args, since)
+        if code == ENOUGH:
+            say(f"{len(left)} measurements are left: --resume makes them")
+            return
+        in_vain = in_vain + 1 if len(left) == len(jobs) else 0
+        if code not in (0, GO_ON) and left:
+            append_row(
+                args.out, left[0], {"error": f"the process ended with {code}: hung, crashed or killed"}
+            )
+            say(f"    {left[0]}: the process ended with {code}")
+
+
+def ran(command: list[str]) -> int:
+    """The exit code; whatever the process leaves behind in its group ends with it."""
+    with subprocess.Popen(command, process_group=0) as child:
+        try:
+            return child.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def report(arguments: list[str], args: argparse.Namespace, since: int) -> None:
+    rows = read_rows(args.out, since)
+    print(_gpu_report.text(rows))
+    gpus = sorted({row["gpu"] for row in rows if "gpu" in row})
+    facts = {"gpu": ", ".join(gpus), **_machine.describe(ROOT)}
+    print(f"\nscripts/bench gpu {shlex.join(arguments)}\nmedians [least-greatest]; ", end="")
+    print(", ".join(f"{name} {value}" for name, value in facts.items()))
+    if args.plots:
+        import _gpu_plots
+
+        for path in _gpu_plots.write(rows, args.plots):
+            say(f"plot: {path}")
+
+
+def main(arguments: list[str]) -> int:
+    args = parsed(arguments)
+    if args.measuring is not None:
+        return measure(args)
+    if args.resume and args.retry and not args.plan:
+        forget_failures(args.out)
+    since = args.out.stat().st_size if args.out.exists() and not (args.resume or args.report) else 0
+    if not args.report:
+        jobs = to_do(args, since)
+        minutes = whole_s(args, jobs) / 60
+        say(
+            f"{len(jobs)} measurements, about {minutes:.1f} minutes{'' if has_dali() else '; DALI is not installed'}"
         )
+        if args.plan:
+            print("\n".join(map(str, jobs)))
+            return 0
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        watch(arguments, args, since)
+    report(arguments, args, since)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""The workloads of `scripts/bench gpu` as chains of ops, ours and torchvision's.
+
+W1: RandomResizedCrop(224), flip, RandAugment(2, 9), normalise. W3: RandAugment on the whole photo, then crop and flip. AA and DAA:
+W1 with AutoAugment or Deep AutoAugment in the place of RandAugment. The policy that Deep AutoAugment's authors found is in a
+file of theirs: without it, a policy of the same form stands in for it, five layers with all ops and magnitudes alike.
+Neither torchvision nor DALI has Deep AutoAugment: there, five TrivialAugmentWide in a row do as much work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import torch
+from _prepare_data import photos
+from _prepare_subjects import MEAN, STD, import_torchvision
+
+SIDE = 224
+LAYERS, MAGNITUDES = 5, 11
+REPEATED = 4_000_000
+"""Samples of an epoch, the photos again and again: what ends and starts epochs is not measured here."""
+WITH_MAGNITUDE = (
+    "ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness Posterize Solarize"
+)
+WITHOUT = ("Identity", "AutoContrast", "Equalize")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Repeated(Sequence[T_co]):
+    """A list again and again, without the memory for it."""
+
+    def __init__(self, items: Sequence[T_co], least: int) -> None:
+        self.items, self.length = items, -(-least // len(items)) * len(items)
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, at: int) -> T_co: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T_co]: ...
+    def __getitem__(self, at: int | slice) -> T_co | list[T_co]:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(self.length))]
+        if not -self.length <= at < self.length:
+            raise IndexError(at)
+        return self.items[at % len(self.items)]
+
+    def __iter__(self) -> Iterator[T_co]:
+        return (self[at] for at in range(self.length))
+
+
+def arranged(workload: str, crop: list[Any], augment: list[Any], tail: list[Any]) -> list[Any]:
+    return [*augment, *crop, *tail] if workload == "W3" else [*crop, *augment, *tail]
+
+
+def stand_in() -> list[list[tuple[float, str, float | None]]]:
+    """A policy of Deep AutoAugment's form: in each layer any op, at any magnitude."""
+    names = WITH_MAGNITUDE.split()
+    choices: list[tuple[str, float | None]] = [
+        (name, at / (MAGNITUDES - 1)) for name in names for at in range(MAGNITUDES)
+    ]
+    choices += [(name, None) for name in WITHOUT for _ in range(MAGNITUDES)]
+    return [[(1 / len(choices), name, magnitude) for name, magnitude in choices] for _ in range(LAYERS)]
+
+
+def our_chain(workload: str, policy: Path | None) -> Any:
+    from penstock import transforms as T  # noqa: N812
+
+    crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
+    tail = [T.ToDtype(torch.float32, scale=True), T.Normalize(MEAN, STD)]
+    if (
+        workload == "DAA" and policy is not None
+    ):  # as its authors have it: it takes the place of crop and flip
+        return T.Compose([T.DeepAutoAugment(policy), T.CenterCrop(SIDE), *tail])
+    augments: dict[str, Any] = {
+        "W1": lambda: T.RandAugment(2, 9),
+        "W3": lambda: T.RandAugment(2, 9),
+        "AA": T.AutoAugment,
+        "DAA": lambda: T.DeepAutoAugment(stand_in()),
+    }
+    return T.Compose(arranged(workload, crop, [augments[workload]()], tail))
+
+
+def torchvision_chain(workload: str) -> Any:
+    T = import_torchvision().transforms  # noqa: N806
+    crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
+    augment: dict[str, list[Any]] = {
+        "W1": [T.RandAugment(2, 9)],
+        "W3": [T.RandAugment(2, 9)],
+        "AA": [T.AutoAugment()],
+        "DAA": [T.TrivialAugmentWide() for _ in range(LAYERS)],
+    }
+    return T.Compose(arranged(workload, crop, augment[workload], [T.ToTensor(), T.Normalize(MEAN, STD)]))
+
+
+def our_dataset(root: Path, workload: str, policy: Path | None) -> Any:
+    import penstock
+
+    dataset: Any = penstock.ImageFolder(str(root), our_chain(workload, policy), fast_decode=True)
+    dataset.samples = Repeated(dataset.samples, REPEATED)
+    dataset.length = len(dataset.samples)
+    return dataset
+
+
+def torchvision_dataset(root: Path, workload: str) -> Any:
+    dataset = import_torchvision().datasets.ImageFolder(str(root), torchvision_chain(workload))
+    dataset.samples = Repeated(dataset.samples, REPEATED)
+    return dataset
+
+
+@cache
+def photo_root(data: str | None, generated: int) -> Path:
+    """The folder with the photos as one class; says nothing, since it is asked for in every process."""
+    return photos(data, None if data else generated, lambda _: None)
+
+
+def photo_files(root: Path) -> list[str]:
+    return sorted(str(path.resolve()) for path in (root / "photos").iterdir())

@@ -1,0 +1,91 @@
+"""DALI as a subject: JPEG files decoded and augmented on the GPU, in the layout that the training wants.
+
+Its ops are not torchvision's: RandomResizedCrop comes without antialiasing and inside the decoder, and it has no bfloat16 output.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from typing import Any
+
+import torch
+from _gpu_chains import LAYERS, SIDE
+from _gpu_plan import Job
+from _prepare_subjects import MEAN, STD
+
+AHEAD = 2
+
+
+def augmented(images: Any, workload: str, shape: Any) -> Any:
+    from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
+
+    if workload == "AA":
+        return auto_augment.auto_augment(images, policy_name="image_net", shape=shape)
+    if workload == "DAA":
+        for _ in range(LAYERS):
+            images = trivial_augment.trivial_augment_wide(images, shape=shape)
+        return images
+    return rand_augment.rand_augment(images, n=2, m=9, shape=shape)
+
+
+def pipeline(job: Job, files: list[str], device: str) -> Any:
+    from nvidia.dali import fn, pipeline_def, types
+
+    place = {"device": "cpu" if device == "cpu" else "mixed", "output_type": types.RGB}
+    resized = {"size": [SIDE, SIDE], "interp_type": types.INTERP_LINEAR, "antialias": False}
+
+    @pipeline_def(
+        batch_size=job.batch,
+        num_threads=job.workers,
+        device_id=None if device == "cpu" else 0,
+        prefetch_queue_depth=AHEAD,
+        enable_conditionals=True,
+        seed=job.repeat,
+    )
+    def made() -> Any:
+        coded, labels = fn.readers.file(
+            files=files, labels=[0] * len(files), random_shuffle=True, initial_fill=len(files), name="photos"
+        )
+        if job.workload == "W3":
+            shape = fn.peek_image_shape(coded)
+            images = augmented(fn.decoders.image(coded, **place), job.workload, shape)
+            images = fn.random_resized_crop(images, **resized)
+            images = fn.flip(images, horizontal=fn.random.coin_flip())
+        else:
+            images = fn.resize(fn.decoders.image_random_crop(coded, **place), **resized)
+            images = fn.flip(images, horizontal=fn.random.coin_flip())
+            images = augmented(images, job.workload, [SIDE, SIDE])
+        scaled = {"mean": [255 * each for each in MEAN], "std": [255 * each for each in STD]}
+        images = fn.crop_mirror_normalize(images, dtype=types.FLOAT16, output_layout="HWC", **scaled)
+        return images, labels
+
+    return made()
+
+
+class Dali:
+    """Its batches without end, as torch's tensors, channels last."""
+
+    def __init__(self, job: Job, files: list[str], device: str) -> None:
+        from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+        with warnings.catch_warnings(record=True):  # of its own modules about each other
+            self._iterator: Any = DALIGenericIterator(
+                [pipeline(job, files, device)], ["images", "labels"], size=-1
+            )
+
+    def __iter__(self) -> Dali:
+        return self
+
+    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+        (batch,) = next(self._iterator)
+        return batch["images"].permute(0, 3, 1, 2), batch["labels"].reshape(-1).long()
+
+    def close(self) -> None:
+        """Gives its memory back: other subjects are measured on the same card."""
+        self._iterator = None
+        gc.collect()
+        from nvidia.dali import backend
+
+        if hasattr(backend, "ReleaseUnusedMemory"):
+            backend.ReleaseUnusedMemory()

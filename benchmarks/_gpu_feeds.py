@@ -1,0 +1,209 @@
+"""Batches for the training, by each subject of `scripts/bench gpu`.
+
+A feed is a context: when it is left, its loader is closed and its workers have ended, so that the next one has the machine alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from _gpu_chains import SIDE, our_dataset, photo_files, photo_root, torchvision_dataset
+from _gpu_plan import Job, Subject
+
+CLASSES = 1000
+WARM_BYTES = 2 << 30
+"""Fewer bytes of photos than this are in memory again after seconds, whatever was dropped before."""
+JOIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What all feeds of a campaign have in common."""
+
+    device: str
+    data: str | None
+    generated: int
+    """Photos that are generated where there is no data."""
+    policy: Path | None
+    """Deep AutoAugment's, in a file of its authors."""
+    cold: bool
+
+    @property
+    def root(self) -> Path:
+        return photo_root(self.data, self.generated)
+
+
+class Lane(NamedTuple):
+    """What the lane has done so far; differences of two are what it did between them."""
+
+    samples: int
+    packed: int
+    """Made from their files."""
+    finished: int
+    """That workers had decoded."""
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    batches: Iterator[Any]
+    loader: Any = None
+
+    def lane(self) -> Lane | None:
+        """None where there is no lane, or the loader does not say."""
+        if self.loader is None or not hasattr(self.loader, "stats"):
+            return None
+        gpu = self.loader.stats().get("gpu")
+        if not isinstance(gpu, dict) or "samples" not in gpu or "packed" not in gpu:
+            return None
+        return Lane(int(gpu["samples"]), int(gpu["packed"]), int(gpu.get("finished", 0)), gpu.get("share"))
+
+
+@contextmanager
+def feeding(job: Job, subject: Subject, ground: Ground) -> Iterator[Feed]:
+    if ground.cold and subject.kind != "limit":
+        drop_from_memory(photo_files(ground.root))
+    makers: dict[str, Callable[[], Feed]] = {
+        "limit": lambda: Feed(batches=resident(job.batch, ground.device)),
+        "torch": lambda: torchs(job, ground),
+        "dali": lambda: dalis(job, ground),
+        "decode_off": lambda: decode_off(job, ground),
+        "ours": lambda: ours(job, subject, ground),
+    }
+    before = {child.pid for child in multiprocessing.active_children()}
+    feed = makers[subject.kind]()
+    try:
+        yield feed
+    finally:
+        close(feed)
+        del feed
+        makers.clear()
+        gc.collect()
+        for child in multiprocessing.active_children():
+            if child.pid not in before:
+                child.join(JOIN_S)
+
+
+def close(feed: Feed) -> None:
+    for name in ("close", "_shutdown_workers"):
+        if hasattr(feed.batches, name):
+            getattr(feed.batches, name)()
+            return
+
+
+def resident(size: int, device: str) -> Iterator[Any]:
+    images = torch.randn(size, 3, SIDE, SIDE, device=device, dtype=torch.bfloat16)
+    batch = images.to(memory_format=torch.channels_last), torch.randint(CLASSES, (size,), device=device)
+    while True:
+        yield batch
+
+
+# ---- ours
+
+
+def gpu_prep(subject: Subject, device: str) -> Any:
+    """As the loader takes it. Without a GPU there is no lane, and everything else is tried all the same."""
+    if device == "cpu":
+        return "off"
+    if isinstance(subject.prep, str):
+        return subject.prep
+    import penstock
+
+    if not hasattr(penstock, "GpuPrep"):
+        raise RuntimeError("this needs penstock.GpuPrep, which is not there")
+    return penstock.GpuPrep(**subject.prep)
+
+
+def ours(job: Job, subject: Subject, ground: Ground) -> Feed:
+    import penstock
+
+    loader: Any = penstock.DataLoader(
+        our_dataset(ground.root, job.workload, ground.policy),
+        batch_size=job.batch,
+        shuffle=True,
+        num_workers=job.workers,
+        drop_last=True,
+        device=ground.device,
+        dtype=torch.bfloat16,
+        memory_format=torch.channels_last,
+        gpu_prep=gpu_prep(subject, ground.device),
+        task_size=job.batch if subject.whole else "auto",  # one task: one worker makes the batch
+        seed=job.repeat,
+    )
+    with stations(job, subject):
+        return Feed(batches=iter(loader), loader=loader)
+
+
+def stations(job: Job, subject: Subject) -> AbstractContextManager[None]:
+    """What the lanes of iterators that begin meanwhile are made of: stations of the subject's own, or as they are."""
+    if not subject.per_sample:
+        return nullcontext()
+    from _gpu_stations import per_sample
+
+    return per_sample(job.workload)
+
+
+# ---- others
+
+
+def torchs(job: Job, ground: Ground) -> Feed:
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(
+        torchvision_dataset(ground.root, job.workload),
+        batch_size=job.batch,
+        shuffle=True,
+        num_workers=job.workers,
+        drop_last=True,
+        pin_memory=ground.device != "cpu",
+    )
+    return Feed(batches=iter(loader))
+
+
+def decode_off(job: Job, ground: Ground) -> Feed:
+    """FusionFlow's Decode-Off: one worker decodes a batch on the GPU and does the rest by itself."""
+    from _gpu_decode import DecodedOnDevice
+    from torch.utils.data import DataLoader
+
+    cpu = ground.device == "cpu"
+    loader = DataLoader(
+        DecodedOnDevice(photo_files(ground.root), job.workload, ground.device),
+        batch_size=job.batch,
+        shuffle=True,
+        num_workers=job.workers,
+        drop_last=True,
+        pin_memory=not cpu,
+        multiprocessing_context="spawn",  # a forked process cannot use CUDA
+    )
+    return Feed(batches=iter(loader))
+
+
+def dalis(job: Job, ground: Ground) -> Feed:
+    from _gpu_dali import Dali
+
+    return Feed(batches=Dali(job, photo_files(ground.root), ground.device))
+
+
+# ---- disk
+
+
+def drop_from_memory(files: list[str]) -> int:
+    """The page cache forgets the files; their bytes."""
+    total = 0
+    for name in files:
+        handle = os.open(name, os.O_RDONLY)
+        try:
+            total += os.fstat(handle).st_size
+            os.fsync(handle)  # what is not on the disk yet cannot be forgotten
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
+    return total

@@ -1,0 +1,247 @@
+"""What `scripts/bench gpu` measures, in which order, and about how long it takes.
+
+Nothing here imports torch: the process that plans, waits and reports has no use for a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+MODELS: Mapping[str, int] = {"resnet18": 512, "resnet50": 256, "vit_b_16": 256, "tiny": 8}
+"""Batch sizes. `tiny` is for trying the script out without a GPU."""
+WORKLOADS = ("W1", "W3", "AA", "DAA")
+BATCH_SIZES = (128, 256, 512, 1024)
+START_S: Mapping[str, float] = {"limit": 0.5, "torch": 2.0, "dali": 4.0, "decode_off": 12.0, "ours": 3.0}
+"""Seconds from asking for a feed to its first batch and from its last to its end, for the estimate."""
+MODEL_S = 8.0
+"""Seconds for a process to begin and to tune a model."""
+FIT_TRIAL_S = 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Who feeds the training."""
+
+    kind: str
+    """`limit` (one batch that stays), `torch`, `dali`, `decode_off` or `ours`."""
+    title: str
+    prep: str | Mapping[str, Any] = "off"
+    """Ours: the GPU lane's mode, or the fields of a `penstock.GpuPrep`."""
+    whole: bool = False
+    """Ours: each batch made by one worker, as torch does it."""
+    per_sample: bool = False
+    """Ours: the lane has torchvision's ops in the place of its kernels, image after image."""
+
+    @property
+    def lane(self) -> bool:
+        return self.prep != "off"
+
+    @property
+    def searches(self) -> bool:
+        """Whether the lane's share is still being found while the feed is young."""
+        return self.lane and (isinstance(self.prep, str) or self.prep.get("share") is None)
+
+    @property
+    def bursts(self) -> bool:
+        """Whether batches come in bursts, one from each worker."""
+        return self.kind in ("torch", "decode_off") or self.whole
+
+
+AHEAD = {"mode": "concurrent", "share": 0.3, "choice": "random", "finish": False}
+SUBJECTS: Mapping[str, Subject] = {
+    "limit": Subject(kind="limit", title="limit: one resident batch"),
+    "torch": Subject(kind="torch", title="torch DataLoader, torchvision/PIL"),
+    "dali": Subject(kind="dali", title="DALI, GPU decode and augment"),
+    "decode_off": Subject(kind="decode_off", title="decode on the GPU, the rest on the CPU"),
+    "inter": Subject(kind="ours", title="ours, one worker per batch", whole=True),
+    "off": Subject(kind="ours", title="ours, lane off"),
+    "per_sample": Subject(kind="ours", title="torchvision ops per sample", prep=AHEAD, per_sample=True),
+    "ahead": Subject(kind="ours", title="ahead of time, fused kernels", prep=AHEAD),
+    "dearest": Subject(kind="ours", title="+ cost-aware", prep={**AHEAD, "choice": "dearest"}),
+    "searched": Subject(kind="ours", title="+ share searched", prep={"mode": "concurrent", "finish": False}),
+    "finish": Subject(
+        kind="ours",
+        title="workers decode, kernels finish",
+        prep={"mode": "concurrent", "share": 0.0, "finish": True},
+    ),
+    "on": Subject(kind="ours", title="ours, lane concurrent", prep="concurrent"),
+    "auto": Subject(kind="ours", title="ours, the lane as it decides", prep="auto"),
+    "idle": Subject(kind="ours", title="ours, lane in idle time", prep="idle"),
+    "task1": Subject(kind="ours", title="tasks of one sample", prep={"mode": "concurrent", "task": 1}),
+}
+LADDER = ("off", "per_sample", "ahead", "dearest", "searched", "finish", "on", "idle", "task1")
+DECODE = ("torch", "decode_off", "off", "on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One measurement; all of it together is its name."""
+
+    part: str
+    group: str = ""
+    model: str
+    batch: int
+    workload: str = ""
+    workers: int = 0
+    subject: str
+    repeat: int = 0
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, each.name) for each in fields(self))
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Job:
+        return cls(**{each.name: row[each.name] for each in fields(cls)})
+
+    def __str__(self) -> str:
+        said = [self.part, self.group, self.model, f"b{self.batch}", self.workload]
+        said += [f"{self.workers} workers" if self.workers else "", self.subject, f"#{self.repeat + 1}"]
+        return " ".join(word for word in said if word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What of the campaign is wanted."""
+
+    models: Sequence[str]
+    workloads: Sequence[str] = ("W1",)
+    subjects: Sequence[str] = ()
+    """Empty: those of the part."""
+    workers: Sequence[int]
+    groups: Sequence[str] = ()
+    """Of a part that has several; empty: all."""
+    repeats: int = 1
+    batch: int = 0
+    """0: the model's own."""
+    sizes: Sequence[int] = BATCH_SIZES
+    seconds: float = 6.0
+    warmup: float = 5.0
+    period: float = 8.0
+    crew: Sequence[int] = (4, 8, 12, 8, 4)
+    steps: int = 1000
+    dali: bool = False
+    """Whether it is there."""
+
+    def named(self, part_has: Iterable[str]) -> list[str]:
+        names = list(self.subjects or part_has)
+        return [name for name in names if self.dali or SUBJECTS[name].kind != "dali"]
+
+    def wants(self, group: str) -> bool:
+        return not self.groups or group in self.groups
+
+    def size(self, model: str) -> int:
+        return self.batch or MODELS[model]
+
+
+def turned(names: Sequence[str], repeat: int) -> list[str]:
+    """First becomes last in every other round, so that slow drift does not favour anyone."""
+    return list(names) if repeat % 2 == 0 else list(reversed(names))
+
+
+def main_jobs(chosen: Choice) -> list[Job]:
+    names = chosen.named(("limit", "torch", "dali", "inter", "off", "on", "idle"))
+    jobs: list[Job] = []
+    for model in chosen.models:
+        for repeat in range(chosen.repeats):
+            base: dict[str, Any] = {
+                "part": "main",
+                "model": model,
+                "batch": chosen.size(model),
+                "repeat": repeat,
+            }
+            if "limit" in names:  # what is trained on does not depend on how it was prepared
+                jobs.append(Job(**base, subject="limit"))
+            jobs += [
+                Job(**base, workload=workload, workers=workers, subject=subject)
+                for workers in chosen.workers
+                for workload in chosen.workloads
+                for subject in turned(names, repeat)
+                if subject != "limit"
+            ]
+    return jobs
+
+
+def ablation_jobs(chosen: Choice) -> list[Job]:
+    jobs: list[Job] = []
+    for model in chosen.models:
+        for repeat in range(chosen.repeats):
+            base: dict[str, Any] = {
+                "part": "ablation",
+                "model": model,
+                "batch": chosen.size(model),
+                "repeat": repeat,
+            }
+            jobs.append(Job(**base, subject="limit"))
+            one_of = {**base, "workload": chosen.workloads[0]}
+            if chosen.wants("ladder"):
+                jobs += [
+                    Job(**one_of, group="ladder", workers=workers, subject=subject)
+                    for workers in chosen.workers
+                    for subject in turned(chosen.named(LADDER), repeat)
+                ]
+            if chosen.wants("decode"):
+                jobs += [
+                    Job(**one_of, group="decode", workers=1, subject=subject)
+                    for subject in turned(DECODE, repeat)
+                ]
+            if chosen.wants("batch") and model == chosen.models[0]:
+                jobs += batch_jobs(one_of, chosen)
+    return jobs
+
+
+def batch_jobs(base: Mapping[str, Any], chosen: Choice) -> list[Job]:
+    jobs = []
+    for size in chosen.sizes:
+        sized = {**base, "batch": size, "group": "batch"}
+        jobs.append(Job(**{**sized, "workload": ""}, subject="limit"))
+        names = turned(chosen.named(("dali", "off", "on")), base["repeat"])
+        jobs += [Job(**sized, workers=chosen.workers[0], subject=subject) for subject in names]
+    return jobs
+
+
+def memory_jobs(chosen: Choice) -> list[Job]:
+    """The limit first: no loader leaves room for more than it has."""
+    model = chosen.models[0]
+    base: dict[str, Any] = {"part": "memory", "model": model, "workload": chosen.workloads[0]}
+    base |= {"workers": chosen.workers[0], "batch": chosen.size(model)}
+    jobs = []
+    if chosen.wants("fit"):
+        jobs += [
+            Job(**base, group="fit", subject=name) for name in chosen.named(("limit", "off", "on", "dali"))
+        ]
+    if chosen.wants("tight"):
+        jobs.append(Job(**base, group="tight", subject="on"))
+    return jobs
+
+
+def workers_jobs(chosen: Choice) -> list[Job]:
+    base: dict[str, Any] = {"part": "workers", "model": chosen.models[0], "workload": chosen.workloads[0]}
+    base |= {"batch": chosen.size(chosen.models[0]), "workers": chosen.crew[0]}
+    return [
+        Job(**base, subject=name, repeat=repeat)
+        for repeat in range(chosen.repeats)
+        for name in turned(chosen.named(("on", "off")), repeat)
+    ]
+
+
+PARTS = {"main": main_jobs, "ablation": ablation_jobs, "memory": memory_jobs, "workers": workers_jobs}
+
+
+def expected_s(job: Job, chosen: Choice) -> float:
+    """About how long it will take."""
+    start = START_S[SUBJECTS[job.subject].kind]
+    if job.group == "fit":
+        return (8 if job.subject == "limit" else 7) * (FIT_TRIAL_S if job.subject != "limit" else 2.0)
+    if job.group == "tight":
+        return chosen.steps * job.batch / 8000 + 25
+    if job.part == "workers":
+        return start + chosen.warmup + chosen.period * len(chosen.crew)
+    slow = 1.5 if SUBJECTS[job.subject].bursts else 1.0  # whole rounds of all workers
+    return start + chosen.warmup + chosen.seconds * slow
+
+
+def estimate_s(jobs: Sequence[Job], chosen: Choice) -> float:
+    return MODEL_S * len({job.model for job in jobs}) + sum(expected_s(job, chosen) for job in jobs)

@@ -1,0 +1,112 @@
+"""Training while the number of workers changes: images/s over time, and the longest wait about each change."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from _gpu_feeds import Feed, Ground, feeding
+from _gpu_measure import Training, lane_figures, warm_up, window_of
+from _gpu_plan import SUBJECTS, Choice, Job
+
+BIN_S = 0.5
+ABOUT_S = 3.0
+"""After a change, in which waits are laid to it."""
+IN_FLIGHT = 2
+"""Steps that may be told to the device before the loop waits: a batch counts when it was trained on, not when it was asked for."""
+
+
+class Step(NamedTuple):
+    """One batch: when it was trained on, how many images, how long it was waited for."""
+
+    at_s: float
+    images: int
+    wait_s: float
+
+
+def rates(steps: Sequence[Step], end_s: float, bin_s: float = BIN_S) -> list[float]:
+    """Images/s of each stretch of time."""
+    bins = [0.0] * max(1, int(end_s / bin_s))
+    for step in steps:
+        at = int(step.at_s / bin_s)
+        if at < len(bins):
+            bins[at] += step.images / bin_s
+    return bins
+
+
+def about(steps: Sequence[Step], changes: Sequence[tuple[float, int]], end_s: float) -> list[dict[str, Any]]:
+    """Of each stretch between changes: its workers, its images/s once it has settled, the longest wait after it began and later."""
+    found = []
+    ends = [at for at, _ in changes[1:]] + [end_s]
+    for (begin, workers), end in zip(changes, ends, strict=True):
+        within = [step for step in steps if begin <= step.at_s < end]
+        first = [step.wait_s for step in within if step.at_s < begin + ABOUT_S]
+        later = [step for step in within if step.at_s >= begin + ABOUT_S]
+        settled = (
+            sum(step.images for step in later) / (end - begin - ABOUT_S) if end > begin + ABOUT_S else 0.0
+        )
+        found.append(
+            {
+                "at_s": begin,
+                "workers": workers,
+                "images_per_s": settled,
+                "longest_wait_ms": 1e3 * max(first, default=0.0),
+                "longest_wait_later_ms": 1e3 * max((step.wait_s for step in later), default=0.0),
+            }
+        )
+    return found
+
+
+class Pace:
+    """Keeps the loop from running far ahead of the device."""
+
+    def __init__(self, device: str) -> None:
+        self._events: deque[Any] | None = None if device == "cpu" else deque()
+
+    def __call__(self) -> None:
+        if self._events is None:
+            return
+        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._events.append(event)
+        if len(self._events) > IN_FLIGHT:
+            self._events.popleft().synchronize()
+
+
+def trained(
+    training: Training, feed: Feed, chosen: Choice
+) -> tuple[list[Step], list[tuple[float, int]], float]:
+    """The steps, and when there were to be how many workers; the first entry is the beginning."""
+    pace, steps, left = Pace(training.device), [], list(chosen.crew[1:])
+    changes = [(0.0, chosen.crew[0])]
+    start = time.perf_counter()
+    while (now := time.perf_counter() - start) < chosen.period * len(chosen.crew):
+        if left and now >= chosen.period * len(changes):
+            feed.loader.set_workers(left[0])
+            changes.append((now, left.pop(0)))
+        asked = time.perf_counter()
+        batch = next(feed.batches)
+        wait_s = time.perf_counter() - asked
+        training.step(*batch)
+        pace()
+        steps.append(Step(time.perf_counter() - start, len(batch[0]), wait_s))
+    training.finish()
+    return steps, changes, time.perf_counter() - start
+
+
+def workers(job: Job, training: Training, ground: Ground, chosen: Choice) -> dict[str, Any]:
+    with feeding(job, SUBJECTS[job.subject], ground) as feed:
+        warm_up(training, feed, window_of(job, chosen))
+        lane = feed.lane()
+        steps, changes, took = trained(training, feed, chosen)
+        figures = lane_figures(lane, feed.lane())
+    return {
+        "images_per_s": sum(step.images for step in steps) / took,
+        "bin_s": BIN_S,
+        "rates": [round(rate, 1) for rate in rates(steps, took)],
+        "changes": about(steps, changes, took),
+        **figures,
+    }
