@@ -26,7 +26,7 @@ from penstock.engine.crew import AUTO, Crew, check_workers, window_of
 from penstock.engine.device import Mover, brought, check_device, moved, mover_for
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
-from penstock.engine.helping import helped, lane_line
+from penstock.engine.helping import helped, lane_line, lane_stats
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, prepare_one
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, resumed_streams
@@ -272,7 +272,6 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         try:
             engine.on_workers = crew.follower(self)
-            self._counters.helped_by(lane)
             return crew.joined_by(brought(engine, self._mover(lane)))
         except BaseException:
             engine.close()
@@ -415,7 +414,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """Numbers of this loader's life so far."""
         engine = "torch" if self._not_ours() else "workers" if self.num_workers else "inline"
         self._counters.skipped = len(self._skips)
-        return as_stats(self._counters, engine=engine, epoch=self._epochs.epoch)
+        return as_stats(self._counters, engine=engine, epoch=self._epochs.epoch, gpu=lane_stats(self))
 
     def diagnose(self) -> str:
         """One sentence: what limits this run, and what would help."""

@@ -253,10 +253,10 @@ CHAINS = {
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_kernels_make_the_workers_samples(name: str, share: float, fast: bool, photos: Path) -> None:
     dataset = ImageFolder(photos, T.Compose([*CHAINS[name], *CHAIN.transforms[3:]]), fast_decode=fast)
-    begun, lane = made_by(Interpreted, dataset, range(4), share=share)
-    assert (lane.packed, lane.decoded) == ((4, 0) if share else (0, 4))
+    begun, lane = made_by(Interpreted, dataset, range(2), share=share)
+    assert (lane.packed, lane.decoded) == ((2, 0) if share else (0, 2))
     assert lane.stats()["by_cpu"] == 0
-    for index in range(4):
+    for index in range(2):
         seed_all(index)
         expected, target = dataset[index]
         assert torch.equal(begun.images[index], expected)
@@ -318,6 +318,8 @@ def test_the_share_is_searched(photos: Path) -> None:
 def test_dropping_the_lane_ends_its_threads(photos: Path) -> None:
     before = {thread.ident for thread in threading.enumerate()}
     prep = prep_of(ImageFolder(photos, CHAIN), 0.5)
+    assert {thread.ident for thread in threading.enumerate()} == before, "workers are forked first"
+    prep.lane.begin(default_collate([prep.dataset[0]]))
     threads = [thread for thread in threading.enumerate() if thread.ident not in before]
     assert len(threads) == 2
     del prep
@@ -325,6 +327,20 @@ def test_dropping_the_lane_ends_its_threads(photos: Path) -> None:
     for thread in threads:
         thread.join(5.0)
         assert not thread.is_alive()
+
+
+def test_a_lane_outlives_an_epoch_but_serves_one_iterator_at_a_time(photos: Path) -> None:
+    dataset = ImageFolder(photos, CHAIN)
+    prep = prep_of(dataset, 0.5)
+    iterator = iterator_of(prep, 1)
+    assert prep_of(dataset, 0.5, kept=prep).lane is not prep.lane, "it is in use"
+    assert len(list(iterator)) == 3
+    iterator.close()
+    again = prep_of(dataset, 0.5, kept=prep)
+    assert again.lane is prep.lane
+    assert len(batches_of(again, 1)) == 3
+    other = ImageFolder(photos, T.Compose([T.RandomResizedCrop(32), *CHAIN.transforms[3:]]))
+    assert prep_of(other, 0.5, kept=prep).lane is not prep.lane
 
 
 # ---- in training's pauses only

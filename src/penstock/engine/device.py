@@ -92,6 +92,9 @@ class Lane(Protocol):
 
     gate: Any
 
+    def belong_to(self, owner: Any) -> None:
+        """Make batches for this iterator."""
+
     def begin(self, batch: Any) -> Any:
         """`images` there, `others` where they were, and what is still to be made."""
 
@@ -286,6 +289,8 @@ class DeviceIterator:
         self.on_end: Callable[[], None] = lambda: None
         self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
+        if mover.lane is not None:
+            mover.lane.belong_to(self)
 
     # ---- epochs, as EngineIterator
 

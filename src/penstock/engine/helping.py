@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -13,6 +14,9 @@ from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
 
 log = logging.getLogger("penstock")
+
+_kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""What each loader's last iterator had: workers come anew with every epoch, the lane need not."""
 
 
 def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]:
@@ -40,13 +44,21 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
         dtype=loader.dtype,
         memory_format=loader.memory_format,
         deterministic=deterministic,
+        kept=_kept.get(loader),
     )
     if not isinstance(prep, str):
+        _kept[loader] = prep
         return replace(recipe, dataset=prep.dataset), prep.lane
     if asked:
         raise ConfigError(f"gpu_prep={wanted.mode!r} is not possible: {prep}")
     log.info("the GPU does not help to prepare: %s", prep)
     return recipe, None
+
+
+def lane_stats(loader: Any) -> dict[str, Any] | None:
+    """Numbers of the lane that a loader has, or had last."""
+    kept = _kept.get(loader)
+    return None if kept is None else kept.lane.stats()
 
 
 def lane_line(loader: Any) -> str:

@@ -46,6 +46,7 @@ def prep_for(
     dtype: torch.dtype | None,
     memory_format: torch.memory_format | None,
     deterministic: bool,
+    kept: Prep | None = None,
 ) -> Prep | str:
     """The dataset for workers and the lane; where it helps, with parcels."""
 
@@ -65,6 +66,7 @@ def prep_for(
         memory_format=memory_format,
         deterministic=deterministic,
         memory=partial(memory_of, device),
+        kept=kept,
     )
 
 

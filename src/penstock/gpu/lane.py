@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -64,31 +64,49 @@ class GpuLane:
         self._format = memory_format or torch.contiguous_format
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ready: Readiness | None = None
+        self._wished = False
+        self.owner: Callable[[], Any] = lambda: None
+        """The iterator that it makes batches for, while that is there."""
         self._done_s = self._taken_s = 0.0
         self.samples = self.packed = self.decoded = 0
         self._wish()
 
+    def belong_to(self, owner: Any) -> None:
+        """Make batches for this iterator from now on; what was learned with others before it counts."""
+        self.owner = weakref.ref(owner)
+        self._done_s = self._taken_s = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        owner = self.owner()
+        return owner is None or owner.closed
+
     def _wish(self) -> None:
-        """What workers leave to the lane from now on. The first time that this is anything, stations get ready for it."""
+        """What workers leave to the lane from now on."""
         share, finishes = self._modes.share, self._modes.finishes
-        if not self._stations or (
-            self._ready is not None and not self._ready.can_help and not self._modes.fixed
-        ):
+        useless = self._ready is not None and not self._ready.can_help and not self._modes.fixed
+        if not self._stations or useless:
             share, finishes = 0.0, False
-        if (share or finishes) and self._ready is None:
+        self._wished = bool(share or finishes)
+        self._numbers.set(SharedNumbers.SHARE, share)
+        self._numbers.set(SharedNumbers.FINISHES, float(finishes))
+
+    def _prepared(self) -> None:
+        """The first time that anything is wished, stations get ready for it. Not before there are workers: those are forked, and a
+        thread that imports or compiles then would leave them its locks."""
+        if self._wished and self._ready is None:
             self._ready = Readiness(len(self._stations))
             for number, station in enumerate(self._stations):
                 arguments = (station, self._jobs, self._ready, self.gate)
                 name = f"penstock gpu {number}"
                 threading.Thread(target=serve, args=arguments, name=name, daemon=True).start()
                 weakref.finalize(self, self._jobs.put, None)
-        self._numbers.set(SharedNumbers.SHARE, share)
-        self._numbers.set(SharedNumbers.FINISHES, float(finishes))
+        if self._ready is not None:
+            self._ready.wait()
 
     def begin(self, batch: Any) -> Begun:
         """The batch's copies, on the current stream."""
-        if self._ready is not None:
-            self._ready.wait()
+        self._prepared()
         began = time.perf_counter()
         slots, *others = batch
         parcels, there = unpacked(slots), None

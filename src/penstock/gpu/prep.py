@@ -41,6 +41,8 @@ DETERMINISTIC_SHARE = 0.5
 class Prep(NamedTuple):
     dataset: Parcels
     lane: GpuLane
+    key: tuple[Any, ...]
+    """What the lane was made for."""
 
 
 class Look(NamedTuple):
@@ -62,8 +64,10 @@ def planned(
     memory_format: torch.memory_format | None,
     deterministic: bool = False,
     memory: Callable[[], Memory] | None = None,
+    kept: Prep | None = None,
 ) -> Prep | str:
-    """What it takes, or why it cannot be. Without `stations`, the device only scales and normalises: pixels travel as bytes."""
+    """What it takes, or why it cannot be. Without `stations`, the device only scales and normalises: pixels travel as bytes. A lane of an
+    earlier epoch is `kept`, with all that it has learned, if it was made for the same."""
     reason = unsuited(dataset, collate_fn)
     if reason:
         return reason
@@ -75,16 +79,20 @@ def planned(
         fixed, finishes = 0.0, False
     elif deterministic and fixed is None:
         fixed = DETERMINISTIC_SHARE
-    numbers = SharedNumbers()
-    modes = Modes(wanted.mode, fixed_share=fixed, finishes=finishes, memory=memory)
-    made = [] if stations is None else stations(look)
-    lane = GpuLane(
-        look.tail, look.size, device, made, numbers, modes, dtype=dtype, memory_format=memory_format
-    )
+    key = (look.size, look.tail.identity(), device, dtype, memory_format, wanted, deterministic)
+    if kept is not None and kept.key == key and kept.lane.is_free:
+        numbers, lane = kept.dataset.numbers, kept.lane
+    else:
+        numbers = SharedNumbers()
+        modes = Modes(wanted.mode, fixed_share=fixed, finishes=finishes, memory=memory)
+        made = [] if stations is None else stations(look)
+        lane = GpuLane(
+            look.tail, look.size, device, made, numbers, modes, dtype=dtype, memory_format=memory_format
+        )
     most = max(ROOM_LEAST, ROOM_MOST * 3 * look.size[0] * look.size[1])
     room = 0 if stations is None else min(look.room, most)
     drawn = deterministic or wanted.choice == "random"
-    return Prep(Parcels(dataset, look.size, numbers=numbers, room=room, drawn=drawn), lane)
+    return Prep(Parcels(dataset, look.size, numbers=numbers, room=room, drawn=drawn), lane, key)
 
 
 def unsuited(dataset: Any, collate_fn: Any) -> str:

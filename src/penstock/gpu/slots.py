@@ -147,23 +147,31 @@ def tasks_of(parcels: Sequence[Parcel], room: Room) -> list[list[Parcel]]:
     """Cut into tasks of one form that fit."""
     found: list[list[Parcel]] = []
     for form in (DECODED, ENCODED):
-        taken = Room(0, 0, 0, 0)
+        rows = images = scratch = 0
+        task: list[Parcel] = []
+        most = room.files if form == ENCODED else room.rows
         for parcel in parcels:
             if parcel.form != form:
                 continue
-            need = Room(
-                form == ENCODED,
-                len(parcel.layout.rows),
-                parcel.station_bytes,
-                padded(parcel.layout.scratch_bytes),
-            )
-            more = Room(*(one + other for one, other in zip(taken, need, strict=True)))
-            if taken.rows and all(has <= limit for has, limit in zip(more, room, strict=True)):
-                found[-1].append(parcel)
-                taken = more
-            else:
-                found.append([parcel])
-                taken = need
+            layout = parcel.layout
+            rows += len(layout.rows)
+            images += parcel.station_bytes
+            scratch += padded(layout.scratch_bytes)
+            if (
+                not task
+                or len(task) == most
+                or rows > room.rows
+                or images > room.image_bytes
+                or scratch > room.scratch_bytes
+            ):
+                task = []
+                found.append(task)
+                rows, images, scratch = (
+                    len(layout.rows),
+                    parcel.station_bytes,
+                    padded(layout.scratch_bytes),
+                )
+            task.append(parcel)
     return found
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple
-from weakref import ref
 
 SPANS = 200_000
 """Tasks and waits kept for a trace; older ones are dropped."""
@@ -66,17 +65,11 @@ class Counters:
     """Reads the engine that runs now, if one does."""
     past: Live = field(default_factory=Live)
     """Sums over engines that have ended."""
-    gpu: Callable[[], Any] = lambda: None
-    """The lane that helps the engine that runs now (`gpu.lane.GpuLane`), if there is one."""
 
     def attach(self, read: Callable[[], Live]) -> None:
         """An engine starts. One that was dropped without a word keeps its sums too."""
         self.detach()
         self.read = read
-
-    def helped_by(self, lane: Any) -> None:
-        """Numbers of a lane last as long as the lane itself."""
-        self.gpu = (lambda: None) if lane is None else ref(lane)
 
     def detach(self, read: Callable[[], Live] | None = None) -> None:
         """An engine ends (that of `read`, or the newest): keep its sums."""
@@ -126,11 +119,12 @@ def added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
 
 
-def as_stats(counters: Counters, *, engine: str, epoch: int) -> dict[str, Any]:
+def as_stats(
+    counters: Counters, *, engine: str, epoch: int, gpu: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The numbers that `loader.stats()` shows."""
     live = counters.live()
     busy = added(added(live.prepare_ns, live.write_ns), live.collate_ns)
-    lane = counters.gpu()
     return {
         "engine": engine,
         "epoch": epoch,
@@ -160,5 +154,5 @@ def as_stats(counters: Counters, *, engine: str, epoch: int) -> dict[str, Any]:
         "reissued": live.reissued,
         "agent_restarts": counters.agent_restarts,
         "skipped": counters.skipped,
-        "gpu": None if lane is None else lane.stats(),
+        "gpu": gpu,
     }
