@@ -3,7 +3,8 @@
 It shows what executing whole tasks is worth: all else, decoding, threads, streams and tasks, is the lane's own. Ops draw for themselves,
 so that pixels are not those that workers would have made of the sample.
 
-Rule 1: it makes samples of files. What workers have decoded is refused: that is part of an image, for draws that were made already.
+Rule 1: it makes samples of files; what workers have finished needs its tail alone. What they have decoded is refused: that is part of an
+        image, for draws that were made already.
 Rule 2: an op that fails is an error, and not left to the CPU as the lane would do it: the figures would be of something else.
 """
 
@@ -21,9 +22,8 @@ from _prepare_subjects import MEAN, STD, import_torchvision
 
 from penstock.gpu import cuda
 from penstock.gpu.nvjpeg import DecodeError
-from penstock.gpu.pending import Source
 from penstock.gpu.prep import Look
-from penstock.gpu.slots import ENCODED, Parcel
+from penstock.gpu.slots import ENCODED, FINISHED, Parcel
 from penstock.kernels.run import Image, TaskTooLarge
 
 
@@ -53,16 +53,20 @@ class PerSample(cuda.CudaStation):
         super().__init__(look, like, task=task)
         self._chain = device_chain(workload, like.dtype)
 
-    def _task(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
-        if any(parcel.form != ENCODED for parcel in parcels):
+    def _task(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor) -> None:
+        forms = {parcel.form for parcel in parcels}
+        if forms == {FINISHED}:
+            super()._task(parcels, slots, out)
+            return
+        if forms != {ENCODED}:
             raise ValueError("torchvision's ops are given files only: use finish=False")
         if self._executor is None:  # it did not get ready
-            self._smaller(parcels, source, out)
+            self._smaller(parcels, slots, out)
             return
         try:
-            images = self._decoded(parcels, source)
+            images = self._decoded(parcels, slots)
         except (DecodeError, TaskTooLarge):
-            self._smaller(parcels, source, out)
+            self._smaller(parcels, slots, out)
             return
         for parcel, image in zip(parcels, images, strict=True):
             out[parcel.ordinal].copy_(self._chain(self._planes(image, parcel)))

@@ -30,9 +30,19 @@ from penstock.errors import DeviceLost
 from penstock.gpu.cuda import CudaStation
 from penstock.gpu.gate import Gate
 from penstock.gpu.parcels import SharedNumbers
-from penstock.gpu.pending import Source
 from penstock.gpu.prep import Look, Prep, planned
-from penstock.gpu.slots import DECODED, ENCODED, Parcel, Room, left, padded, slot_bytes, tasks_of, unpacked
+from penstock.gpu.slots import (
+    DECODED,
+    ENCODED,
+    FINISHED,
+    Parcel,
+    Room,
+    left,
+    padded,
+    slot_bytes,
+    tasks_of,
+    unpacked,
+)
 from penstock.kernels.layout import Layout
 from penstock.kernels.run import Executor
 from penstock.lanes.seeding import seed_all
@@ -73,16 +83,19 @@ class OnTheCpu:
     def prepare(self) -> str:
         return self.trouble
 
-    def tasks(self, parcels: Sequence[Parcel]) -> list[list[Parcel]]:
-        return tasks_of(parcels, Room(2, 3, 1 << 30, 1 << 30))
+    def tasks(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[list[Parcel]]:
+        return tasks_of(parcels, slots.stride(0), Room(2, 3, 1 << 30, 1 << 30))
 
     def close(self) -> None:
         pass
 
-    def make(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
+    def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
         for parcel in parcels:
-            image = decode(parcel.image.tobytes()) if parcel.form == ENCODED else left(parcel)
-            out[parcel.ordinal] = self.tail.finish(execute(parcel.program, image))
+            if parcel.form == ENCODED:
+                program, image = parcel.program, decode(parcel.image.tobytes())
+            else:
+                program, image = left(parcel)
+            out[parcel.ordinal] = self.tail.finish(execute(program, image))
 
 
 def two(look: Look) -> list[OnTheCpu]:
@@ -153,9 +166,9 @@ def test_the_batch_has_the_dtype_and_the_layout_that_were_asked_for(photos: Path
 def test_a_parcel_that_is_too_large_is_left_to_the_worker(photos: Path) -> None:
     chain = T.Compose([T.RandomResizedCrop(16), *CHAIN.transforms[3:]])
     prep = prep_of(ImageFolder(photos, chain), 1.0)
-    assert len(unpacked(prep.dataset[0][0][None])) == 1
+    assert len(unpacked(prep.dataset[0][0][None], (16, 16))) == 1
     prep.dataset._slot = slot_bytes((16, 16), 0)
-    assert unpacked(prep.dataset[0][0][None]) == []
+    assert unpacked(prep.dataset[0][0][None], (16, 16)) == []
 
 
 UNSUITED = {
@@ -205,15 +218,16 @@ class Interpreted(CudaStation):
 
     def prepare(self) -> str:
         self._executor = Executor(self._like, self._tail)
+        self._images = torch.empty(4 << 20, dtype=torch.uint8)
         return ""
 
-    def _decoded(self, parcels: Sequence[Parcel], source: Source) -> list[torch.Tensor]:
+    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[torch.Tensor]:
         images = [decode(parcel.image.tobytes()) for parcel in parcels]
         return [torch.from_numpy(image.transpose(2, 0, 1).copy()) for image in images]
 
 
 class Broken(Interpreted):
-    def _decoded(self, parcels: Sequence[Parcel], source: Source) -> list[torch.Tensor]:
+    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[torch.Tensor]:
         raise RuntimeError("nvJPEG does not know this file")
 
     _copied = _decoded
@@ -224,10 +238,10 @@ def stations_of(kind: type[CudaStation]) -> Any:
 
 
 def made_by(
-    kind: type[CudaStation], dataset: Any, indices: Sequence[int], *, share: float = 1.0
+    kind: type[CudaStation], dataset: Any, indices: Sequence[int], *, share: float = 1.0, finish: bool = True
 ) -> tuple[Any, Any]:
     """One batch, all of it by a station of this kind; and the lane."""
-    wanted = GpuPrep(mode="concurrent", share=share, finish=True)
+    wanted = GpuPrep(mode="concurrent", share=share, finish=finish)
     prep = prep_of(dataset, share, stations_of(kind), wanted=wanted)
     samples = []
     for index in indices:
@@ -263,6 +277,25 @@ def test_the_kernels_make_the_workers_samples(name: str, share: float, fast: boo
         assert begun.others[0][index] == target
 
 
+def test_all_forms_in_one_batch_are_made_by_the_kernels(photos: Path) -> None:
+    """Of three samples one comes as a file, one decoded, one finished."""
+    dataset = ImageFolder(photos, T.Compose([*CHAINS["crop first"], *CHAIN.transforms[3:]]))
+    prep = prep_of(dataset, 0.0, stations_of(Interpreted))
+    samples = []
+    for index, (share, finishes) in enumerate([(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)]):
+        prep.dataset.numbers.set(SharedNumbers.SHARE, share)
+        prep.dataset.numbers.set(SharedNumbers.FINISHES, finishes)
+        seed_all(index)
+        samples.append(prep.dataset[index])
+    prep.lane._wished = True
+    begun = prep.lane.begin(default_collate(samples))
+    prep.lane.make(begun, None).order(None)
+    assert [parcel.form for parcel in begun.parcels] == [ENCODED, DECODED, FINISHED]
+    for index in range(3):
+        seed_all(index)
+        assert torch.equal(begun.images[index], dataset[index][0])
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_what_the_kernels_cannot_take_is_made_by_the_cpu(share: float, photos: Path) -> None:
     dataset = ImageFolder(photos, CHAIN)
@@ -275,10 +308,10 @@ def test_what_the_kernels_cannot_take_is_made_by_the_cpu(share: float, photos: P
 
 def test_a_station_that_fails_is_the_error_of_that_batch_alone(photos: Path) -> None:
     class Failing(OnTheCpu):
-        def make(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
+        def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
             if any(parcel.ordinal == 3 for parcel in parcels):
                 raise DeviceLost("the GPU failed")
-            super().make(parcels, source, out)
+            super().make(parcels, slots, out, after)
 
     prep = prep_of(ImageFolder(photos, CHAIN), 1.0, lambda look: [Failing(look)])
     iterator = iterator_of(prep, 1)
@@ -388,7 +421,10 @@ def test_an_iteration_that_is_broken_off_in_idle_mode_ends(photos: Path) -> None
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([ENCODED, DECODED]), st.integers(1, 3), st.integers(1, 2000), st.integers(0, 5000)
+            st.sampled_from([FINISHED, ENCODED, DECODED]),
+            st.integers(1, 3),
+            st.integers(1, 2000),
+            st.integers(0, 5000),
         ),
         max_size=20,
     ),
@@ -403,13 +439,16 @@ def test_tasks_hold_all_parcels_once_and_fit(samples: list[tuple[int, int, int, 
         )
         for at, (form, rows, width, scratch) in enumerate(samples)
     ]
-    tasks = tasks_of(parcels, Room(files, 9, 8192, 8192))
+    tasks = tasks_of(parcels, 1024, Room(files, 9, 8192, 8192))
     assert sorted(parcel.ordinal for task in tasks for parcel in task) == list(range(len(parcels)))
     for task in tasks:
-        assert len({parcel.form for parcel in task}) == 1
-        assert len(task) == 1 or (
-            len(task) <= (files if task[0].form == ENCODED else 9)
-            and sum(len(parcel.layout.rows) for parcel in task) <= 9
-            and sum(parcel.station_bytes for parcel in task) <= 8192
-            and sum(padded(parcel.layout.scratch_bytes) for parcel in task) <= 8192
-        )
+        files_only = {parcel.form == ENCODED for parcel in task}
+        assert len(files_only) == 1
+        if len(task) > 1:
+            assert sum(len(parcel.layout.rows) for parcel in task) <= 9
+            assert sum(padded(parcel.layout.scratch_bytes) for parcel in task) <= 8192
+        if len(task) > 1 and files_only == {True}:
+            assert len(task) <= files
+            assert sum(parcel.pixel_bytes for parcel in task) <= 8192
+        elif len(task) > 1:
+            assert (task[-1].ordinal - task[0].ordinal + 1) * 1024 <= 8192

@@ -59,7 +59,7 @@ def station_of(stations: Any, ops: Ops, *, most: int = 99) -> Any:
     """Ready, but for a decoder and for kernels; it can decode at most so many files together."""
 
     class OnCpu(stations.PerSample):  # type: ignore[misc]
-        def _decoded(self, parcels: Sequence[Parcel], source: Any) -> list[cuda.Pixels]:
+        def _decoded(self, parcels: Sequence[Parcel], slots: Any) -> list[cuda.Pixels]:
             if len(parcels) > most:
                 raise DecodeError("nvjpegDecodeBatched", 4)
             found, at = [], 0
@@ -70,9 +70,9 @@ def station_of(stations: Any, ops: Ops, *, most: int = 99) -> Any:
                 at += padded(len(planes))
             return found
 
-        def _smaller(self, parcels: Sequence[Parcel], source: Any, out: torch.Tensor) -> None:
+        def _smaller(self, parcels: Sequence[Parcel], slots: Any, out: torch.Tensor) -> None:
             if len(parcels) > 1:
-                super()._smaller(parcels, source, out)
+                super()._smaller(parcels, slots, out)
             else:
                 self.by_cpu += 1
 
@@ -87,7 +87,7 @@ def station_of(stations: Any, ops: Ops, *, most: int = 99) -> Any:
 
 def made(station: Any, parcels: Sequence[Parcel] = PARCELS) -> torch.Tensor:
     out = torch.full((4, 3, SIDE, SIDE), -1.0).to(memory_format=torch.channels_last)
-    station.make(parcels, None, out)
+    station.make(parcels, torch.empty(0), out, None)
     return out
 
 

@@ -17,10 +17,9 @@ from penstock.config import GpuPrep
 from penstock.errors import DeviceLost, PenstockError
 from penstock.gpu.nvjpeg import DEFAULT, ENGINES, DecodeError, Decoder, File
 from penstock.gpu.parcels import IMAGE_BYTES, SCRATCH_BYTES
-from penstock.gpu.pending import Source
 from penstock.gpu.prep import Look, Prep, planned
-from penstock.gpu.slots import DECODED, Parcel, Room, left, padded, tasks_of
-from penstock.kernels.run import Executor, Image, Limits, Sample, TaskTooLarge
+from penstock.gpu.slots import ENCODED, Parcel, Room, left, tasks_of
+from penstock.kernels.run import Executor, Image, Limits, Sample, TaskTooLarge, shapes
 from penstock.pipeline.decode import decode
 from penstock.policy.sharing import Memory
 from penstock.transforms.cpu import execute
@@ -31,6 +30,8 @@ FIRST_OF_ALL = -5
 """Priority of their streams, the highest that there is: a station's kernels are short, and wait for those of training as it is."""
 ROUNDS = range(1, 9)
 """Launches of a task that are captured ahead: those of chains with two drawn ops have up to 7."""
+SMALLEST = 32
+"""Rows of the smallest tasks whose launches are captured; fewer are launched one by one."""
 TRIES = 3
 """Halvings of its memory that a station tries before it gives up."""
 ROWS = 128
@@ -131,25 +132,24 @@ class CudaStation:
             self._decoder = Decoder(self._stream, most=files, backend=ENGINES)
         except DecodeError:  # the card has no such engines
             self._decoder = Decoder(self._stream, most=files, backend=DEFAULT)
-        limits = Limits(rows=rows, scratch_bytes=scratch_bytes, table_bytes=rows << 13)
+        limits = Limits(rows=rows, scratch_bytes=scratch_bytes, table_bytes=rows << 13, slots=4 * rows)
         executor = Executor(self._like, self._tail, limits)
-        executor.warm_up(rounds=ROUNDS, rows=[rows])
+        executor.warm_up(rounds=ROUNDS, rows=[shape for shape in shapes(rows) if shape >= SMALLEST])
         torch.cuda.current_stream().synchronize()
         self._executor = executor
 
-    def tasks(self, parcels: Sequence[Parcel]) -> list[list[Parcel]]:
-        return tasks_of(parcels, self._room)
+    def tasks(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[list[Parcel]]:
+        return tasks_of(parcels, slots.stride(0), self._room)
 
-    def make(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
+    def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
         if self._stream is None:
-            self._task(parcels, source, out)
+            self._task(parcels, slots, out)
             return
         try:
             with torch.cuda.device(out.device), torch.cuda.stream(self._stream):
-                # nvJPEG never returns from a call whose stream has still something to wait for (13.2, an H200's engines). This
-                # thread can wait: another station has the device meanwhile, and when its part is there says what it costs.
-                source.copied.synchronize()
-                self._task(parcels, source, out)
+                # This thread can wait: another station has the device meanwhile, and when its part is there says what it costs.
+                after.synchronize()
+                self._task(parcels, slots, out)
                 self._stream.synchronize()
         except RuntimeError as exc:
             if not is_lost(exc):
@@ -163,57 +163,64 @@ class CudaStation:
         if self._decoder is not None:
             self._decoder.close()
 
-    def _task(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
-        """A task of one form."""
+    def _task(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor) -> None:
+        """A task of files, or of pixels."""
         try:
             if self._executor is None:
                 raise TaskTooLarge("there is no executor")
-            images = (
-                self._copied(parcels, source)
-                if parcels[0].form == DECODED
-                else self._decoded(parcels, source)
-            )
+            bring = self._decoded if parcels[0].form == ENCODED else self._copied
             samples = [
                 Sample(parcel.layout, image, parcel.ordinal)
-                for parcel, image in zip(parcels, images, strict=True)
+                for parcel, image in zip(parcels, bring(parcels, slots), strict=True)
             ]
             self._executor.run(samples, out)
         except (RuntimeError, ValueError) as exc:
             if is_lost(exc):
                 raise
-            self._smaller(parcels, source, out)
+            self._smaller(parcels, slots, out)
 
-    def _smaller(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
+    def _smaller(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor) -> None:
         """In two halves; one alone by the CPU, whose error counts if it has one too."""
         if len(parcels) > 1 and self._executor is not None:
             half = len(parcels) // 2
-            self._task(parcels[:half], source, out)
-            self._task(parcels[half:], source, out)
+            self._task(parcels[:half], slots, out)
+            self._task(parcels[half:], slots, out)
             return
         for parcel in parcels:
-            image = left(parcel) if parcel.form == DECODED else decode(parcel.image.tobytes())
+            if parcel.form == ENCODED:
+                program, image = parcel.program, decode(parcel.image.tobytes())
+            else:
+                program, image = left(parcel)
             self.by_cpu += 1
-            out[parcel.ordinal].copy_(self._tail.finish(execute(parcel.program, image)))
+            out[parcel.ordinal].copy_(self._tail.finish(execute(program, image)))
 
-    def _copied(self, parcels: Sequence[Parcel], source: Source) -> Sequence[Image]:
-        """Pixels that are there with the batch."""
-        assert source.device is not None
-        begin = source.device.data_ptr()
-        return [Pixels(begin + parcel.offset, parcel.image.nbytes) for parcel in parcels]
+    def _copied(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> Sequence[Image]:
+        """Pixels, in the station's memory as they lie in their slots, in one copy: from the first of them to the last."""
+        first, last, slot = parcels[0].ordinal, parcels[-1].ordinal, slots.stride(0)
+        span = slots[first : last + 1].reshape(-1)
+        if span.numel() > self._images.nbytes:
+            raise TaskTooLarge(f"{span.numel()} bytes of slots; there are {self._images.nbytes}")
+        self._images[: span.numel()].copy_(span, non_blocking=True)
+        begin = self._images.data_ptr() - first * slot
+        return [
+            Pixels(begin + parcel.ordinal * slot + parcel.offset, parcel.image.nbytes) for parcel in parcels
+        ]
 
-    def _decoded(self, parcels: Sequence[Parcel], source: Source) -> Sequence[Image]:
+    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> Sequence[Image]:
         """Pixels of files, in the station's memory, one behind the other."""
         assert self._decoder is not None
         files, images, at = [], [], 0
-        begin, host = self._images.data_ptr(), source.host.data_ptr()
+        begin, host, slot = self._images.data_ptr(), slots.data_ptr(), slots.stride(0)
         for parcel in parcels:
             height, width = parcel.size
-            nbytes = 3 * height * width
-            files.append(File(host + parcel.offset, parcel.image.nbytes, begin + at, height, width))
-            images.append(Pixels(begin + at, nbytes))
-            at += padded(nbytes)
+            address = host + parcel.ordinal * slot + parcel.offset
+            files.append(File(address, parcel.image.nbytes, begin + at, height, width))
+            images.append(Pixels(begin + at, 3 * height * width))
+            at += parcel.pixel_bytes
         if at > self._images.nbytes:
             raise TaskTooLarge(f"{at} bytes of images; there are {self._images.nbytes}")
+        # nvJPEG never returns from a call whose stream has still something to wait for (13.2, an H200's engines).
+        self._stream.synchronize()
         self._decoder.decode(files)
         return images
 

@@ -1,7 +1,7 @@
 """The GPU lane: a batch as workers leave it, with pixels of some samples and parcels of others, becomes a batch on the device.
 
-Slots are copied as they are, and finished pixels scaled and normalised, on the stream of the thread that brings batches (`begin`). Parcels
-go to stations, threads with streams of their own, which decode them and execute their programs straight into their places (`make`). Several
+A batch of pixels alone is copied, scaled and normalised on the stream of the thread that brings batches (`begin`). Others go to stations,
+threads with streams of their own, which decode files and execute programs straight into the samples' places (`make`). Several
 batches are under way at once, so that stations have work whenever the device has a moment for them.
 
 How large the lane's share is, and whether it may work beside training or only in its pauses, is decided as batches are taken (`taken`).
@@ -21,7 +21,7 @@ import torch
 from penstock.gpu.gate import Gate
 from penstock.gpu.modes import Modes
 from penstock.gpu.parcels import SharedNumbers
-from penstock.gpu.pending import Job, Pending, Readiness, Source, Station, serve
+from penstock.gpu.pending import Job, Pending, Readiness, Station, serve
 from penstock.gpu.slots import DECODED, ENCODED, Parcel, pixels_in, unpacked
 from penstock.kernels.finish import normalised
 from penstock.policy.share import Seen
@@ -37,9 +37,6 @@ class Begun(NamedTuple):
     """What else it has, where it was."""
     parcels: list[Parcel]
     slots: torch.Tensor
-    """On the host."""
-    there: torch.Tensor | None
-    """On the device, where they are needed."""
     began_s: float
 
 
@@ -109,35 +106,29 @@ class GpuLane:
         self._prepared()
         began = time.perf_counter()
         slots, *others = batch
-        parcels, there = unpacked(slots), None
-        encoded = sum(parcel.form == ENCODED for parcel in parcels)
+        parcels = unpacked(slots, self._size)
         self.samples += len(slots)
-        self.packed += encoded
-        self.decoded += len(parcels) - encoded
+        self.packed += sum(parcel.form == ENCODED for parcel in parcels)
+        self.decoded += sum(parcel.form == DECODED for parcel in parcels)
         shape = (len(slots), 3, *self._size)
         out = torch.empty(shape, dtype=self._dtype, device=self._device, memory_format=self._format)
-        if encoded < len(slots):
-            # All slots as they lie, in one copy: to leave files out would take one for each run of others.
+        if not parcels:
             there = slots.to(self._device, non_blocking=True)
-        if there is not None and len(parcels) < len(slots):
             normalised(self._tail, pixels_in(there, self._size), out)
-        return Begun(out, others, parcels, slots, there, began)
+        return Begun(out, others, parcels, slots, began)
 
     def make(self, begun: Begun, copied: Any) -> Pending:
         """Its parcels go to stations, which write behind `copied`, the event of its copies."""
-        tasks = self._stations[0].tasks(begun.parcels) if begun.parcels else []
-        decoded = sum(parcel.form == DECODED for parcel in begun.parcels)
+        tasks = self._stations[0].tasks(begun.parcels, begun.slots) if begun.parcels else []
         pending = Pending(
             began_s=begun.began_s,
             samples=len(begun.images),
-            packed=len(begun.parcels) - decoded,
-            decoded=decoded,
+            packed=sum(parcel.form == ENCODED for parcel in begun.parcels),
             tasks=len(tasks),
             copied=copied,
         )
-        source = Source(begun.slots, begun.there, copied)
         for parcels in tasks:
-            self._jobs.put(Job(pending, parcels, source, begun.images))
+            self._jobs.put(Job(pending, parcels, begun.slots, begun.images, copied))
         return pending
 
     def taken(self, pending: Pending, asked_s: float, workers: int) -> None:

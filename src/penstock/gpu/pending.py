@@ -25,14 +25,6 @@ HUNG_S = 120.0
 """A batch takes a station milliseconds: after so long it hangs, in the driver or on the device."""
 
 
-class Source(NamedTuple):
-    """Where a batch's slots lie: on the host, and on the device (None where only files are), when `copied` has come to pass."""
-
-    host: torch.Tensor
-    device: torch.Tensor | None
-    copied: Any
-
-
 class Station(Protocol):
     """What makes pixels of parcels; used by one thread."""
 
@@ -46,11 +38,12 @@ class Station(Protocol):
     def prepare(self) -> str:
         """Gets ready, which may take seconds; gives why it cannot help, or nothing."""
 
-    def tasks(self, parcels: Sequence[Parcel]) -> list[list[Parcel]]:
+    def tasks(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[list[Parcel]]:
         """What it takes at once."""
 
-    def make(self, parcels: Sequence[Parcel], source: Source, out: torch.Tensor) -> None:
-        """Writes each into its place in `out`, when `source` is there; returns when they are done."""
+    def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
+        """Writes each into its place in `out`, when the event `after` has come to pass; returns when they are done. `slots` are those
+        of the batch, in host memory."""
 
     def close(self) -> None:
         """Lets go of what it holds."""
@@ -59,10 +52,8 @@ class Station(Protocol):
 class Pending:
     """A batch: copied on one stream, and in part made by stations."""
 
-    def __init__(
-        self, *, began_s: float, samples: int, packed: int, decoded: int, tasks: int, copied: Any
-    ) -> None:
-        self.began_s, self.samples, self.packed, self.decoded = began_s, samples, packed, decoded
+    def __init__(self, *, began_s: float, samples: int, packed: int, tasks: int, copied: Any) -> None:
+        self.began_s, self.samples, self.packed = began_s, samples, packed
         self._tasks, self._copied = tasks, copied
         self.encoded_s = 0.0
         """Time of stations that went into files."""
@@ -115,8 +106,9 @@ class Pending:
 class Job(NamedTuple):
     pending: Pending
     parcels: Sequence[Parcel]
-    source: Source
+    slots: torch.Tensor
     out: torch.Tensor
+    after: Any
 
 
 class Readiness:
@@ -161,7 +153,7 @@ def work(station: Station, jobs: SimpleQueue[Job | None], gate: Gate) -> None:
         try:
             gate.wait()
             began = time.perf_counter()
-            station.make(job.parcels, job.source, job.out)
+            station.make(job.parcels, job.slots, job.out, job.after)
         except BaseException as exc:  # noqa: BLE001 - raised where the batch is taken
             error = exc
         took = time.perf_counter() - began

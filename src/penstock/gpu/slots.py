@@ -8,14 +8,15 @@ kernels have to do, and the same as steps, for whoever must do it without them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.kernels.layout import Layout
+from penstock.kernels.layout import Layout, lay_out
 from penstock.lanes.pickles import dumps, loads
 from penstock.transforms.steps import Code, Program, Size, Step
 from penstock.transforms.tail import Tail
@@ -84,7 +85,7 @@ class Parcel(NamedTuple):
     form: int
     image: Bytes
     offset: int
-    """Of the image, from the batch's first byte on."""
+    """Of the image, from the slot's first byte on."""
     size: Size
     layout: Layout
     """What the kernels do."""
@@ -95,32 +96,45 @@ class Parcel(NamedTuple):
         return [Step(Code(code), args) for code, args in loads(self.steps)]
 
     @property
-    def station_bytes(self) -> int:
-        """What a station needs for its pixels: those of decoded ones are where they are."""
-        return padded(3 * self.size[0] * self.size[1]) if self.form == ENCODED else 0
+    def pixel_bytes(self) -> int:
+        """Of the image when it is decoded, with what lies between two of them."""
+        return padded(3 * self.size[0] * self.size[1])
 
 
-def unpacked(slots: torch.Tensor) -> list[Parcel]:
-    """The parcels in a batch; views of it."""
-    rows, step = slots.numpy(), slots.stride(0)
+def unpacked(slots: torch.Tensor, size: Size) -> list[Parcel]:
+    """The parcels in a batch, views of it; where there are any, its finished samples are parcels too, with nothing to do but their
+    tail: so a batch has no need of a place on the device beside its result."""
+    rows = slots.numpy()
     heads = np.ascontiguousarray(rows[:, : HEAD.size]).view(np.int32)
+    if not heads[:, 0].any():
+        return []
     found = []
-    for ordinal in np.flatnonzero(heads[:, 0]).tolist():
-        form, image, layout, steps, height, width = heads[ordinal].tolist()
+    for ordinal, head in enumerate(heads.tolist()):
+        form, image, layout, steps, height, width = head
         row, at = rows[ordinal], HEAD_ROOM + layout
         start = at + steps
+        if form == FINISHED:
+            pixels = row[HEAD_ROOM : HEAD_ROOM + 3 * size[0] * size[1]]
+            found.append(Parcel(ordinal, form, pixels, HEAD_ROOM, size, as_it_is(size), b""))
+            continue
         found.append(
             Parcel(
                 ordinal,
                 form,
                 row[start : start + image],
-                ordinal * step + start,
+                start,
                 (height, width),
                 Layout(*loads(row[HEAD_ROOM:at].tobytes())),
                 row[at:start].tobytes(),
             )
         )
     return found
+
+
+@cache
+def as_it_is(size: Size) -> Layout:
+    """What the kernels do to planes that are finished but for their tail."""
+    return lay_out([], size)
 
 
 def pixels_in(slots: torch.Tensor, size: Size) -> torch.Tensor:
@@ -143,38 +157,41 @@ class Room(NamedTuple):
     scratch_bytes: int
 
 
-def tasks_of(parcels: Sequence[Parcel], room: Room) -> list[list[Parcel]]:
-    """Cut into tasks of one form that fit."""
+def tasks_of(parcels: Sequence[Parcel], slot: int, room: Room) -> list[list[Parcel]]:
+    """Cut into tasks of files, and of pixels, that fit; those of pixels are copied as the slots lie, from the first to the last."""
+    files = [parcel for parcel in parcels if parcel.form == ENCODED]
+    pixels = [parcel for parcel in parcels if parcel.form != ENCODED]
+    return [
+        *cut(pixels, lambda first, last: (last.ordinal - first.ordinal + 1) * slot, room.rows, room),
+        *cut(files, None, room.files, room),
+    ]
+
+
+def cut(
+    parcels: Sequence[Parcel], spanned: Callable[[Parcel, Parcel], int] | None, most: int, room: Room
+) -> list[list[Parcel]]:
+    """Tasks of at most so many, in order. `spanned`: bytes from one to another; without it each counts with its pixels."""
     found: list[list[Parcel]] = []
-    for form in (DECODED, ENCODED):
-        rows = images = scratch = 0
-        task: list[Parcel] = []
-        most = room.files if form == ENCODED else room.rows
-        for parcel in parcels:
-            if parcel.form != form:
-                continue
-            layout = parcel.layout
-            rows += len(layout.rows)
-            images += parcel.station_bytes
-            scratch += padded(layout.scratch_bytes)
-            if (
-                not task
-                or len(task) == most
-                or rows > room.rows
-                or images > room.image_bytes
-                or scratch > room.scratch_bytes
-            ):
-                task = []
-                found.append(task)
-                rows, images, scratch = (
-                    len(layout.rows),
-                    parcel.station_bytes,
-                    padded(layout.scratch_bytes),
-                )
-            task.append(parcel)
+    rows = images = scratch = 0
+    for parcel in parcels:
+        layout = parcel.layout
+        rows += len(layout.rows)
+        scratch += padded(layout.scratch_bytes)
+        images = (
+            images + parcel.pixel_bytes if spanned is None else spanned(found[-1][0], parcel) if found else 0
+        )
+        fits = rows <= room.rows and images <= room.image_bytes and scratch <= room.scratch_bytes
+        if found and fits and len(found[-1]) < most:
+            found[-1].append(parcel)
+        else:
+            found.append([parcel])
+            rows, scratch = len(layout.rows), padded(layout.scratch_bytes)
+            images = parcel.pixel_bytes if spanned is None else 0
     return found
 
 
-def left(parcel: Parcel) -> Any:
-    """The image of a decoded parcel, for the CPU."""
-    return parcel.image.reshape(*parcel.size, 3)
+def left(parcel: Parcel) -> tuple[Program, Bytes]:
+    """What is still to be done to the image of a parcel that has pixels, and those, for the CPU."""
+    if parcel.form == FINISHED:
+        return [], parcel.image.reshape(3, *parcel.size).transpose(1, 2, 0)
+    return parcel.program, parcel.image.reshape(*parcel.size, 3)
