@@ -20,12 +20,12 @@ from penstock.gpu.slots import BESIDE, HEAD_ROOM
 from penstock.kernels.forms import supported
 from penstock.lanes.unfinished import getter
 from penstock.pipeline.adopt import AdoptedFolder
-from penstock.pipeline.chain import calls
+from penstock.pipeline.chain import calls, opening
 from penstock.pipeline.staged import StagedDataset
 from penstock.policy.sharing import Memory
 from penstock.transforms.steps import Size, program_size
 from penstock.transforms.tail import Tail
-from penstock.transforms.windows import stages
+from penstock.transforms.windows import Window
 
 LOOKED_AT = 64
 """Samples whose programs are looked at before it is decided."""
@@ -123,7 +123,8 @@ def looked(dataset: Any) -> Look | str:
     for at in range(min(LOOKED_AT, len(dataset))):
         begun = dataset.begun(at * len(dataset) // min(LOOKED_AT, len(dataset)))
         sizes.add(program_size(begun.program, begun.image.size))
-        opens_with = stages(begun.program, begun.image.size)[0].window
+        size = begun.image.size
+        opens_with = opening(begun.program, size) or Window.whole(size)
         image = max(len(begun.data), 3 * opens_with.height * opens_with.width)
         parcels.append(HEAD_ROOM + image + BESIDE)
         reasons += [why for why in map(supported, begun.program) if why][:1]

@@ -177,15 +177,19 @@ def opened(program: Program, image: Encoded) -> tuple[Program, Image]:
     if factor > 1 and (small := image.reduced(factor)) is not None:
         first, *rest = reduced(program, factor, (small.shape[0], small.shape[1]))
         return rest, np.ascontiguousarray(crop(small, *first.args))
-    if program and program[0].code is Code.CROP:
-        window = Window(*program[0].args)
-        if window.top >= 0 and window.left >= 0 and is_within(window, image.size):
-            return program[1:], np.ascontiguousarray(image.part(window))
+    window = opening(program, image.size)
+    if window is not None:
+        return program[1:], np.ascontiguousarray(image.part(window))
     return program, image.part(Window.whole(image.size))
 
 
-def is_within(window: Window, size: Size) -> bool:
-    return window.top + window.height <= size[0] and window.left + window.width <= size[1]
+def opening(program: Program, size: Size) -> Window | None:
+    """The part of an image that a program begins with, if it begins with one."""
+    if not program or program[0].code is not Code.CROP:
+        return None
+    top, left, height, width = program[0].args
+    inside = top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
+    return Window(top, left, height, width) if inside else None
 
 
 def reduction(program: Program, size: Size) -> int:
