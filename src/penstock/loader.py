@@ -26,7 +26,7 @@ from penstock.engine.crew import AUTO, Crew, check_workers, window_of
 from penstock.engine.device import Mover, brought, check_device, moved, mover_for
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
-from penstock.engine.helping import helped, lane_line, lane_stats
+from penstock.engine.helping import helped, lane_line, lane_stats, refuse_without_workers
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, prepare_one
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, resumed_streams
@@ -208,6 +208,7 @@ class DataLoader(TorchDataLoader[T_co]):
             raise ConfigError(
                 "on_error needs a map-style dataset: an iterable one cannot go on behind a failure"
             )
+        refuse_without_workers(self)
         iter(self._index_sampler)
         self._draw()
         states, _ = resumed_streams(epochs.resume, 0)

@@ -1,22 +1,19 @@
-"""Two lanes on one batch, without a GPU: the same samples whoever makes them, and the share that is asked for.
-
-The lane's code is that of a GPU, on the CPU; its maker executes programs on the CPU too (the kernels have tests of their own).
-"""
+"""Two lanes on one batch, without a GPU: the same samples whoever makes them, and the share that is asked for."""
 
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import threading
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 pytest.importorskip("PIL.Image")
@@ -25,119 +22,23 @@ pytest.importorskip("triton")
 
 from penstock import DataLoader, GpuPrep, ImageFolder
 from penstock import transforms as T
-from penstock.engine.device import DeviceIterator, Mover
-from penstock.errors import DeviceLost
-from penstock.gpu.cuda import CudaStation
+from penstock.engine.helping import helped
+from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate
 from penstock.gpu.parcels import SharedNumbers
-from penstock.gpu.prep import Look, Prep, planned
+from penstock.gpu.prep import looked, planned
 from penstock.gpu.slots import (
-    DECODED,
-    ENCODED,
-    FINISHED,
     Parcel,
-    Room,
-    left,
-    padded,
     slot_bytes,
-    tasks_of,
     unpacked,
 )
-from penstock.kernels.layout import Layout
-from penstock.kernels.run import Executor
-from penstock.lanes.seeding import seed_all
-from penstock.pipeline.decode import decode
-from penstock.transforms.cpu import execute
-from tests.unit.test_jpeg_parts import jpeg_of, photo
+from penstock.lanes.prepare import Recipe
+from penstock.pipeline.adopt import adopted
+from penstock.pipeline.header import BadImage
+from tests.lanes_on_cpu import CHAIN, CPU, OnTheCpu, batches_of, iterator_of, photos, prep_of, two
+from tests.torchvision_here import torchvision
 
-CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    for number in range(12):
-        path = tmp_path / "photos" / f"{number % 3}" / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg_of(photo(120 + 7 * number, 150, number), quality=70))
-    return tmp_path / "photos"
-
-
-CHAIN = T.Compose(
-    [
-        T.RandomResizedCrop(48),
-        T.RandomHorizontalFlip(),
-        T.RandAugment(),
-        T.ToDtype(torch.float32, scale=True),
-        T.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]),
-    ]
-)
-
-
-class OnTheCpu:
-    """What a station does, by the CPU's own executor."""
-
-    def __init__(self, look: Look, trouble: str = "") -> None:
-        self.tail, self.trouble = look.tail, trouble
-        self.by_cpu = self.held_bytes = 0
-
-    def prepare(self) -> str:
-        return self.trouble
-
-    def tasks(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[list[Parcel]]:
-        return tasks_of(parcels, slots.stride(0), Room(2, 3, 1 << 30, 1 << 30))
-
-    def close(self) -> None:
-        pass
-
-    def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
-        for parcel in parcels:
-            if parcel.form == ENCODED:
-                program, image = parcel.program, decode(parcel.image.tobytes())
-            else:
-                program, image = left(parcel)
-            out[parcel.ordinal] = self.tail.finish(execute(program, image))
-
-
-def two(look: Look) -> list[OnTheCpu]:
-    return [OnTheCpu(look), OnTheCpu(look)]
-
-
-def prep_of(dataset: Any, share: float | None, stations: Any = two, **options: Any) -> Prep:
-    found = planned(
-        dataset,
-        default_collate,
-        stations,
-        CPU,
-        **{
-            "wanted": GpuPrep(mode="concurrent", share=share),
-            "dtype": None,
-            "memory_format": None,
-            **options,
-        },
-    )
-    assert isinstance(found, Prep), found
-    found.dataset._slot = slot_bytes((48, 48), 128 << 10)  # room for all of these photos
-    return found
-
-
-def iterator_of(prep: Prep, workers: int) -> DeviceIterator:
-    """A loader with workers, and the lane behind it."""
-    loader = DataLoader(prep.dataset, batch_size=4, shuffle=True, seed=5, num_workers=workers)
-    mover = Mover(CPU, None, None, False, prep.lane)
-    source = loader._new_engine()
-    run, asks = loader._begin()
-    iterator = DeviceIterator(source, mover)
-    loader._bind(iterator, run)
-    iterator.begin(asks, run.epoch)
-    return iterator
-
-
-def batches_of(prep: Prep, workers: int) -> list[Any]:
-    iterator = iterator_of(prep, workers)
-    try:
-        return list(iterator)
-    finally:
-        iterator.close()
+__all__ = ["photos"]
 
 
 @pytest.mark.parametrize("finish", [False, True])
@@ -171,7 +72,88 @@ def test_a_parcel_that_is_too_large_is_left_to_the_worker(photos: Path) -> None:
     assert unpacked(prep.dataset[0][0][None], (16, 16)) == []
 
 
+def test_a_sample_of_another_size_is_torchs_error(photos: Path) -> None:
+    dataset = ImageFolder(photos, T.Compose([T.Resize(40), *CHAIN.transforms[3:]]))
+    found = looked(dataset)
+    assert found == "its samples become images of several sizes"
+    prep = prep_of(ImageFolder(photos, CHAIN), 0.0)
+    prep.dataset._source = dataset  # as if none of the others had been looked at
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        prep.dataset[0]
+
+
+def test_an_index_beyond_the_dataset_is_an_error(photos: Path) -> None:
+    with pytest.raises(IndexError, match="sample 99 of 12"):
+        prep_of(ImageFolder(photos, CHAIN), 0.0).dataset[99]
+
+
+def test_a_damaged_sample_does_not_keep_the_others_from_being_looked_at(photos: Path) -> None:
+    (photos / "0" / "0.jpg").write_bytes(b"")
+    prep = prep_of(ImageFolder(photos, CHAIN), 0.0)
+    with pytest.raises(BadImage) as caught:
+        prep.dataset[0]
+    assert "0.jpg" in str(caught.value.__notes__)
+
+
+def test_what_torchvision_forgives_is_made_of_its_pixels(photos: Path) -> None:
+    torchvision()
+    from PIL import Image
+    from torchvision import datasets
+    from torchvision.transforms import v2
+
+    with Image.open(photos / "0" / "0.jpg") as image:
+        image.save(photos / "0" / "0.bmp")
+    (photos / "0" / "0.jpg").unlink()
+    tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    theirs = datasets.ImageFolder(str(photos), v2.Compose([v2.RandomResizedCrop(48), *tail]))
+    prep = prep_of(adopted(theirs), 0.0)
+    assert theirs.samples[0][0].endswith("0.bmp")
+    torch.manual_seed(3)
+    expected, _ = theirs[0]
+    torch.manual_seed(3)
+    begun = prep.lane.begin(default_collate([prep.dataset[0]]))
+    prep.lane.make(begun, None).order(None)
+    assert torch.equal(begun.images[0], expected)
+
+
+def test_looking_at_a_dataset_draws_nothing_from_the_programs_generators(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Any] = []
+    monkeypatch.setattr(
+        "penstock.gpu.cuda.prep_for", lambda *args, **_: looks.append(looked(args[0])) or "no"
+    )
+    loader: Any = DataLoader(ImageFolder(photos, CHAIN), 2, device="cpu")
+    loader.device = "cuda"
+    torch.manual_seed(5)
+    recipe = Recipe(
+        dataset=loader.dataset, collate_fn=default_collate, auto_collation=True, seed=0, on_error="raise"
+    )
+    helped(loader, recipe, shuffles=True)
+    after = torch.rand(1)
+    torch.manual_seed(5)
+    assert looks
+    assert torch.equal(after, torch.rand(1))
+
+
+def test_lanes_leave_no_descriptor(photos: Path) -> None:
+    def descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    prep_of(ImageFolder(photos, CHAIN), 0.5)
+    before = descriptors()
+    for _ in range(3):
+        prep_of(ImageFolder(photos, CHAIN), 0.5)
+    assert descriptors() == before
+
+
 UNSUITED = {
+    "grey": (
+        lambda root: ImageFolder(root, [T.RandomResizedCrop(8), T.Grayscale()]),
+        default_collate,
+        "grey images",
+    ),
     "a collate function": (lambda root: ImageFolder(root, CHAIN), list, "collate function of yours"),
     "several sizes": (ImageFolder, default_collate, "several sizes"),
     "several crops": (
@@ -209,101 +191,6 @@ def test_shared_numbers_are_seen_by_who_unpickles_them() -> None:
     other = pickle.loads(pickle.dumps(numbers))
     numbers.set(SharedNumbers.SHARE, 0.75)
     assert other.get(SharedNumbers.SHARE) == 0.75
-    other.close()
-    numbers.close()
-
-
-class Interpreted(CudaStation):
-    """All of a station but nvJPEG: here the CPU decodes, and Triton's interpreter runs the kernels."""
-
-    def prepare(self) -> str:
-        self._executor = Executor(self._like, self._tail)
-        self._images = torch.empty(4 << 20, dtype=torch.uint8)
-        return ""
-
-    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[torch.Tensor]:
-        images = [decode(parcel.image.tobytes()) for parcel in parcels]
-        return [torch.from_numpy(image.transpose(2, 0, 1).copy()) for image in images]
-
-
-class Broken(Interpreted):
-    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[torch.Tensor]:
-        raise RuntimeError("nvJPEG does not know this file")
-
-    _copied = _decoded
-
-
-def stations_of(kind: type[CudaStation]) -> Any:
-    return lambda look: [kind(look, torch.empty(1, 3, *look.size), task=8)]
-
-
-def made_by(
-    kind: type[CudaStation], dataset: Any, indices: Sequence[int], *, share: float = 1.0, finish: bool = True
-) -> tuple[Any, Any]:
-    """One batch, all of it by a station of this kind; and the lane."""
-    wanted = GpuPrep(mode="concurrent", share=share, finish=finish)
-    prep = prep_of(dataset, share, stations_of(kind), wanted=wanted)
-    samples = []
-    for index in indices:
-        seed_all(index)
-        samples.append(prep.dataset[index])
-    begun = prep.lane.begin(default_collate(samples))
-    prep.lane.make(begun, None).order(None)
-    return begun, prep.lane
-
-
-CHAINS = {
-    "crop first": [T.RandomResizedCrop(16), T.RandAugment()],
-    "crop last": [T.RandAugment(), T.RandomResizedCrop(16), T.RandomHorizontalFlip()],
-    "no crop": [T.Resize((20, 16)), T.ColorJitter(0.4, 0.4, 0.4)],
-}
-
-
-@pytest.mark.parametrize(
-    ("share", "fast"),
-    [(0.0, False), (0.0, True), (1.0, False)],
-    ids=["decoded by workers", "decoded as far as needed", "files"],
-)
-@pytest.mark.parametrize("name", CHAINS)
-def test_the_kernels_make_the_workers_samples(name: str, share: float, fast: bool, photos: Path) -> None:
-    dataset = ImageFolder(photos, T.Compose([*CHAINS[name], *CHAIN.transforms[3:]]), fast_decode=fast)
-    begun, lane = made_by(Interpreted, dataset, range(2), share=share)
-    assert (lane.packed, lane.decoded) == ((2, 0) if share else (0, 2))
-    assert lane.stats()["by_cpu"] == 0
-    for index in range(2):
-        seed_all(index)
-        expected, target = dataset[index]
-        assert torch.equal(begun.images[index], expected)
-        assert begun.others[0][index] == target
-
-
-def test_all_forms_in_one_batch_are_made_by_the_kernels(photos: Path) -> None:
-    """Of three samples one comes as a file, one decoded, one finished."""
-    dataset = ImageFolder(photos, T.Compose([*CHAINS["crop first"], *CHAIN.transforms[3:]]))
-    prep = prep_of(dataset, 0.0, stations_of(Interpreted))
-    samples = []
-    for index, (share, finishes) in enumerate([(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)]):
-        prep.dataset.numbers.set(SharedNumbers.SHARE, share)
-        prep.dataset.numbers.set(SharedNumbers.FINISHES, finishes)
-        seed_all(index)
-        samples.append(prep.dataset[index])
-    prep.lane._wished = True
-    begun = prep.lane.begin(default_collate(samples))
-    prep.lane.make(begun, None).order(None)
-    assert [parcel.form for parcel in begun.parcels] == [ENCODED, DECODED, FINISHED]
-    for index in range(3):
-        seed_all(index)
-        assert torch.equal(begun.images[index], dataset[index][0])
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_what_the_kernels_cannot_take_is_made_by_the_cpu(share: float, photos: Path) -> None:
-    dataset = ImageFolder(photos, CHAIN)
-    begun, lane = made_by(Broken, dataset, [3, 4, 5], share=share)
-    for place, index in enumerate([3, 4, 5]):
-        seed_all(index)
-        assert torch.equal(begun.images[place], dataset[index][0])
-    assert lane.stats()["by_cpu"] == 3
 
 
 def test_a_station_that_fails_is_the_error_of_that_batch_alone(photos: Path) -> None:
@@ -325,11 +212,27 @@ def test_a_station_that_fails_is_the_error_of_that_batch_alone(photos: Path) -> 
         iterator.close()
 
 
-def test_where_no_station_can_help_workers_prepare_all(photos: Path) -> None:
-    prep = prep_of(ImageFolder(photos, CHAIN), None, lambda look: [OnTheCpu(look, "no engines")])
+class Raises(OnTheCpu):
+    def prepare(self) -> str:
+        raise OSError("no compiler")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(partial(OnTheCpu, trouble="no engines"), "no engines"), (Raises, "no compiler")]
+)
+def test_where_no_station_can_help_workers_prepare_all(kind: Any, reason: str, photos: Path) -> None:
+    prep = prep_of(ImageFolder(photos, CHAIN), None, lambda look: [kind(look)])
+    began = time.monotonic()
     assert len(batches_of(prep, 1)) == 3
+    assert time.monotonic() - began < 30.0
     stats = prep.lane.stats()
-    assert (stats["share"], stats["cannot"]) == (0.0, "no engines")
+    assert stats["share"] == 0.0
+    assert reason in stats["cannot"]
+
+
+def test_a_fixed_share_in_idle_mode_waits_for_pauses_too(photos: Path) -> None:
+    wanted = GpuPrep(mode="idle", share=0.5)
+    assert prep_of(ImageFolder(photos, CHAIN), 0.5, wanted=wanted).lane.gate.idle_only
 
 
 def test_by_itself_the_lane_first_looks_whether_training_waits(photos: Path) -> None:
@@ -376,9 +279,6 @@ def test_a_lane_outlives_an_epoch_but_serves_one_iterator_at_a_time(photos: Path
     assert prep_of(other, 0.5, kept=prep).lane is not prep.lane
 
 
-# ---- in training's pauses only
-
-
 class Done:
     """An event of a stream that has come to pass, or not."""
 
@@ -400,7 +300,10 @@ def test_in_idle_mode_the_gate_is_open_while_training_waits_and_its_work_is_done
     assert gate.is_open()
     gate.shuts()
     assert not gate.is_open()
-    gate.ending = True
+    gate.asked_by("an iterator")
+    gate.left_by("another that ended late")
+    assert not gate.is_open()
+    gate.left_by("an iterator")
     assert gate.is_open(), "what is under way must come to an end"
 
 
@@ -415,40 +318,7 @@ def test_an_iteration_that_is_broken_off_in_idle_mode_ends(photos: Path) -> None
     assert not ended.is_alive()
 
 
-# ---- tasks
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([FINISHED, ENCODED, DECODED]),
-            st.integers(1, 3),
-            st.integers(1, 2000),
-            st.integers(0, 5000),
-        ),
-        max_size=20,
-    ),
-    st.integers(1, 8),
-)
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_tasks_hold_all_parcels_once_and_fit(samples: list[tuple[int, int, int, int]], files: int) -> None:
-    nothing = np.zeros(0, np.uint8)
-    parcels = [
-        Parcel(
-            at, form, nothing, 0, (1, width), Layout((b"",) * rows, (0,) * rows, 1, scratch, 0, (1, 1)), b""
-        )
-        for at, (form, rows, width, scratch) in enumerate(samples)
-    ]
-    tasks = tasks_of(parcels, 1024, Room(files, 9, 8192, 8192))
-    assert sorted(parcel.ordinal for task in tasks for parcel in task) == list(range(len(parcels)))
-    for task in tasks:
-        files_only = {parcel.form == ENCODED for parcel in task}
-        assert len(files_only) == 1
-        if len(task) > 1:
-            assert sum(len(parcel.layout.rows) for parcel in task) <= 9
-            assert sum(padded(parcel.layout.scratch_bytes) for parcel in task) <= 8192
-        if len(task) > 1 and files_only == {True}:
-            assert len(task) <= files
-            assert sum(parcel.pixel_bytes for parcel in task) <= 8192
-        elif len(task) > 1:
-            assert (task[-1].ordinal - task[0].ordinal + 1) * 1024 <= 8192
+def test_help_that_was_asked_for_needs_somebody_to_help(photos: Path) -> None:
+    loader: Any = DataLoader(ImageFolder(photos, CHAIN), 2, gpu_prep="concurrent", device="cpu")
+    with pytest.raises(ConfigError, match="needs workers to help"):
+        iter(loader)

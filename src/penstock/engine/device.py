@@ -26,6 +26,8 @@ from penstock.errors import ConfigError
 AHEAD = 2
 """Batches on the device before they are asked for."""
 CHECK_S = 0.1
+OUTLAST_S = 120.0
+"""How long what is under way may still take, when nobody wants it any more."""
 
 
 def check_device(device: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> None:
@@ -68,8 +70,8 @@ class Arrival(Protocol):
     def is_over(self) -> bool:
         """Whether nothing reads the batch's host memory any more."""
 
-    def outlast(self) -> None:
-        """Wait until that is so."""
+    def outlast(self, until_s: float) -> None:
+        """Wait until that is so; for what can hang, not beyond that time (of the monotonic clock)."""
 
 
 class Copy(NamedTuple):
@@ -83,7 +85,7 @@ class Copy(NamedTuple):
     def is_over(self) -> bool:
         return bool(self.event.query())
 
-    def outlast(self) -> None:
+    def outlast(self, until_s: float) -> None:  # noqa: ARG002 - a copy does not hang
         self.event.synchronize()
 
 
@@ -127,7 +129,8 @@ class Mover:
 
     def pin(self, source: Any) -> None:
         if self._stream is not None and hasattr(source, "pin"):
-            source.pin()
+            with torch.cuda.device(self.device):  # a thread begins with device 0, which may be another rank's
+                source.pin()
 
     def move(self, batch: Any) -> tuple[Any, Arrival | None]:
         """The batch on the device, and its arrival there (None when it is there already)."""
@@ -181,10 +184,15 @@ class Mover:
             self.lane.gate.shuts()
             self.lane.taken(arrival, asked_s, workers)
 
-    def ending(self, is_ending: bool) -> None:
-        """Nobody will ask for a batch any more; or somebody does again."""
+    def begun(self, pump: Any) -> None:
+        """Somebody asks for batches, through this pump."""
         if self.lane is not None:
-            self.lane.gate.ending = is_ending
+            self.lane.gate.asked_by(pump)
+
+    def ended(self, pump: Any) -> None:
+        """Nobody does any more; another may already, through another pump."""
+        if self.lane is not None:
+            self.lane.gate.left_by(pump)
 
 
 def mover_for(
@@ -389,7 +397,7 @@ class Pump:
 
     def run(self) -> None:
         put = self._shelf.put
-        self._mover.ending(False)
+        self._mover.begun(self)
         try:
             while not self._shelf.stop.is_set():
                 pulled = self._source.pull()
@@ -408,9 +416,10 @@ class Pump:
                 del moved
         except BaseException as exc:  # noqa: BLE001 - raised in the consumer's thread
             put(Item("error", value=exc))
-        self._mover.ending(True)
+        self._mover.ended(self)
+        until = time.monotonic() + OUTLAST_S
         for _, arrival in self._in_flight:
-            arrival.outlast()
+            arrival.outlast(until)
 
     def _keep_until_copied(self, batch: Any, arrival: Arrival | None) -> None:
         """The slab must not be reused before all that reads it is done."""

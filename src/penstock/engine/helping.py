@@ -12,6 +12,7 @@ import torch
 from penstock.config import GpuPrep
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
+from penstock.lanes.seeding import generators_kept
 
 log = logging.getLogger("penstock")
 
@@ -36,16 +37,20 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
     deterministic = loader.deterministic
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    prep = prep_for(
-        recipe.dataset,
-        recipe.collate_fn,
-        device,
-        wanted=wanted,
-        dtype=loader.dtype,
-        memory_format=loader.memory_format,
-        deterministic=deterministic,
-        kept=_kept.get(loader),
-    )
+    if loader.on_error != "raise":
+        # What cannot be decoded must be found out by a worker, while it can still be left out or replaced.
+        wanted = replace(wanted, share=0.0, mode="off" if wanted.mode == "auto" else wanted.mode)
+    with generators_kept():
+        prep = prep_for(
+            recipe.dataset,
+            recipe.collate_fn,
+            device,
+            wanted=wanted,
+            dtype=loader.dtype,
+            memory_format=loader.memory_format,
+            deterministic=deterministic,
+            kept=_kept.get(loader),
+        )
     if not isinstance(prep, str):
         _kept[loader] = prep
         return replace(recipe, dataset=prep.dataset), prep.lane
@@ -53,6 +58,12 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
         raise ConfigError(f"gpu_prep={wanted.mode!r} is not possible: {prep}")
     log.info("the GPU does not help to prepare: %s", prep)
     return recipe, None
+
+
+def refuse_without_workers(loader: Any) -> None:
+    wanted = GpuPrep.of(loader.gpu_prep)
+    if wanted.mode in ("idle", "concurrent"):
+        raise ConfigError(f"gpu_prep={wanted.mode!r} needs workers to help: give num_workers")
 
 
 def lane_stats(loader: Any) -> dict[str, Any] | None:

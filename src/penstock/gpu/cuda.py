@@ -114,12 +114,12 @@ class CudaStation:
                 try:
                     self._build()
                 except torch.cuda.OutOfMemoryError as exc:
-                    self._executor = self._decoder = self._images = None
+                    self.close()
                     files, rows, image_bytes, scratch_bytes = self._room
                     self._room = Room(files, rows, image_bytes // 2, scratch_bytes // 2)
                     reason = f"no device memory is left for it ({str(exc).partition('.')[0]})"
                 except (PenstockError, DecodeError, RuntimeError) as exc:
-                    self._executor = None
+                    self.close()
                     return str(exc)
                 else:
                     return ""
@@ -149,8 +149,10 @@ class CudaStation:
             with torch.cuda.device(out.device), torch.cuda.stream(self._stream):
                 # This thread can wait: another station has the device meanwhile, and when its part is there says what it costs.
                 after.synchronize()
-                self._task(parcels, slots, out)
-                self._stream.synchronize()
+                try:
+                    self._task(parcels, slots, out)
+                finally:
+                    self._stream.synchronize()  # also where it failed: a part of it may be under way
         except RuntimeError as exc:
             if not is_lost(exc):
                 raise
@@ -162,6 +164,7 @@ class CudaStation:
     def close(self) -> None:
         if self._decoder is not None:
             self._decoder.close()
+        self._executor = self._decoder = self._images = None
 
     def _task(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor) -> None:
         """A task of files, or of pixels."""
@@ -187,10 +190,14 @@ class CudaStation:
             self._task(parcels[half:], slots, out)
             return
         for parcel in parcels:
-            if parcel.form == ENCODED:
-                program, image = parcel.program, decode(parcel.image.tobytes())
-            else:
-                program, image = left(parcel)
+            try:
+                if parcel.form == ENCODED:
+                    program, image = parcel.program, decode(parcel.image.tobytes())
+                else:
+                    program, image = left(parcel)
+            except ValueError as exc:
+                exc.add_note(f"penstock: sample {parcel.ordinal} of its batch, left to the GPU")
+                raise
             self.by_cpu += 1
             out[parcel.ordinal].copy_(self._tail.finish(execute(program, image)))
 

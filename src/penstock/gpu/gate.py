@@ -14,9 +14,17 @@ class Gate:
 
     def __init__(self) -> None:
         self.idle_only = False
+        self._asker: Any = None
         self.ending = False
         """Nobody will ask for a batch any more: what is under way is to be got over with."""
         self._pause: Any = None
+
+    def asked_by(self, asker: Any) -> None:
+        self._asker, self.ending = asker, False
+
+    def left_by(self, asker: Any) -> None:
+        if self._asker is asker:
+            self._asker, self.ending = None, True
 
     def opens_after(self, event: Any) -> None:
         """Training waits from now on; `event` is the end of what it has given the device."""

@@ -66,6 +66,7 @@ class GpuLane:
         """The iterator that it makes batches for, while that is there."""
         self._done_s = self._taken_s = 0.0
         self.samples = self.packed = self.decoded = 0
+        self.gate.idle_only = modes.is_idle
         self._wish()
 
     def belong_to(self, owner: Any) -> None:
@@ -97,7 +98,7 @@ class GpuLane:
                 arguments = (station, self._jobs, self._ready, self.gate)
                 name = f"penstock gpu {number}"
                 threading.Thread(target=serve, args=arguments, name=name, daemon=True).start()
-                weakref.finalize(self, self._jobs.put, None)
+                weakref.finalize(self, self._jobs.put, None).atexit = False
         if self._ready is not None:
             self._ready.wait()
 

@@ -59,8 +59,8 @@ class Modes:
         """Whether the kernels finish what workers decode."""
         if self._finishes is not None:
             return self._finishes
-        if self._fixed is not None:
-            return self._fixed > 0.0
+        if self._fixed is not None and self._asked == "off":
+            return False
         return self.mode is not Sharing.OFF and self._searches[self.mode].finishes
 
     def on_workers(self, workers: int) -> None:

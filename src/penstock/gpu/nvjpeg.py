@@ -100,7 +100,11 @@ class Decoder:
             c_uint(flags),
             ctypes.byref(self._handle),
         )
-        self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
+        try:
+            self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
+        except DecodeError:
+            self.close()
+            raise
 
     @property
     def held_bytes(self) -> int:
@@ -134,7 +138,8 @@ class Decoder:
 
     def close(self) -> None:
         if self._handle.value:
-            self._lib.nvjpegJpegStateDestroy(self._state)
+            if self._state.value:
+                self._lib.nvjpegJpegStateDestroy(self._state)
             self._lib.nvjpegDestroy(self._handle)
             self._handle = c_void_p()
 

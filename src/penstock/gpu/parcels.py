@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import time
+import weakref
 from functools import partial
 from typing import Any
 
@@ -22,11 +23,14 @@ from penstock.gpu.slots import BESIDE, DECODED, ENCODED, HEAD_ROOM, Packing, slo
 from penstock.kernels.layout import interleaved, lay_out
 from penstock.lanes.seeding import call_seed
 from penstock.lanes.unfinished import Unfinished, finished
-from penstock.pipeline.chain import executed, opened
+from penstock.pipeline.chain import executed, opened, size_of
+from penstock.pipeline.decode import Encoded
+from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import Begun
 from penstock.policy.costs import Line
 from penstock.policy.dearest import Dearest
 from penstock.transforms.cpu import execute
+from penstock.transforms.steps import Size, program_size
 from penstock.transforms.windows import stages
 
 BASELINE = 0xC0
@@ -53,6 +57,7 @@ class SharedNumbers:
         self._fd = os.memfd_create("penstock wishes")
         os.ftruncate(self._fd, mmap.PAGESIZE)
         self._map = mmap.mmap(self._fd, mmap.PAGESIZE)
+        weakref.finalize(self, os.close, self._fd)
 
     def get(self, which: int) -> float:
         value: float = struct.unpack_from("<d", self._map, 8 * which)[0]
@@ -68,10 +73,7 @@ class SharedNumbers:
         pid, fd = state
         self._fd = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         self._map = mmap.mmap(self._fd, mmap.PAGESIZE)
-
-    def close(self) -> None:
-        self._map.close()
-        os.close(self._fd)
+        weakref.finalize(self, os.close, self._fd)
 
 
 class Parcels:
@@ -101,14 +103,42 @@ class Parcels:
         return finished(self._penstock_unfinished(index))
 
     def _penstock_unfinished(self, index: int) -> tuple[Unfinished, Any]:
-        begun = self._source.begun(index)
-        write = self._encoded(begun) if self._is_left_encoded(begun) else None
-        return Unfinished(torch.uint8, (self._slot,), write or self._worked_on(begun)), begun.target
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        begun: Begun | None = None
+        try:
+            begun = self._source.begun(index)
+            self._check(program_size(begun.program, size_of(begun.image)))
+            write = self._encoded(begun) if self._is_left_encoded(begun) else None
+            write = write or self._worked_on(begun)
+        except BadImage as exc:
+            if begun is None or not hasattr(self._source, "forgiven"):
+                if hasattr(self._source, "name"):
+                    exc.add_note(f"penstock: {self._source.name(index % len(self))}")
+                raise
+            write = self._finished(execute(begun.program, self._source.forgiven(index)))
+        return Unfinished(torch.uint8, (self._slot,), write), begun.target
+
+    def _check(self, size: Size) -> None:
+        if size != self._size:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got [3, {self._size[0]}, {self._size[1]}] in other samples and "
+                f"[3, {size[0]}, {size[1]}] here"
+            )
+
+    def _finished(self, pixels: Any) -> Any:
+        """What writes pixels that are done; of a shape that the batch does not have, an error."""
+        if pixels.shape[2] != 3:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but a sample has {pixels.shape[2]} channels where others have 3"
+            )
+        self._check(pixels.shape[:2])
+        return partial(write_pixels, pixels)
 
     def _is_left_encoded(self, begun: Begun) -> bool:
         """Whether a sample is among the dearest that the GPU can take."""
         share = self.numbers.get(SharedNumbers.SHARE)
-        if share <= 0.0:
+        if share <= 0.0 or not isinstance(begun.image, Encoded):
             return False
         if HEAD_ROOM + len(begun.data) + BESIDE > self._slot or not is_plain(begun):
             self._dearest.passes(share)
@@ -125,10 +155,12 @@ class Parcels:
         if finishes and not self._drawn and self._count % WHOLE_STILL == 0:
             finishes = False
         started = time.thread_time()
-        write = self._decoded(begun) if finishes else None
-        write = write or partial(write_pixels, executed(begun.program, begun.image))
+        if finishes and isinstance(begun.image, Encoded):
+            write = self._decoded(begun)
+        else:
+            write = self._finished(executed(begun.program, begun.image))
         took = time.thread_time() - started
-        if self._count % OBSERVED == 0:
+        if self._count % OBSERVED == 0 and isinstance(begun.image, Encoded):
             self._costs.observe(features(begun), took)
         if gain := self._gain.observe(took, whole=not finishes):
             self.numbers.set(SharedNumbers.GAIN, gain)
@@ -140,7 +172,7 @@ class Parcels:
         write = None
         if pixels.shape[2] == 3:
             write = self._fitting(DECODED, pixels, pixels.shape[:2], program, interleaved)
-        return write or partial(write_pixels, execute(program, pixels))
+        return write or self._finished(execute(program, pixels))
 
     def _encoded(self, begun: Begun) -> Any:
         data = np.frombuffer(begun.data, np.uint8)

@@ -94,10 +94,9 @@ class Pending:
     def is_over(self) -> bool:
         return len(self._over) == self._tasks and (self._copied is None or bool(self._copied.query()))
 
-    def outlast(self) -> None:
+    def outlast(self, until_s: float) -> None:
         """Wait until nothing reads the batch's memory any more, whatever has become of it; but not for a station that hangs."""
-        began = time.monotonic()
-        while len(self._over) < self._tasks and time.monotonic() - began < HUNG_S:
+        while len(self._over) < self._tasks and time.monotonic() < until_s:
             time.sleep(LOOK_S / 20)
         if self._copied is not None:
             self._copied.synchronize()
@@ -123,16 +122,23 @@ class Readiness:
 
     def prepare(self, station: Station) -> None:
         with self._turn:
-            began = time.perf_counter()
-            reason = station.prepare()
-            if reason and not self.reason:
-                log.warning("the GPU does not help to prepare: %s", reason)
-            self.reason = self.reason or reason
-            self.can_help = self.can_help or not reason
-            log.info("a GPU station was ready after %.1f s", time.perf_counter() - began)
-            self._left -= 1
-            if not self._left:
-                self._settled.set()
+            began, reason = time.perf_counter(), "it did not get ready"
+            try:
+                reason = station.prepare()
+            except Exception as exc:  # noqa: BLE001 - of compilers, drivers and files: workers can do without
+                reason = f"{type(exc).__name__}: {exc}"
+            finally:
+                self._settle(reason, time.perf_counter() - began)
+
+    def _settle(self, reason: str, seconds: float) -> None:
+        if reason and not self.reason:
+            log.warning("the GPU does not help to prepare: %s", reason)
+        self.reason = self.reason or reason
+        self.can_help = self.can_help or not reason
+        log.info("a GPU station was ready after %.1f s", seconds)
+        self._left -= 1
+        if not self._left:
+            self._settled.set()
 
     def wait(self) -> None:
         """Until all are ready, or known never to be: whatever compiles beside training holds the interpreter from it, and

@@ -20,10 +20,10 @@ from penstock.gpu.slots import BESIDE, HEAD_ROOM
 from penstock.kernels.forms import supported
 from penstock.lanes.unfinished import getter
 from penstock.pipeline.adopt import AdoptedFolder
-from penstock.pipeline.chain import calls, opening
+from penstock.pipeline.chain import calls, opening, size_of
 from penstock.pipeline.staged import StagedDataset
 from penstock.policy.sharing import Memory
-from penstock.transforms.steps import Size, program_size
+from penstock.transforms.steps import Code, Size, program_size
 from penstock.transforms.tail import Tail
 from penstock.transforms.windows import Window
 
@@ -38,19 +38,22 @@ DETERMINISTIC_SHARE = 0.5
 """Of samples that the GPU prepares where that may not depend on how fast anything is."""
 
 
-class Prep(NamedTuple):
-    dataset: Parcels
-    lane: GpuLane
-    key: tuple[Any, ...]
-    """What the lane was made for."""
-
-
 class Look(NamedTuple):
     """What some samples of a dataset show."""
 
     size: Size
     tail: Tail
     room: int
+
+
+class Prep(NamedTuple):
+    dataset: Parcels
+    lane: GpuLane
+    key: tuple[Any, ...]
+    """What the lane was made for."""
+    identity: tuple[Any, ...]
+    """Of the dataset that was looked at."""
+    look: Look
 
 
 def planned(
@@ -71,7 +74,8 @@ def planned(
     reason = unsuited(dataset, collate_fn)
     if reason:
         return reason
-    look = looked(dataset)
+    identity = identity_of(dataset)
+    look = kept.look if kept is not None and kept.identity == identity else looked(dataset)
     if isinstance(look, str):
         return look
     fixed, finishes = wanted.share, wanted.finish
@@ -84,7 +88,8 @@ def planned(
         numbers, lane = kept.dataset.numbers, kept.lane
     else:
         numbers = SharedNumbers()
-        modes = Modes(wanted.mode, fixed_share=fixed, finishes=finishes, memory=memory)
+        mode = "concurrent" if wanted.mode == "auto" and fixed is not None else wanted.mode  # nothing to try
+        modes = Modes(mode, fixed_share=fixed, finishes=finishes, memory=memory)
         made = [] if stations is None else stations(look)
         lane = GpuLane(
             look.tail, look.size, device, made, numbers, modes, dtype=dtype, memory_format=memory_format
@@ -92,7 +97,17 @@ def planned(
     most = max(ROOM_LEAST, ROOM_MOST * 3 * look.size[0] * look.size[1])
     room = 0 if stations is None else min(look.room, most)
     drawn = deterministic or wanted.choice == "random"
-    return Prep(Parcels(dataset, look.size, numbers=numbers, room=room, drawn=drawn), lane, key)
+    return Prep(
+        Parcels(dataset, look.size, numbers=numbers, room=room, drawn=drawn), lane, key, identity, look
+    )
+
+
+def identity_of(dataset: Any) -> tuple[Any, ...]:
+    """Whether it is the same dataset with the same chain as in the last epoch."""
+    users = getattr(dataset, "users_dataset", dataset)
+    if isinstance(dataset, StagedDataset):
+        return id(users), len(dataset), dataset.chain.identity
+    return id(users), len(dataset), id(getattr(users, "transform", None))
 
 
 def unsuited(dataset: Any, collate_fn: Any) -> str:
@@ -121,13 +136,20 @@ def looked(dataset: Any) -> Look | str:
         return "the dataset is empty"
     sizes, parcels, reasons = set(), [], []
     for at in range(min(LOOKED_AT, len(dataset))):
-        begun = dataset.begun(at * len(dataset) // min(LOOKED_AT, len(dataset)))
-        sizes.add(program_size(begun.program, begun.image.size))
-        size = begun.image.size
+        try:
+            begun = dataset.begun(at * len(dataset) // min(LOOKED_AT, len(dataset)))
+        except Exception:  # noqa: BLE001, S112 - whoever prepares it will say so
+            continue
+        size = size_of(begun.image)
         opens_with = opening(begun.program, size) or Window.whole(size)
         image = max(len(begun.data), 3 * opens_with.height * opens_with.width)
+        sizes.add(program_size(begun.program, size))
         parcels.append(HEAD_ROOM + image + BESIDE)
         reasons += [why for why in map(supported, begun.program) if why][:1]
+        if any(step.code is Code.GRAY and step.args[0] != 3 for step in begun.program):
+            return "its samples become grey images"
+    if not parcels:
+        return "none of the samples that were looked at can be read"
     if len(sizes) > 1:
         return "its samples become images of several sizes"
     if len(reasons) == len(parcels):

@@ -332,15 +332,24 @@ class AdoptedFolder:
     def begun(self, index: int) -> Begun:
         """The sample up to its pixels; of a chain without Python in it."""
         data, target = self.read(index), self.users_dataset.samples[index][1]
-        transform, image = self.users_dataset.target_transform, Encoded(data, fast=self.fast)
+        transform = self.users_dataset.target_transform
+        image: Any
+        try:
+            image = Encoded(data, fast=self.fast)
+        except BadImage:
+            image = self.forgiven(index)
         program: list[Step] = []
-        size = image.size
+        size = size_of(image)
         for op, draw in self.chain.ops:
             assert draw is not None
             steps = draw(op, size)
             size = program_size(steps, size)
             program += steps
         return Begun(data, image, program, target if transform is None else transform(target))
+
+    def forgiven(self, index: int) -> Any:
+        """The pixels of a file that we do not read: torchvision forgives more than we do, and it is torchvision's dataset."""
+        return np.array(self.users_dataset.loader(self.users_dataset.samples[index][0]))
 
 
 def adopted(dataset: Any, *, fast: bool = False) -> AdoptedFolder | None:

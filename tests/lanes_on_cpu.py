@@ -1,0 +1,120 @@
+"""A GPU lane without a GPU: its code on the CPU, with stations that execute programs there, behind a loader with workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+pytest.importorskip("PIL.Image")
+pytest.importorskip("simplejpeg")
+pytest.importorskip("triton")
+
+from penstock import DataLoader, GpuPrep
+from penstock import transforms as T
+from penstock.engine.device import DeviceIterator, Mover
+from penstock.gpu.prep import Look, Prep, planned
+from penstock.gpu.slots import (
+    ENCODED,
+    Parcel,
+    Room,
+    left,
+    slot_bytes,
+    tasks_of,
+)
+from penstock.pipeline.decode import decode
+from penstock.transforms.cpu import execute
+from tests.unit.test_jpeg_parts import jpeg_of, photo
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for number in range(12):
+        path = tmp_path / "photos" / f"{number % 3}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg_of(photo(120 + 7 * number, 150, number), quality=70))
+    return tmp_path / "photos"
+
+
+CHAIN = T.Compose(
+    [
+        T.RandomResizedCrop(48),
+        T.RandomHorizontalFlip(),
+        T.RandAugment(),
+        T.ToDtype(torch.float32, scale=True),
+        T.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]),
+    ]
+)
+
+
+class OnTheCpu:
+    """What a station does, by the CPU's own executor."""
+
+    def __init__(self, look: Look, trouble: str = "") -> None:
+        self.tail, self.trouble = look.tail, trouble
+        self.by_cpu = self.held_bytes = 0
+
+    def prepare(self) -> str:
+        return self.trouble
+
+    def tasks(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[list[Parcel]]:
+        return tasks_of(parcels, slots.stride(0), Room(2, 3, 1 << 30, 1 << 30))
+
+    def close(self) -> None:
+        pass
+
+    def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
+        for parcel in parcels:
+            if parcel.form == ENCODED:
+                program, image = parcel.program, decode(parcel.image.tobytes())
+            else:
+                program, image = left(parcel)
+            out[parcel.ordinal] = self.tail.finish(execute(program, image))
+
+
+def two(look: Look) -> list[OnTheCpu]:
+    return [OnTheCpu(look), OnTheCpu(look)]
+
+
+def prep_of(dataset: Any, share: float | None, stations: Any = two, **options: Any) -> Prep:
+    found = planned(
+        dataset,
+        default_collate,
+        stations,
+        CPU,
+        **{
+            "wanted": GpuPrep(mode="concurrent", share=share),
+            "dtype": None,
+            "memory_format": None,
+            **options,
+        },
+    )
+    assert isinstance(found, Prep), found
+    found.dataset._slot = slot_bytes((48, 48), 128 << 10)  # room for all of these photos
+    return found
+
+
+def iterator_of(prep: Prep, workers: int) -> DeviceIterator:
+    """A loader with workers, and the lane behind it."""
+    loader = DataLoader(prep.dataset, batch_size=4, shuffle=True, seed=5, num_workers=workers)
+    mover = Mover(CPU, None, None, False, prep.lane)
+    source = loader._new_engine()
+    run, asks = loader._begin()
+    iterator = DeviceIterator(source, mover)
+    loader._bind(iterator, run)
+    iterator.begin(asks, run.epoch)
+    return iterator
+
+
+def batches_of(prep: Prep, workers: int) -> list[Any]:
+    iterator = iterator_of(prep, workers)
+    try:
+        return list(iterator)
+    finally:
+        iterator.close()

@@ -1,0 +1,168 @@
+"""Stations of the GPU lane: the kernels, in Triton's interpreter, make of every form of a sample what workers would have made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import default_collate
+
+pytest.importorskip("PIL.Image")
+pytest.importorskip("simplejpeg")
+pytest.importorskip("triton")
+
+from penstock import GpuPrep, ImageFolder
+from penstock import transforms as T
+from penstock.gpu.cuda import CudaStation
+from penstock.gpu.parcels import SharedNumbers
+from penstock.gpu.slots import (
+    DECODED,
+    ENCODED,
+    FINISHED,
+    Parcel,
+    Room,
+    padded,
+    tasks_of,
+)
+from penstock.kernels.layout import Layout
+from penstock.kernels.run import Executor
+from penstock.lanes.seeding import seed_all
+from penstock.pipeline.decode import decode
+from tests.lanes_on_cpu import CHAIN, photos, prep_of
+
+__all__ = ["photos"]
+
+
+class Interpreted(CudaStation):
+    """All of a station but nvJPEG: here the CPU decodes, and Triton's interpreter runs the kernels."""
+
+    def prepare(self) -> str:
+        self._executor = Executor(self._like, self._tail)
+        self._images = torch.empty(4 << 20, dtype=torch.uint8)
+        return ""
+
+    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[torch.Tensor]:
+        images = [decode(parcel.image.tobytes()) for parcel in parcels]
+        return [torch.from_numpy(image.transpose(2, 0, 1).copy()) for image in images]
+
+
+class Broken(Interpreted):
+    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[torch.Tensor]:
+        raise RuntimeError("nvJPEG does not know this file")
+
+    _copied = _decoded
+
+
+def stations_of(kind: type[CudaStation]) -> Any:
+    return lambda look: [kind(look, torch.empty(1, 3, *look.size), task=8)]
+
+
+def made_by(
+    kind: type[CudaStation], dataset: Any, indices: Sequence[int], *, share: float = 1.0, finish: bool = True
+) -> tuple[Any, Any]:
+    """One batch, all of it by a station of this kind; and the lane."""
+    wanted = GpuPrep(mode="concurrent", share=share, finish=finish)
+    prep = prep_of(dataset, share, stations_of(kind), wanted=wanted)
+    samples = []
+    for index in indices:
+        seed_all(index)
+        samples.append(prep.dataset[index])
+    begun = prep.lane.begin(default_collate(samples))
+    prep.lane.make(begun, None).order(None)
+    return begun, prep.lane
+
+
+CHAINS = {
+    "crop first": [T.RandomResizedCrop(16), T.RandAugment()],
+    "crop last": [T.RandAugment(), T.RandomResizedCrop(16), T.RandomHorizontalFlip()],
+    "no crop": [T.Resize((20, 16)), T.ColorJitter(0.4, 0.4, 0.4)],
+}
+
+
+@pytest.mark.parametrize(
+    ("share", "fast"),
+    [(0.0, False), (0.0, True), (1.0, False)],
+    ids=["decoded by workers", "decoded as far as needed", "files"],
+)
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_kernels_make_the_workers_samples(name: str, share: float, fast: bool, photos: Path) -> None:
+    dataset = ImageFolder(photos, T.Compose([*CHAINS[name], *CHAIN.transforms[3:]]), fast_decode=fast)
+    begun, lane = made_by(Interpreted, dataset, range(2), share=share)
+    assert (lane.packed, lane.decoded) == ((2, 0) if share else (0, 2))
+    assert lane.stats()["by_cpu"] == 0
+    for index in range(2):
+        seed_all(index)
+        expected, target = dataset[index]
+        assert torch.equal(begun.images[index], expected)
+        assert begun.others[0][index] == target
+
+
+def test_all_forms_in_one_batch_are_made_by_the_kernels(photos: Path) -> None:
+    """Of three samples one comes as a file, one decoded, one finished."""
+    dataset = ImageFolder(photos, T.Compose([*CHAINS["crop first"], *CHAIN.transforms[3:]]))
+    prep = prep_of(dataset, 0.0, stations_of(Interpreted))
+    samples = []
+    for index, (share, finishes) in enumerate([(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)]):
+        prep.dataset.numbers.set(SharedNumbers.SHARE, share)
+        prep.dataset.numbers.set(SharedNumbers.FINISHES, finishes)
+        seed_all(index)
+        samples.append(prep.dataset[index])
+    prep.lane._wished = True
+    begun = prep.lane.begin(default_collate(samples))
+    prep.lane.make(begun, None).order(None)
+    assert [parcel.form for parcel in begun.parcels] == [ENCODED, DECODED, FINISHED]
+    for index in range(3):
+        seed_all(index)
+        assert torch.equal(begun.images[index], dataset[index][0])
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_what_the_kernels_cannot_take_is_made_by_the_cpu(share: float, photos: Path) -> None:
+    dataset = ImageFolder(photos, CHAIN)
+    begun, lane = made_by(Broken, dataset, [3, 4, 5], share=share)
+    for place, index in enumerate([3, 4, 5]):
+        seed_all(index)
+        assert torch.equal(begun.images[place], dataset[index][0])
+    assert lane.stats()["by_cpu"] == 3
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([FINISHED, ENCODED, DECODED]),
+            st.integers(1, 3),
+            st.integers(1, 2000),
+            st.integers(0, 5000),
+        ),
+        max_size=20,
+    ),
+    st.integers(1, 8),
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_tasks_hold_all_parcels_once_and_fit(samples: list[tuple[int, int, int, int]], files: int) -> None:
+    nothing = np.zeros(0, np.uint8)
+    parcels = [
+        Parcel(
+            at, form, nothing, 0, (1, width), Layout((b"",) * rows, (0,) * rows, 1, scratch, 0, (1, 1)), b""
+        )
+        for at, (form, rows, width, scratch) in enumerate(samples)
+    ]
+    tasks = tasks_of(parcels, 1024, Room(files, 9, 8192, 8192))
+    assert sorted(parcel.ordinal for task in tasks for parcel in task) == list(range(len(parcels)))
+    for task in tasks:
+        files_only = {parcel.form == ENCODED for parcel in task}
+        assert len(files_only) == 1
+        if len(task) > 1:
+            assert sum(len(parcel.layout.rows) for parcel in task) <= 9
+            assert sum(padded(parcel.layout.scratch_bytes) for parcel in task) <= 8192
+        if len(task) > 1 and files_only == {True}:
+            assert len(task) <= files
+            assert sum(parcel.pixel_bytes for parcel in task) <= 8192
+        elif len(task) > 1:
+            assert (task[-1].ordinal - task[0].ordinal + 1) * 1024 <= 8192
