@@ -34,9 +34,18 @@ from penstock.kernels.layout import Layout
 from penstock.kernels.run import Executor
 from penstock.lanes.seeding import seed_all
 from penstock.pipeline.decode import decode
-from tests.lanes_on_cpu import CHAIN, photos, prep_of
+from tests.lanes_on_cpu import CHAIN, prep_of
+from tests.unit.test_jpeg_parts import jpeg_of, photo
 
-__all__ = ["photos"]
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Small ones: the interpreter takes a thousand times as long as a GPU."""
+    for number in range(6):
+        path = tmp_path / "photos" / f"{number}" / "0.jpg"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(jpeg_of(photo(36 + 3 * number, 44, number), quality=80))
+    return tmp_path / "photos"
 
 
 class Interpreted(CudaStation):
