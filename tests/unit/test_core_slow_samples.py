@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.engine import events as ev
 from penstock.engine.core import State
 from penstock.engine.events import Kind
@@ -87,9 +89,9 @@ def test_a_worker_that_is_held_up_gets_nothing_new() -> None:
     assert not stuck & {assign.worker for assign in of(ev.Assign, actions)}
 
 
-def in_slots() -> tuple[State, list[ev.Assign]]:
+def in_slots(**config: Any) -> tuple[State, list[ev.Assign]]:
     """One worker is held up by a sample of batch 1 and has a part of batch 2 in its queue; the other is not."""
-    state = laid_out()
+    state = laid_out(**config)
     state.sample_s = state.pace_s = PACE_S
     assigned = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
     state.due.remove(1)  # the slow sample's own batch would hold back batch 2 by the order alone
@@ -116,6 +118,12 @@ def test_a_batch_does_not_wait_for_a_task_that_is_held_up_but_is_to_be_copied() 
     used = state.memory.used
     tell(state, ev.Dropped(slow[1].worker, slow[1].task.id))
     assert state.memory.used < used, "the memory was kept for the late task"
+
+
+def test_what_two_workers_would_write_differently_is_not_taken_back() -> None:
+    state, slow = in_slots(repeatable=False)
+    assert of(ev.Cancel, tell(state, ev.Tick(1.0, (0, 0)))) == []
+    assert of(ev.Deliver, finish_all_but(state, slow[0].worker, 1.0)) == []
 
 
 def test_a_batch_waits_for_a_task_that_was_taken_back_and_may_be_about_to_write() -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from penstock.gpu.modes import SETTLE, Modes
-from penstock.policy.share import Seen
+from penstock.policy.backlog import FIRST, Seen
 from penstock.policy.sharing import WINDOW, Memory, Sharing
 
 
 def run(modes: Modes, batches: int, batch_s: dict[Sharing, float], step_s: float = 0.1) -> list[Sharing]:
     """Batches whose time depends on the mode; what is more than a step is waiting."""
-    now, found = 1.0, []
+    found = []
     for _ in range(batches):
         period = batch_s[modes.mode]
-        asked, now = now + step_s, now + period
-        modes.on_batch(Seen(0.5 * period, 0.1 * period, 0.0, 64, 16, period), min(asked, now), now)
+        modes.on_batch(Seen(0, 8, max(0.0, period - step_s), period, 0.1))
         found.append(modes.mode)
     return found
 
@@ -41,7 +40,7 @@ def test_a_trial_of_each_way_decides(times: dict[Sharing, float], best: Sharing)
 def test_a_job_that_does_not_wait_is_never_tried_on() -> None:
     modes = Modes("auto")
     assert set(run(modes, 3 * TRIAL, dict.fromkeys(Sharing, 0.1))) == {Sharing.OFF}
-    assert modes.share == 0.0
+    assert modes.limit == 0.0
 
 
 def test_without_room_for_both_only_idle_time_is_tried() -> None:
@@ -54,20 +53,11 @@ def test_without_room_for_both_only_idle_time_is_tried() -> None:
 def test_a_mode_that_was_asked_for_stays(asked: str) -> None:
     modes = Modes(asked)
     assert set(run(modes, TRIAL, dict.fromkeys(Sharing, 0.4))) == {Sharing(asked)}
-    assert 0.0 < modes.share < 1.0
+    assert modes.limit > FIRST
 
 
 def test_a_fixed_share_stays() -> None:
     modes = Modes("concurrent", fixed_share=0.25)
     run(modes, TRIAL, dict.fromkeys(Sharing, 0.4))
-    assert modes.share == 0.25
-
-
-def test_more_workers_count_at_once() -> None:
-    modes = Modes("concurrent")
-    run(modes, 40, dict.fromkeys(Sharing, 0.4))
-    modes.on_workers(4)
-    before = modes.share
-    modes.on_workers(16)
-    run(modes, 1, dict.fromkeys(Sharing, 0.1))
-    assert modes.share < before
+    assert modes.fixed_share == 0.25
+    assert modes.limit == FIRST

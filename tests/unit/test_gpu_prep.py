@@ -25,13 +25,13 @@ from penstock import transforms as T
 from penstock.engine.helping import helped
 from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate
-from penstock.gpu.parcels import SharedNumbers
 from penstock.gpu.prep import looked, planned
 from penstock.gpu.slots import (
     Parcel,
     slot_bytes,
     unpacked,
 )
+from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.lanes.prepare import Recipe
 from penstock.pipeline.adopt import adopted
 from penstock.pipeline.header import BadImage
@@ -186,11 +186,35 @@ def test_a_subclass_with_another_getitem_is_not_shared(photos: Path) -> None:
     assert "a __getitem__ of its own" in str(found)
 
 
-def test_shared_numbers_are_seen_by_who_unpickles_them() -> None:
-    numbers = SharedNumbers()
-    other = pickle.loads(pickle.dumps(numbers))
-    numbers.set(SharedNumbers.SHARE, 0.75)
-    assert other.get(SharedNumbers.SHARE) == 0.75
+def test_wishes_are_seen_by_who_unpickles_them() -> None:
+    wishes = Wishes()
+    other = pickle.loads(pickle.dumps(wishes))
+    wishes.say(share=0.75, limit=3.0, finishes=True)
+    assert (other.share, other.limit, other.finishes) == (0.75, 3.0, True)
+    for _ in range(3):
+        assert wishes.has_room()
+        other.left(5)
+    assert not wishes.has_room()
+    wishes.came(5, 2)
+    assert other.has_room(), "one that was counted did not come: its worker was lost"
+    wishes.made(5, 2)
+    wishes.made(5, 1)
+    other.left(6)
+    assert wishes.has_room()
+
+
+def test_what_counts_as_dear_is_searched_by_all_workers_together() -> None:
+    wishes = Wishes()
+    other = pickle.loads(pickle.dumps(wishes))
+    wishes.say(share=AS_THERE_IS_ROOM, limit=1.0, finishes=True)
+    first = wishes.dear
+    for _ in range(100):
+        other.has_room()
+    assert wishes.dear > first
+    wishes.left(0)
+    for _ in range(100):
+        other.has_room()
+    assert wishes.dear < first
 
 
 def test_a_station_that_fails_is_the_error_of_that_batch_alone(photos: Path) -> None:
@@ -226,7 +250,7 @@ def test_where_no_station_can_help_workers_prepare_all(kind: Any, reason: str, p
     assert len(batches_of(prep, 1)) == 3
     assert time.monotonic() - began < 30.0
     stats = prep.lane.stats()
-    assert stats["share"] == 0.0
+    assert (stats["limit"], stats["finishes"]) == (0.0, False)
     assert reason in stats["cannot"]
 
 

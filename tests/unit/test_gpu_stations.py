@@ -20,7 +20,6 @@ pytest.importorskip("triton")
 from penstock import GpuPrep, ImageFolder
 from penstock import transforms as T
 from penstock.gpu.cuda import CudaStation
-from penstock.gpu.parcels import SharedNumbers
 from penstock.gpu.slots import (
     DECODED,
     ENCODED,
@@ -118,8 +117,7 @@ def test_all_forms_in_one_batch_are_made_by_the_kernels(photos: Path) -> None:
     prep = prep_of(dataset, 0.0, stations_of(Interpreted))
     samples = []
     for index, (share, finishes) in enumerate([(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)]):
-        prep.dataset.numbers.set(SharedNumbers.SHARE, share)
-        prep.dataset.numbers.set(SharedNumbers.FINISHES, finishes)
+        prep.dataset.wishes.say(share=share, limit=0.0, finishes=bool(finishes))
         seed_all(index)
         samples.append(prep.dataset[index])
     prep.lane._wished = True

@@ -63,6 +63,7 @@ def blueprint_of(
         trims=loader.device is None,
         hang_s=options.hang_s or float(loader.timeout),
         poison_raises=options.on_error == "raise",
+        repeatable=recipe.repeatable,
     )
     agent = AgentConfig(
         core=core,

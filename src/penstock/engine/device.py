@@ -103,8 +103,8 @@ class Lane(Protocol):
     def make(self, begun: Any, copied: Any) -> Any:
         """Has that made when `copied` has come to pass; gives an `Arrival`."""
 
-    def taken(self, arrival: Any, asked_s: float, workers: int) -> None:
-        """Training asked for the batch then and has it now; there are so many workers."""
+    def taken(self, arrival: Any, asked_s: float, ready: int, ahead: int) -> None:
+        """Training asked for the batch then and has it now; so many more are ready, of those asked for ahead."""
 
     def stats(self) -> dict[str, Any]:
         """Numbers."""
@@ -178,11 +178,11 @@ class Mover:
             self.lane.gate.opens_after(event)
         return time.perf_counter()
 
-    def taken(self, arrival: Arrival | None, asked_s: float, workers: int) -> None:
+    def taken(self, arrival: Arrival | None, asked_s: float, ready: int, ahead: int) -> None:
         """Training has the batch."""
         if self.lane is not None:
             self.lane.gate.shuts()
-            self.lane.taken(arrival, asked_s, workers)
+            self.lane.taken(arrival, asked_s, ready, ahead)
 
     def begun(self, pump: Any) -> None:
         """Somebody asks for batches, through this pump."""
@@ -362,7 +362,7 @@ class DeviceIterator:
         except Exception:  # of this batch: the next is another
             self.run.hand, self._handed = item.ask, item
             raise
-        self._mover.taken(item.arrival, asked_s, self._source.workers)
+        self._mover.taken(item.arrival, asked_s, self._source.ready, self._source.ahead)
         self.run.hand, self._handed = item.ask, item
         return batch
 

@@ -330,6 +330,16 @@ class EngineIterator:
         finally:
             leases.seal(tenancy)
 
+    @property
+    def ready(self) -> int:
+        """Batches that are ready behind the one handed out last, as far as is known here."""
+        return max(0, len(self._ready) - 1)
+
+    @property
+    def ahead(self) -> int:
+        """Batches that are asked for ahead."""
+        return self._width
+
     # ---- workers
 
     @property

@@ -133,7 +133,10 @@ def issue(state: State, lane: Lane, task: Task, out: list[Action]) -> None:
 
 
 def steal(state: State, out: list[Action]) -> None:
-    """What a worker holds beside a slow sample goes back, so that it does not wait for it: if there is another to do it."""
+    """What a worker holds beside a slow sample goes back, so that it does not wait for it: if there is another to do it. Both may then
+    write it, one of them late."""
+    if not state.config.repeatable:
+        return
     late = {lane.worker: running for lane in state.lanes if (running := overdue(state, lane)) is not None}
     if not any(lane.up and lane.worker not in late for lane in state.lanes[: state.workers]):
         return

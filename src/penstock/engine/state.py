@@ -32,6 +32,8 @@ class CoreConfig:
     """Seconds of silence after which a worker is replaced; 0 only warns."""
     poison_raises: bool = True
     """A sample that takes workers down fails its batch; else it is left to `on_error` in a worker."""
+    repeatable: bool = True
+    """Whether two workers write the same bytes for a sample: otherwise none is given to a second while the first may still write it."""
 
 
 @dataclass(slots=True)

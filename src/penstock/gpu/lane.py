@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -20,13 +21,17 @@ import torch
 
 from penstock.gpu.gate import Gate
 from penstock.gpu.modes import Modes
-from penstock.gpu.parcels import SharedNumbers
 from penstock.gpu.pending import Job, Pending, Readiness, Station, serve
-from penstock.gpu.slots import DECODED, ENCODED, Parcel, pixels_in, unpacked
+from penstock.gpu.slots import DECODED, ENCODED, Parcel, entry_of, pixels_in, unpacked
+from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.kernels.finish import normalised
-from penstock.policy.share import Seen
+from penstock.policy.backlog import Seen
 from penstock.transforms.steps import Size
 from penstock.transforms.tail import Tail
+
+FIRST_BATCH = 64
+"""Samples of a batch, before there has been one."""
+FADE = 0.1
 
 
 class Begun(NamedTuple):
@@ -37,11 +42,12 @@ class Begun(NamedTuple):
     """What else it has, where it was."""
     parcels: list[Parcel]
     slots: torch.Tensor
-    began_s: float
+    entry: int
+    """Among the batches that are under way (`Wishes`)."""
 
 
 class GpuLane:
-    """Finishes batches of `Parcels`, and says through `share` how many of their samples it will have from now on."""
+    """Finishes batches of `Parcels`, and says through `wishes` what it would have of their samples from now on."""
 
     def __init__(
         self,
@@ -49,14 +55,14 @@ class GpuLane:
         size: Size,
         device: torch.device,
         stations: Sequence[Station],
-        numbers: SharedNumbers,
+        wishes: Wishes,
         modes: Modes,
         *,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> None:
         self._tail, self._size, self._device, self._stations = tail, size, device, stations
-        self._numbers, self._modes, self.gate = numbers, modes, Gate()
+        self._wishes, self._modes, self.gate = wishes, modes, Gate()
         self._dtype = dtype or tail.dtype
         self._format = memory_format or torch.contiguous_format
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -64,30 +70,31 @@ class GpuLane:
         self._wished = False
         self.owner: Callable[[], Any] = lambda: None
         """The iterator that it makes batches for, while that is there."""
-        self._done_s = self._taken_s = 0.0
+        self._packed_lately = self._files_s = self._taken_s = 0.0
         self.samples = self.packed = self.decoded = 0
         self.gate.idle_only = modes.is_idle
-        self._wish()
+        self._wish(FIRST_BATCH)
 
     def belong_to(self, owner: Any) -> None:
         """Make batches for this iterator from now on; what was learned with others before it counts."""
         self.owner = weakref.ref(owner)
-        self._done_s = self._taken_s = 0.0
+        self._taken_s = 0.0
 
     @property
     def is_free(self) -> bool:
         owner = self.owner()
         return owner is None or owner.closed
 
-    def _wish(self) -> None:
-        """What workers leave to the lane from now on."""
-        share, finishes = self._modes.share, self._modes.finishes
-        useless = self._ready is not None and not self._ready.can_help and not self._modes.fixed
+    def _wish(self, samples: int) -> None:
+        """What workers leave to the lane from now on, in batches of so many samples."""
+        fixed = self._modes.fixed_share
+        share = AS_THERE_IS_ROOM if fixed is None else fixed
+        limit, finishes = self._modes.limit * samples, self._modes.finishes
+        useless = self._ready is not None and not self._ready.can_help and fixed is None
         if not self._stations or useless:
-            share, finishes = 0.0, False
-        self._wished = bool(share or finishes)
-        self._numbers.set(SharedNumbers.SHARE, share)
-        self._numbers.set(SharedNumbers.FINISHES, float(finishes))
+            share, limit, finishes = 0.0, 0.0, False
+        self._wished = bool(finishes or (limit if share == AS_THERE_IS_ROOM else share))
+        self._wishes.say(share=share, limit=limit, finishes=finishes)
 
     def _prepared(self) -> None:
         """The first time that anything is wished, stations get ready for it. Not before there are workers: those are forked, and a
@@ -105,58 +112,62 @@ class GpuLane:
     def begin(self, batch: Any) -> Begun:
         """The batch's copies, on the current stream."""
         self._prepared()
-        began = time.perf_counter()
         slots, *others = batch
         parcels = unpacked(slots, self._size)
+        packed, entry = sum(parcel.form == ENCODED for parcel in parcels), entry_of(slots)
+        self._wishes.came(entry, packed)
         self.samples += len(slots)
-        self.packed += sum(parcel.form == ENCODED for parcel in parcels)
+        self.packed += packed
+        self._packed_lately += FADE * (packed / len(slots) - self._packed_lately)
         self.decoded += sum(parcel.form == DECODED for parcel in parcels)
         shape = (len(slots), 3, *self._size)
         out = torch.empty(shape, dtype=self._dtype, device=self._device, memory_format=self._format)
         if not parcels:
             there = slots.to(self._device, non_blocking=True)
             normalised(self._tail, pixels_in(there, self._size), out)
-        return Begun(out, others, parcels, slots, began)
+        return Begun(out, others, parcels, slots, entry)
 
     def make(self, begun: Begun, copied: Any) -> Pending:
         """Its parcels go to stations, which write behind `copied`, the event of its copies."""
         tasks = self._stations[0].tasks(begun.parcels, begun.slots) if begun.parcels else []
-        pending = Pending(
-            began_s=begun.began_s,
-            samples=len(begun.images),
-            packed=sum(parcel.form == ENCODED for parcel in begun.parcels),
-            tasks=len(tasks),
-            copied=copied,
-        )
+        pending = Pending(samples=len(begun.images), tasks=len(tasks), copied=copied)
         for parcels in tasks:
-            self._jobs.put(Job(pending, parcels, begun.slots, begun.images, copied))
+            files = len(parcels) if parcels[0].form == ENCODED else 0
+            self._jobs.put(
+                Job(
+                    pending,
+                    parcels,
+                    begun.slots,
+                    begun.images,
+                    copied,
+                    partial(self._made, begun.entry, files),
+                )
+            )
         return pending
 
-    def taken(self, pending: Pending, asked_s: float, workers: int) -> None:
-        """Training asked for this batch at `asked_s` and has it now: what that says of who waited for whom."""
-        done, before = pending.done_s, self._done_s or pending.began_s
-        self._done_s, now = done, time.perf_counter()
-        seen = Seen(
-            pull_s=max(0.0, pending.began_s - before),
-            work_s=pending.encoded_s / max(1, len(self._stations)),
-            put_s=max(0.0, asked_s - done),
-            samples=pending.samples,
-            packed=pending.packed,
-            period_s=now - self._taken_s if self._taken_s else 0.0,
-            gain=self._numbers.get(SharedNumbers.GAIN),
-        )
-        self._taken_s = now
-        if self._modes.fixed:
-            return
-        self._modes.on_workers(workers)
-        self._modes.on_batch(seen, asked_s, now)
+    def _made(self, entry: int, files: int, seconds: float) -> None:
+        """A station has done a task, with so many files, in so long. Called by stations."""
+        if files:
+            self._wishes.made(entry, files)
+            self._files_s += seconds
+
+    def taken(self, pending: Pending, asked_s: float, ready: int, ahead: int) -> None:
+        """Training asked for this batch at `asked_s` and has it now; `ready` more are, of those asked for `ahead`."""
+        now, before, files_s = time.perf_counter(), self._taken_s, self._files_s
+        self._taken_s, self._files_s = now, self._files_s - files_s
+        if before:
+            period_s = now - before
+            busy = files_s / (period_s * max(1, len(self._stations)))
+            self._modes.on_batch(Seen(ready, ahead, now - asked_s, period_s, busy))
         self.gate.idle_only = self._modes.is_idle
-        self._wish()
+        self._wish(pending.samples)
 
     def stats(self) -> dict[str, Any]:
         return {
             "mode": str(self._modes.mode) if self._stations else "off",
-            "share": self._numbers.get(SharedNumbers.SHARE),
+            "share": self._packed_lately,
+            "limit": self._wishes.limit,
+            "finishes": self._wishes.finishes,
             "samples": self.samples,
             "packed": self.packed,
             "finished": self.decoded,

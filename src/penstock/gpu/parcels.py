@@ -1,18 +1,14 @@
 """What workers do where a GPU helps: they prepare samples as far as they are asked to, and leave the rest to it.
 
-A worker reads and draws; then a sample goes one of three ways. The dearest share, by what their pixels are thought to cost, leave as the
-files they are: the GPU decodes them. Of the others the worker decodes what the program needs, and leaves the steps to the GPU's kernels, if
-that is wished; otherwise, and where a sample does not fit or has a step without a kernel, it prepares them whole. What is wished the
-training process says, from batch to batch, in numbers that all workers see.
+A worker reads and draws; then a sample goes one of three ways. The dearest, by what their pixels are thought to cost, leave as the files they
+are, as long as few enough are on their way: the GPU decodes them. Of the others the worker decodes what the program needs, and leaves the
+steps to the GPU's kernels, if that is wished; otherwise, and where a sample does not fit or has a step without a kernel, it prepares them
+whole. What is wished the training process says, from batch to batch, in numbers that all workers see.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import struct
 import time
-import weakref
 from functools import partial
 from typing import Any
 
@@ -20,18 +16,19 @@ import numpy as np
 import torch
 
 from penstock.gpu.slots import BESIDE, DECODED, ENCODED, HEAD_ROOM, Packing, slot_bytes, write_pixels
+from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.kernels.layout import interleaved, lay_out
-from penstock.lanes.seeding import call_seed
+from penstock.lanes.seeding import call_seed, company
 from penstock.lanes.unfinished import Unfinished, finished
-from penstock.pipeline.chain import executed, opened, size_of
+from penstock.pipeline.chain import executed, opened, opening, size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import Begun
 from penstock.policy.costs import Line
-from penstock.policy.dearest import Dearest
+from penstock.policy.dearest import Dearest, Ranks
 from penstock.transforms.cpu import execute
 from penstock.transforms.steps import Size, program_size
-from penstock.transforms.windows import stages
+from penstock.transforms.windows import Window
 
 BASELINE = 0xC0
 END = b"\xff\xd9"
@@ -41,39 +38,6 @@ IMAGE_BYTES, SCRATCH_BYTES = 48 << 20, 48 << 20
 """Room for the decoded images of a task, and for what its kernels write between passes: a sample that needs more is left to workers."""
 OBSERVED = 4
 """Of so many samples one is measured: what a sample costs is learned in time, and measuring costs too."""
-WHOLE_STILL = 64
-"""Of so many samples that the GPU's kernels would finish, one is prepared whole, so that it stays known what they save."""
-FADE = 0.02
-
-
-class SharedNumbers:
-    """Floats that processes write and read, forked or spawned."""
-
-    SHARE, FINISHES, GAIN = range(3)
-    """The share of samples that workers leave encoded; whether the kernels finish the others (0 or 1); by how much longer workers take
-    to prepare a sample whole than to decode it, as they find."""
-
-    def __init__(self) -> None:
-        self._fd = os.memfd_create("penstock wishes")
-        os.ftruncate(self._fd, mmap.PAGESIZE)
-        self._map = mmap.mmap(self._fd, mmap.PAGESIZE)
-        weakref.finalize(self, os.close, self._fd)
-
-    def get(self, which: int) -> float:
-        value: float = struct.unpack_from("<d", self._map, 8 * which)[0]
-        return value
-
-    def set(self, which: int, value: float) -> None:
-        struct.pack_into("<d", self._map, 8 * which, value)
-
-    def __getstate__(self) -> tuple[int, int]:
-        return os.getpid(), self._fd
-
-    def __setstate__(self, state: tuple[int, int]) -> None:
-        pid, fd = state
-        self._fd = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        self._map = mmap.mmap(self._fd, mmap.PAGESIZE)
-        weakref.finalize(self, os.close, self._fd)
 
 
 class Parcels:
@@ -84,17 +48,18 @@ class Parcels:
         source: Any,
         size: tuple[int, int],
         *,
-        numbers: SharedNumbers,
+        wishes: Wishes,
         room: int,
         drawn: bool = False,
+        repeatable: bool = False,
     ) -> None:
-        """`room`: bytes of a parcel. `drawn`: who prepares a sample must not depend on what came before it."""
+        """`room`: bytes of a parcel. `drawn`: who prepares a sample must not depend on what came before it. `repeatable`: nor on
+        anything else that changes."""
         self.users_dataset = getattr(source, "users_dataset", source)
-        self._source, self._size, self.numbers = source, size, numbers
+        self._source, self._size, self.wishes = source, size, wishes
         self._slot = slot_bytes(size, room)
-        self._drawn = drawn
-        self._costs, self._dearest, self._count = Line(), Dearest(), 0
-        self._gain = Gain()
+        self._drawn, self._penstock_repeatable = drawn, repeatable
+        self._costs, self._dearest, self._ranks, self._count = Line(), Dearest(), Ranks(), 0
 
     def __len__(self) -> int:
         return len(self._source)
@@ -133,37 +98,42 @@ class Parcels:
                 f"stack expects each tensor to be equal size, but a sample has {pixels.shape[2]} channels where others have 3"
             )
         self._check(pixels.shape[:2])
-        return partial(write_pixels, pixels)
+        return partial(write_pixels, pixels, Wishes.entry_of(company()))
 
     def _is_left_encoded(self, begun: Begun) -> bool:
-        """Whether a sample is among the dearest that the GPU can take."""
-        share = self.numbers.get(SharedNumbers.SHARE)
-        if share <= 0.0 or not isinstance(begun.image, Encoded):
+        """Whether a sample is among the dearest that the GPU can take, and there is room for it."""
+        share, limit = self.wishes.share, self.wishes.limit
+        if not isinstance(begun.image, Encoded) or not (limit if share == AS_THERE_IS_ROOM else share):
             return False
         if HEAD_ROOM + len(begun.data) + BESIDE > self._slot or not is_plain(begun):
-            self._dearest.passes(share)
+            self._dearest.passes(max(0.0, share))
             return False
-        if self._drawn:
-            return call_seed("lane") < share * 2.0**64
-        cost = self._costs.predict(features(begun)) if self._costs.count else 0.0
-        return self._dearest.takes(cost, share)
+        if share != AS_THERE_IS_ROOM:
+            return (
+                call_seed("lane") < share * 2.0**64
+                if self._drawn
+                else self._dearest.takes(self._cost(begun), share)
+            )
+        room = self.wishes.has_room()
+        if not self._drawn and self._ranks.rank(self._cost(begun)) < 1.0 - self.wishes.dear:
+            return False
+        if room:
+            self.wishes.left(Wishes.entry_of(company()))
+        return room
+
+    def _cost(self, begun: Begun) -> float:
+        return self._costs.predict(features(begun)) if self._costs.count else 0.0
 
     def _worked_on(self, begun: Begun) -> Any:
         """Decoded and left to the kernels, or prepared whole; gives what writes it."""
         self._count += 1
-        finishes = self.numbers.get(SharedNumbers.FINISHES) > 0.0
-        if finishes and not self._drawn and self._count % WHOLE_STILL == 0:
-            finishes = False
         started = time.thread_time()
-        if finishes and isinstance(begun.image, Encoded):
+        if self.wishes.finishes and isinstance(begun.image, Encoded):
             write = self._decoded(begun)
         else:
             write = self._finished(executed(begun.program, begun.image))
-        took = time.thread_time() - started
         if self._count % OBSERVED == 0 and isinstance(begun.image, Encoded):
-            self._costs.observe(features(begun), took)
-        if gain := self._gain.observe(took, whole=not finishes):
-            self.numbers.set(SharedNumbers.GAIN, gain)
+            self._costs.observe(features(begun), time.thread_time() - started)
         return write
 
     def _decoded(self, begun: Begun) -> Any:
@@ -186,23 +156,8 @@ class Parcels:
             return None
         if layout.scratch_bytes > SCRATCH_BYTES:
             return None
-        packing = Packing.of(form, image, size, layout, program)
+        packing = Packing.of(form, image, size, layout, program, Wishes.entry_of(company()))
         return packing.write if packing.nbytes <= self._slot else None
-
-
-class Gain:
-    """How much longer samples take when they are prepared whole, by means that fade."""
-
-    def __init__(self) -> None:
-        self._whole = self._part = 0.0
-
-    def observe(self, seconds: float, *, whole: bool) -> float:
-        """The gain as it is known now, or 0."""
-        if whole:
-            self._whole += (FADE * 4 if self._whole else 1.0) * (seconds - self._whole)
-        else:
-            self._part += (FADE if self._part else 1.0) * (seconds - self._part)
-        return self._whole / self._part if self._whole and self._part else 0.0
 
 
 def is_plain(begun: Begun) -> bool:
@@ -217,7 +172,6 @@ def is_plain(begun: Begun) -> bool:
 
 
 def features(begun: Begun) -> tuple[float, ...]:
-    """What the cost of a sample's pixels grows with: its bytes, the part that is decoded, and what the steps change."""
-    plan = stages(begun.program, begun.image.size)
-    changed = sum(stage.window.height * stage.window.width for stage in plan[1:])
-    return float(len(begun.data)), float(plan[0].window.height * plan[0].window.width), float(changed)
+    """What the cost of a sample's pixels grows with: its bytes, and the part that is decoded."""
+    part = opening(begun.program, begun.image.size) or Window.whole(begun.image.size)
+    return float(len(begun.data)), float(part.height * part.width)

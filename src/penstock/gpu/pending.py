@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import torch
 
 from penstock.errors import DeviceLost
 from penstock.gpu.gate import Gate
-from penstock.gpu.slots import ENCODED, Parcel
+from penstock.gpu.slots import Parcel
 
 log = logging.getLogger("penstock")
 LOOK_S = 0.1
@@ -52,27 +52,18 @@ class Station(Protocol):
 class Pending:
     """A batch: copied on one stream, and in part made by stations."""
 
-    def __init__(self, *, began_s: float, samples: int, packed: int, tasks: int, copied: Any) -> None:
-        self.began_s, self.samples, self.packed = began_s, samples, packed
-        self._tasks, self._copied = tasks, copied
-        self.encoded_s = 0.0
-        """Time of stations that went into files."""
+    def __init__(self, *, samples: int, tasks: int, copied: Any) -> None:
+        self.samples, self._tasks, self._copied = samples, tasks, copied
         self._errors: list[BaseException] = []
-        self._over: deque[float] = deque()
+        self._over: deque[None] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
 
-    def done(self, error: BaseException | None, encoded_s: float) -> None:
+    def done(self, error: BaseException | None) -> None:
         """One more task is done, or has failed. Called by stations."""
-        self.encoded_s += encoded_s
         if error is not None:
             self._errors.append(error)
-        self._over.append(time.perf_counter())
+        self._over.append(None)
         self._wake.put(None)
-
-    @property
-    def done_s(self) -> float:
-        """When the last task was done."""
-        return max(self._over, default=self.began_s)
 
     def order(self, stream: Any) -> None:
         """`stream` goes on when the batch is there; what a station could not mend is raised."""
@@ -108,6 +99,8 @@ class Job(NamedTuple):
     slots: torch.Tensor
     out: torch.Tensor
     after: Any
+    made: Callable[[float], None]
+    """Called when it is done, with the seconds that it took."""
 
 
 class Readiness:
@@ -162,6 +155,6 @@ def work(station: Station, jobs: SimpleQueue[Job | None], gate: Gate) -> None:
             station.make(job.parcels, job.slots, job.out, job.after)
         except BaseException as exc:  # noqa: BLE001 - raised where the batch is taken
             error = exc
-        took = time.perf_counter() - began
-        job.pending.done(error, took if job.parcels[0].form == ENCODED else 0.0)
+        job.made(time.perf_counter() - began)
+        job.pending.done(error)
         del job, error  # they hold a batch

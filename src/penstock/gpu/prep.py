@@ -14,9 +14,10 @@ from torch.utils.data import default_collate
 from penstock.config import GpuPrep
 from penstock.gpu.lane import GpuLane
 from penstock.gpu.modes import Modes
-from penstock.gpu.parcels import Parcels, SharedNumbers
+from penstock.gpu.parcels import Parcels
 from penstock.gpu.pending import Station
 from penstock.gpu.slots import BESIDE, HEAD_ROOM
+from penstock.gpu.wishes import Wishes
 from penstock.kernels.forms import supported
 from penstock.lanes.unfinished import getter
 from penstock.pipeline.adopt import AdoptedFolder
@@ -85,21 +86,21 @@ def planned(
         fixed = DETERMINISTIC_SHARE
     key = (look.size, look.tail.identity(), device, dtype, memory_format, wanted, deterministic)
     if kept is not None and kept.key == key and kept.lane.is_free:
-        numbers, lane = kept.dataset.numbers, kept.lane
+        wishes, lane = kept.dataset.wishes, kept.lane
     else:
-        numbers = SharedNumbers()
+        wishes = Wishes()
         mode = "concurrent" if wanted.mode == "auto" and fixed is not None else wanted.mode  # nothing to try
         modes = Modes(mode, fixed_share=fixed, finishes=finishes, memory=memory)
         made = [] if stations is None else stations(look)
         lane = GpuLane(
-            look.tail, look.size, device, made, numbers, modes, dtype=dtype, memory_format=memory_format
+            look.tail, look.size, device, made, wishes, modes, dtype=dtype, memory_format=memory_format
         )
     most = max(ROOM_LEAST, ROOM_MOST * 3 * look.size[0] * look.size[1])
     room = 0 if stations is None else min(look.room, most)
     drawn = deterministic or wanted.choice == "random"
-    return Prep(
-        Parcels(dataset, look.size, numbers=numbers, room=room, drawn=drawn), lane, key, identity, look
-    )
+    repeatable = stations is None or (drawn and fixed is not None)
+    parcels = Parcels(dataset, look.size, wishes=wishes, room=room, drawn=drawn, repeatable=repeatable)
+    return Prep(parcels, lane, key, identity, look)
 
 
 def identity_of(dataset: Any) -> tuple[Any, ...]:

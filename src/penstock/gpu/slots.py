@@ -7,6 +7,8 @@ kernels have to do, and the same as steps, for whoever must do it without them.
 
 from __future__ import annotations
 
+import marshal
+import pickle
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,13 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from penstock.kernels.layout import Layout, lay_out
-from penstock.lanes.pickles import dumps, loads
 from penstock.transforms.steps import Code, Program, Size, Step
 from penstock.transforms.tail import Tail
 
 FINISHED, ENCODED, DECODED = range(3)
-HEAD = struct.Struct("<6i")
-"""The form; bytes of the image, of what the kernels do, of the steps; height and width of the image."""
+HEAD = struct.Struct("<7i")
+"""The form; bytes of the image, of what the kernels do, of the steps; height and width of the image; the batch's entry (`wishes`)."""
 HEAD_ROOM = 64
 """Bytes before a slot's contents: pixels begin on a cache line."""
 BESIDE = 4096
@@ -42,9 +43,9 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // PADDED) * PADDED
 
 
-def write_pixels(pixels: Bytes, slot: torch.Tensor) -> None:
+def write_pixels(pixels: Bytes, entry: int, slot: torch.Tensor) -> None:
     height, width = pixels.shape[:2]
-    slot[:HEAD_ROOM] = FINISHED
+    slot.numpy()[: HEAD.size] = memoryview(HEAD.pack(FINISHED, 0, 0, 0, height, width, entry))
     Tail().finish(pixels, slot[HEAD_ROOM : HEAD_ROOM + 3 * height * width].view(3, height, width))
 
 
@@ -56,11 +57,14 @@ class Packing(NamedTuple):
     size: Size
     rows: bytes
     steps: bytes
+    entry: int
 
     @classmethod
-    def of(cls, form: int, image: Bytes, size: Size, layout: Layout, program: Program) -> Packing:
-        steps = dumps([(int(code), args) for code, args in program])
-        return cls(form, image, size, dumps(tuple(layout)), steps)
+    def of(
+        cls, form: int, image: Bytes, size: Size, layout: Layout, program: Program, entry: int = 0
+    ) -> Packing:
+        steps = pickle.dumps([(int(code), args) for code, args in program], pickle.HIGHEST_PROTOCOL)
+        return cls(form, image, size, marshal.dumps(tuple(layout)), steps, entry)
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +73,7 @@ class Packing(NamedTuple):
     def write(self, slot: torch.Tensor) -> None:
         out = slot.numpy()
         out[: HEAD.size] = memoryview(
-            HEAD.pack(self.form, self.image.nbytes, len(self.rows), len(self.steps), *self.size)
+            HEAD.pack(self.form, self.image.nbytes, len(self.rows), len(self.steps), *self.size, self.entry)
         )
         at = HEAD_ROOM
         for part in (self.rows, self.steps):
@@ -93,12 +97,17 @@ class Parcel(NamedTuple):
 
     @property
     def program(self) -> Program:
-        return [Step(Code(code), args) for code, args in loads(self.steps)]
+        return [Step(Code(code), args) for code, args in pickle.loads(self.steps)]  # noqa: S301 - a worker of ours wrote it
 
     @property
     def pixel_bytes(self) -> int:
         """Of the image when it is decoded, with what lies between two of them."""
         return padded(3 * self.size[0] * self.size[1])
+
+
+def entry_of(slots: torch.Tensor) -> int:
+    """Of the batch, among those that are under way."""
+    return int(slots[0, : HEAD.size].view(torch.int32)[6])
 
 
 def unpacked(slots: torch.Tensor, size: Size) -> list[Parcel]:
@@ -110,7 +119,7 @@ def unpacked(slots: torch.Tensor, size: Size) -> list[Parcel]:
         return []
     found = []
     for ordinal, head in enumerate(heads.tolist()):
-        form, image, layout, steps, height, width = head
+        form, image, layout, steps, height, width, _ = head
         row, at = rows[ordinal], HEAD_ROOM + layout
         start = at + steps
         if form == FINISHED:
@@ -124,7 +133,7 @@ def unpacked(slots: torch.Tensor, size: Size) -> list[Parcel]:
                 row[start : start + image],
                 start,
                 (height, width),
-                Layout(*loads(row[HEAD_ROOM:at].tobytes())),
+                Layout(*marshal.loads(row[HEAD_ROOM:at].tobytes())),  # noqa: S302 - a worker of ours wrote it
                 row[at:start].tobytes(),
             )
         )

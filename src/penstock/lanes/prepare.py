@@ -66,6 +66,11 @@ class Recipe:
         """Whether batches are torch's default collate of samples, which slabs replace."""
         return self.auto_collation and self.collate_fn is default_collate
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether a sample that is prepared twice has the same bytes; a dataset of ours may say no."""
+        return bool(getattr(self.dataset, "_penstock_repeatable", True))
+
 
 def wants_batches(dataset: Any) -> bool:
     if type(dataset) is Subset:

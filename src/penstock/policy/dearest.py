@@ -10,6 +10,27 @@ SLACK = 8.0
 """Samples that the share may be ahead or behind by, so that a row of cheap or dear ones can be told apart."""
 WINDOW = 128
 """Costs that are remembered: enough for a quantile to within a few hundredths, few enough to follow a change of the data."""
+FIRST, LEAST = 0.25, 0.01
+"""The share of samples that counts as dear, at first and at least."""
+MORE, LESS = 1.002, 0.98
+"""How it changes with a sample that there was room for, or was none: it settles where there is room for ten of eleven."""
+
+
+@dataclass(slots=True)
+class Ranks:
+    """Where a cost stands among those seen lately."""
+
+    _lately: deque[float] = field(default_factory=deque)
+    _sorted: list[float] = field(default_factory=list)
+
+    def rank(self, cost: float) -> float:
+        """The share of the others that are cheaper. The cost is remembered."""
+        found = (bisect_left(self._sorted, cost) + 0.5) / (len(self._sorted) + 1)
+        insort(self._sorted, cost)
+        self._lately.append(cost)
+        if len(self._lately) > WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._lately.popleft())]
+        return found
 
 
 @dataclass(slots=True)
@@ -17,8 +38,7 @@ class Dearest:
     """Takes a share of what comes by: the dearest of it, and by turns where costs are equal. What was taken too often or too
     seldom is made up for, so that the share is kept exactly in the long run."""
 
-    _lately: deque[float] = field(default_factory=deque)
-    _sorted: list[float] = field(default_factory=list)
+    _ranks: Ranks = field(default_factory=Ranks)
     _owed: float = 0.0
     """What should have been taken so far, less what was."""
 
@@ -27,8 +47,7 @@ class Dearest:
         self._owed = min(2 * SLACK, self._owed + share)
 
     def takes(self, cost: float, share: float) -> bool:
-        rank = (bisect_left(self._sorted, cost) + 0.5) / (len(self._sorted) + 1)
-        self._remember(cost)
+        rank = self._ranks.rank(cost)
         if not 0.0 < share < 1.0:
             self._owed = 0.0
             return share >= 1.0
@@ -37,8 +56,8 @@ class Dearest:
         self._owed -= taken
         return taken
 
-    def _remember(self, cost: float) -> None:
-        insort(self._sorted, cost)
-        self._lately.append(cost)
-        if len(self._lately) > WINDOW:
-            del self._sorted[bisect_left(self._sorted, self._lately.popleft())]
+
+def share_after(share: float, *, room: bool) -> float:
+    """The share of samples that counts as dear, where as many are taken as there is room for: more of them while there is room, fewer
+    while there is none, so that room is neither left over nor used up by cheap ones."""
+    return min(1.0, share * MORE) if room else max(LEAST, share * LESS)

@@ -1,0 +1,89 @@
+"""What the training process wants of workers, and how much of it is on its way: numbers that all of them see, forked or spawned."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+
+import numpy as np
+
+from penstock.plan.seeds import Company
+from penstock.policy.dearest import FIRST, share_after
+
+AS_THERE_IS_ROOM = -1.0
+"""A share: not fixed, but as many as may be on their way."""
+ENTRIES = 4096
+"""Batches that are told apart. Two of the few that are under way at once hardly ever have the same entry; then the count is a little off."""
+NUMBERS_BYTES = 64
+
+
+class Wishes:
+    def __init__(self) -> None:
+        self._open(os.memfd_create("penstock wishes"))
+        self._numbers[3] = FIRST
+
+    def _open(self, fd: int) -> None:
+        size = -(-(NUMBERS_BYTES + 4 * ENTRIES) // mmap.PAGESIZE) * mmap.PAGESIZE
+        os.ftruncate(fd, size)
+        memory = mmap.mmap(fd, size)
+        self._fd = fd
+        self._numbers = np.frombuffer(memory, np.float64, NUMBERS_BYTES // 8)
+        self._counts = np.frombuffer(memory, np.int32, ENTRIES, NUMBERS_BYTES)
+        weakref.finalize(self, os.close, fd)
+
+    def __getstate__(self) -> tuple[int, int]:
+        return os.getpid(), self._fd
+
+    def __setstate__(self, state: tuple[int, int]) -> None:
+        pid, fd = state
+        self._open(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC))
+
+    # ---- said by the training process
+
+    def say(self, *, share: float, limit: float, finishes: bool) -> None:
+        self._numbers[:3] = share, limit, finishes
+
+    @property
+    def share(self) -> float:
+        """Of samples, that workers leave as files; or as there is room."""
+        return float(self._numbers[0])
+
+    @property
+    def limit(self) -> float:
+        """Files that may be on their way."""
+        return float(self._numbers[1])
+
+    @property
+    def finishes(self) -> bool:
+        """Whether the kernels finish what workers decode."""
+        return bool(self._numbers[2])
+
+    # ---- files that are on their way, by batch: what a lost worker has counted goes when its batch comes, made by another
+
+    @staticmethod
+    def entry_of(company: Company | None) -> int:
+        return 0 if company is None else company.batch % ENTRIES
+
+    def has_room(self) -> bool:
+        """Whether one more may be on its way; what counts as dear follows."""
+        room = bool(self._counts.sum() < self._numbers[1])
+        self._numbers[3] = share_after(float(self._numbers[3]), room=room)
+        return room
+
+    @property
+    def dear(self) -> float:
+        """The share of samples that counts as dear: workers search it together."""
+        return float(self._numbers[3])
+
+    def left(self, entry: int) -> None:
+        """A worker has left one more of a batch as a file. Two workers at the same instant may count as one: nothing depends on it."""
+        self._counts[entry] += 1
+
+    def came(self, entry: int, files: int) -> None:
+        """A batch has come, with so many."""
+        self._counts[entry] = files
+
+    def made(self, entry: int, files: int) -> None:
+        """So many of them are done."""
+        self._counts[entry] = max(0, int(self._counts[entry]) - files)
