@@ -266,7 +266,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 follows=follows,
                 resume=self._epochs.resume,
             ),
-            window=window_of(self.prefetch_batches, self.prefetch_factor),
+            window=window_of(self, recipe),
             timeout_s=self.timeout,
             counters=self._counters,
             on_skip=self._skips.add,

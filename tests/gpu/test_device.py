@@ -108,3 +108,32 @@ def test_dropping_the_iterator_ends_its_thread_and_processes() -> None:
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert threading.active_count() == before
+
+
+class Sizes:
+    """Batches of many sizes, so that their memory is cut up in other ways again and again."""
+
+    def __init__(self, batches: int) -> None:
+        self.sizes = [1 + (7 * at * at) % 29 for at in range(batches)]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Any:
+        at = 0
+        for size in self.sizes:
+            yield list(range(at, at + size))
+            at += size
+
+
+def test_a_batch_across_the_seam_of_two_pinned_ranges_arrives() -> None:
+    loader: DataLoader[Any] = DataLoader(
+        Images(10_000), batch_sampler=Sizes(200), num_workers=2, device="cuda", prefetch_batches=8
+    )
+    at = 0
+    for moved in loader:
+        labels = moved["label"].cpu()
+        assert labels.tolist() == list(range(at, at + len(labels)))
+        assert torch.equal(moved["image"][:, 0, 0, 0].cpu(), (labels % 251).to(torch.uint8))
+        at += len(labels)
+        time.sleep(0.002)

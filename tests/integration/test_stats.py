@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import TensorDataset
 
 from penstock import ConfigError, DataLoader
 from tests.integration.noisy import SIZE, Captioned, Noisy, Ragged, Stream, draws, epoch, frozen
@@ -256,3 +257,17 @@ def test_debug_raises_the_samples_own_error_and_refuses_streams() -> None:
         DataLoader(Fails()).debug(3)
     with pytest.raises(ConfigError, match="map-style"):
         DataLoader(Stream()).debug(3)
+
+
+def test_a_loop_that_never_waits_does_not_take_more_and_more_memory() -> None:
+    """Batches are ready whenever it asks: what it has let go of must be used again all the same."""
+    batches = 120
+    loader: DataLoader[Any] = DataLoader(
+        TensorDataset(torch.zeros(batches, 1 << 14)), batch_size=1, num_workers=1, prefetch_batches=4
+    )
+    most = 0
+    for batch in loader:
+        time.sleep(0.002)
+        most = max(most, loader.stats()["arena_bytes"])
+        slab = batch[0].nbytes
+    assert most <= 10 * slab

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from penstock.engine.feed import Ask
+from penstock.engine.pinning import unsplit
 from penstock.engine.progress import Run
 from penstock.errors import ConfigError
 
@@ -124,13 +125,14 @@ class Mover:
         self.device = None if device is None else torch.device(device)
         self.lane = lane
         self._dtype, self._format, self._pin = dtype, memory_format, pin
+        self._seams: list[int] = []
         cuda = self.device is not None and self.device.type == "cuda"
         self._stream = torch.cuda.Stream(self.device) if cuda else None  # type: ignore[no-untyped-call]
 
     def pin(self, source: Any) -> None:
         if self._stream is not None and hasattr(source, "pin"):
             with torch.cuda.device(self.device):  # a thread begins with device 0, which may be another rank's
-                source.pin()
+                self._seams = source.pin()
 
     def move(self, batch: Any) -> tuple[Any, Arrival | None]:
         """The batch on the device, and its arrival there (None when it is there already)."""
@@ -138,6 +140,8 @@ class Mover:
             moved, begun = self._moved(batch)
             return moved, None if self.lane is None else self.lane.make(begun, None)
         with torch.cuda.stream(self._stream):
+            if self._seams:
+                batch = mapped(batch, lambda tensor: unsplit(tensor, self._seams))
             moved, begun = self._moved(batch)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)

@@ -194,6 +194,8 @@ class EngineIterator:
             self._stream.advance(worker, state)
             ask = ask if state is None else ask._replace(state=(worker, state))
         self._restarts = 0
+        if self._session is not None:
+            self._session.give_back()  # before more is asked for: a loop that never waits must not take new memory for each batch
         try:
             self._ask_on()
         except Exception:
@@ -211,10 +213,9 @@ class EngineIterator:
         if self._ready and self._ready[0][0] == self._handed:
             self._ready.popleft()
 
-    def pin(self) -> None:
-        """Pin the batches' memory for copies to a CUDA device."""
-        if self._session is not None:
-            self._session.pin()
+    def pin(self) -> list[int]:
+        """Pin the batches' memory for copies to a CUDA device; the seams in it."""
+        return [] if self._session is None else self._session.pin()
 
     def __iter__(self) -> EngineIterator:
         return self

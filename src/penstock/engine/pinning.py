@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
+from collections.abc import Sequence
 
 import torch
 
@@ -20,6 +22,8 @@ class Pins:
         self._ranges: list[tuple[int, int]] = []
         self._end = arena.base
         self.denied = False
+        self.seams: list[int] = []
+        """Addresses where one range ends and the next begins, in order."""
 
     @property
     def nbytes(self) -> int:
@@ -38,6 +42,8 @@ class Pins:
                 "cudaHostRegister of %s bytes is denied (error %s): copies are not asynchronous", size, code
             )
             return
+        if self._ranges:
+            self.seams.append(address)
         self._ranges.append((address, size))
         self._end = end
 
@@ -46,3 +52,11 @@ class Pins:
         for address, _ in self._ranges:
             torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
         self._ranges.clear()
+
+
+def unsplit(tensor: torch.Tensor, seams: Sequence[int]) -> torch.Tensor:
+    """The tensor, or where a seam goes through it a pinned copy: CUDA refuses to copy from two ranges at once, even where one begins at
+    the other's end. A batch lies across a seam only where batches differ in size."""
+    address = tensor.data_ptr()
+    at = bisect_right(seams, address)
+    return tensor.pin_memory() if at < len(seams) and seams[at] < address + tensor.nbytes else tensor

@@ -111,12 +111,13 @@ class Session:
         ):  # it has ended, which `receive` will find, or is being closed again
             self.channel.send(kind, *chunks)
 
-    def pin(self) -> None:
-        """Pin the memory that batches lie in, for copies to a CUDA device that we launch ourselves."""
+    def pin(self) -> list[int]:
+        """Pin the memory that batches lie in, for copies to a CUDA device that we launch ourselves; the seams in it."""
         if self._pins is None:
             self._pins = Pins(self.arena)
         backed: int = self.arena.board.agent[Board.BACKED]
         self._pins.extend(self.arena.base + backed)
+        return self._pins.seams
 
     def give_back(self) -> None:
         """Tell the agent which batches' memory is free again."""

@@ -61,6 +61,10 @@ class Parcels:
         self._drawn, self._penstock_repeatable = drawn, repeatable
         self._costs, self._dearest, self._ranks, self._count = Line(), Dearest(), Ranks(), 0
 
+    @property
+    def _penstock_sample_bytes(self) -> int:
+        return self._slot
+
     def __len__(self) -> int:
         return len(self._source)
 

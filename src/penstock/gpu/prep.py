@@ -30,7 +30,7 @@ from penstock.transforms.windows import Window
 
 LOOKED_AT = 64
 """Samples whose programs are looked at before it is decided."""
-ROOM_SHARE = 0.9
+ROOM_SHARE = 0.97
 """Slots are made so large that this share of what was looked at would fit, as files and as pixels; what is larger is left to workers."""
 ROOM_MOST = 4
 ROOM_LEAST = 64 << 10

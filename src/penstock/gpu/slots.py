@@ -7,8 +7,6 @@ kernels have to do, and the same as steps, for whoever must do it without them.
 
 from __future__ import annotations
 
-import marshal
-import pickle
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -19,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from penstock.kernels.layout import Layout, lay_out
+from penstock.lanes.pickles import dumps_local, dumps_plain, loads, loads_plain
 from penstock.transforms.steps import Code, Program, Size, Step
 from penstock.transforms.tail import Tail
 
@@ -63,8 +62,8 @@ class Packing(NamedTuple):
     def of(
         cls, form: int, image: Bytes, size: Size, layout: Layout, program: Program, entry: int = 0
     ) -> Packing:
-        steps = pickle.dumps([(int(code), args) for code, args in program], pickle.HIGHEST_PROTOCOL)
-        return cls(form, image, size, marshal.dumps(tuple(layout)), steps, entry)
+        steps = dumps_local([(int(code), args) for code, args in program])
+        return cls(form, image, size, dumps_plain(tuple(layout)), steps, entry)
 
     @property
     def nbytes(self) -> int:
@@ -97,7 +96,7 @@ class Parcel(NamedTuple):
 
     @property
     def program(self) -> Program:
-        return [Step(Code(code), args) for code, args in pickle.loads(self.steps)]  # noqa: S301 - a worker of ours wrote it
+        return [Step(Code(code), args) for code, args in loads(self.steps)]
 
     @property
     def pixel_bytes(self) -> int:
@@ -133,7 +132,7 @@ def unpacked(slots: torch.Tensor, size: Size) -> list[Parcel]:
                 row[start : start + image],
                 start,
                 (height, width),
-                Layout(*marshal.loads(row[HEAD_ROOM:at].tobytes())),  # noqa: S302 - a worker of ours wrote it
+                Layout(*loads_plain(row[HEAD_ROOM:at].tobytes())),
                 row[at:start].tobytes(),
             )
         )

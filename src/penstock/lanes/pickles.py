@@ -8,6 +8,7 @@ tensors) goes through torch's own reductions, as in torch's loader.
 from __future__ import annotations
 
 import io
+import marshal
 import pickle
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -228,6 +229,20 @@ def dumps(obj: object) -> bytes:
 
 def loads(data: bytes) -> Any:
     return pickle.loads(data)  # noqa: S301 - from our own processes, over a private socket
+
+
+def dumps_plain(obj: Any) -> bytes:
+    """Of numbers, texts, bytes, tuples and lists alone: in a tenth of the time."""
+    return marshal.dumps(obj)
+
+
+def loads_plain(data: bytes) -> Any:
+    return marshal.loads(data)  # noqa: S302 - from our own processes, over private memory
+
+
+def dumps_local(obj: object) -> bytes:
+    """Without what multiprocessing adds for tensors, connections and the like."""
+    return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
 
 
 def pack_keys(keys: list[Any]) -> tuple[int, bytes]:

@@ -67,6 +67,11 @@ class Recipe:
         return self.auto_collation and self.collate_fn is default_collate
 
     @property
+    def sample_bytes(self) -> int:
+        """Of a sample in a batch's memory, where a dataset of ours knows it beforehand; otherwise 0."""
+        return int(getattr(self.dataset, "_penstock_sample_bytes", 0))
+
+    @property
     def repeatable(self) -> bool:
         """Whether a sample that is prepared twice has the same bytes; a dataset of ours may say no."""
         return bool(getattr(self.dataset, "_penstock_repeatable", True))

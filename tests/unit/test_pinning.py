@@ -1,0 +1,25 @@
+"""Seams between pinned ranges: what lies across one is copied first."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.engine.pinning import unsplit
+
+MEMORY = torch.arange(100, dtype=torch.uint8)
+
+
+@given(st.lists(st.integers(-10, 110), unique=True, max_size=5), st.integers(0, 90), st.integers(1, 10))
+def test_what_a_seam_goes_through_is_copied(seams: list[int], start: int, size: int) -> None:
+    copies: list[torch.Tensor] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            torch.Tensor, "pin_memory", lambda tensor: copies.append(tensor) or tensor.clone()
+        )  # there is no GPU to pin for
+        part = MEMORY[start : start + size]
+        found = unsplit(part, sorted(MEMORY.data_ptr() + seam for seam in seams))
+    assert torch.equal(found, part)
+    assert len(copies) == any(start < seam < start + size for seam in seams)
