@@ -106,7 +106,7 @@ class Plant:
             packed = False
         else:
             room = self.on_their_way < BATCH * self.backlog.limit
-            self.dear = share_after(self.dear, room=room)
+            self.dear = share_after(self.dear, room=room, samples=BATCH)
             packed = room and self.ranks.rank(cost) >= 1.0 - self.dear
         if packed:
             self.files[number] += 1
@@ -281,7 +281,7 @@ def test_room_goes_to_the_dearest() -> None:
     costs, taken = [rng.lognormvariate(0, 1) for _ in range(4000)], []
     for cost in costs:
         room = min(40.0, room + 0.2)
-        dear = share_after(dear, room=room >= 1.0)
+        dear = share_after(dear, room=room >= 1.0, samples=BATCH)
         if ranks.rank(cost) >= 1.0 - dear and room >= 1.0:
             taken.append(cost)
             room -= 1.0

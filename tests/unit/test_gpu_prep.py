@@ -189,7 +189,7 @@ def test_a_subclass_with_another_getitem_is_not_shared(photos: Path) -> None:
 def test_wishes_are_seen_by_who_unpickles_them() -> None:
     wishes = Wishes()
     other = pickle.loads(pickle.dumps(wishes))
-    wishes.say(share=0.75, limit=3.0, finishes=True)
+    wishes.say(share=0.75, limit=3.0, finishes=True, samples=4)
     assert (other.share, other.limit, other.finishes) == (0.75, 3.0, True)
     for _ in range(3):
         assert wishes.has_room()
@@ -206,7 +206,7 @@ def test_wishes_are_seen_by_who_unpickles_them() -> None:
 def test_what_counts_as_dear_is_searched_by_all_workers_together() -> None:
     wishes = Wishes()
     other = pickle.loads(pickle.dumps(wishes))
-    wishes.say(share=AS_THERE_IS_ROOM, limit=1.0, finishes=True)
+    wishes.say(share=AS_THERE_IS_ROOM, limit=1.0, finishes=True, samples=4)
     first = wishes.dear
     for _ in range(100):
         other.has_room()

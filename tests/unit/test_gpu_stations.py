@@ -117,7 +117,7 @@ def test_all_forms_in_one_batch_are_made_by_the_kernels(photos: Path) -> None:
     prep = prep_of(dataset, 0.0, stations_of(Interpreted))
     samples = []
     for index, (share, finishes) in enumerate([(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)]):
-        prep.dataset.wishes.say(share=share, limit=0.0, finishes=bool(finishes))
+        prep.dataset.wishes.say(share=share, limit=0.0, finishes=bool(finishes), samples=4)
         seed_all(index)
         samples.append(prep.dataset[index])
     prep.lane._wished = True
@@ -155,9 +155,7 @@ def test_what_the_kernels_cannot_take_is_made_by_the_cpu(share: float, photos: P
 def test_tasks_hold_all_parcels_once_and_fit(samples: list[tuple[int, int, int, int]], files: int) -> None:
     nothing = np.zeros(0, np.uint8)
     parcels = [
-        Parcel(
-            at, form, nothing, 0, (1, width), Layout((b"",) * rows, (0,) * rows, 1, scratch, 0, (1, 1)), b""
-        )
+        Parcel(at, form, nothing, 0, 0, (1, width), Layout((b"",) * rows, (0,) * rows, 1, scratch, 0, (1, 1)))
         for at, (form, rows, width, scratch) in enumerate(samples)
     ]
     tasks = tasks_of(parcels, 1024, Room(files, 9, 8192, 8192))

@@ -23,7 +23,7 @@ class Pins:
         self._end = arena.base
         self.denied = False
         self.seams: list[int] = []
-        """Addresses where one range ends and the next begins, in order."""
+        """Addresses where a range ends, in order: the next begins there, or what is not pinned yet."""
 
     @property
     def nbytes(self) -> int:
@@ -42,8 +42,7 @@ class Pins:
                 "cudaHostRegister of %s bytes is denied (error %s): copies are not asynchronous", size, code
             )
             return
-        if self._ranges:
-            self.seams.append(address)
+        self.seams.append(address + size)
         self._ranges.append((address, size))
         self._end = end
 
@@ -56,7 +55,7 @@ class Pins:
 
 def unsplit(tensor: torch.Tensor, seams: Sequence[int]) -> torch.Tensor:
     """The tensor, or where a seam goes through it a pinned copy: CUDA refuses to copy from two ranges at once, even where one begins at
-    the other's end. A batch lies across a seam only where batches differ in size."""
+    the other's end, and from one that is pinned in part. A batch lies across a seam only where batches differ in size."""
     address = tensor.data_ptr()
     at = bisect_right(seams, address)
     return tensor.pin_memory() if at < len(seams) and seams[at] < address + tensor.nbytes else tensor

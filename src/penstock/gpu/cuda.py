@@ -209,9 +209,7 @@ class CudaStation:
             raise TaskTooLarge(f"{span.numel()} bytes of slots; there are {self._images.nbytes}")
         self._images[: span.numel()].copy_(span, non_blocking=True)
         begin = self._images.data_ptr() - first * slot
-        return [
-            Pixels(begin + parcel.ordinal * slot + parcel.offset, parcel.image.nbytes) for parcel in parcels
-        ]
+        return [Pixels(begin + parcel.ordinal * slot + parcel.offset, parcel.nbytes) for parcel in parcels]
 
     def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> Sequence[Image]:
         """Pixels of files, in the station's memory, one behind the other."""
@@ -221,7 +219,7 @@ class CudaStation:
         for parcel in parcels:
             height, width = parcel.size
             address = host + parcel.ordinal * slot + parcel.offset
-            files.append(File(address, parcel.image.nbytes, begin + at, height, width))
+            files.append(File(address, parcel.nbytes, begin + at, height, width))
             images.append(Pixels(begin + at, 3 * height * width))
             at += parcel.pixel_bytes
         if at > self._images.nbytes:

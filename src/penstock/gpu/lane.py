@@ -94,7 +94,7 @@ class GpuLane:
         if not self._stations or useless:
             share, limit, finishes = 0.0, 0.0, False
         self._wished = bool(finishes or (limit if share == AS_THERE_IS_ROOM else share))
-        self._wishes.say(share=share, limit=limit, finishes=finishes)
+        self._wishes.say(share=share, limit=limit, finishes=finishes, samples=samples)
 
     def _prepared(self) -> None:
         """The first time that anything is wished, stations get ready for it. Not before there are workers: those are forked, and a

@@ -22,8 +22,10 @@ from penstock.transforms.steps import Code, Program, Size, Step
 from penstock.transforms.tail import Tail
 
 FINISHED, ENCODED, DECODED = range(3)
-HEAD = struct.Struct("<7i")
-"""The form; bytes of the image, of what the kernels do, of the steps; height and width of the image; the batch's entry (`wishes`)."""
+HEAD = struct.Struct("<12i")
+"""The form; bytes of the image, of what the kernels do, of the steps; height and width of the image; the batch's entry (`wishes`); of a
+layout with one row, which nearly all have, what is in it beside that: rows, places for statistics, rounds, bytes of scratch and of the source."""
+ENTRY = 6
 HEAD_ROOM = 64
 """Bytes before a slot's contents: pixels begin on a cache line."""
 BESIDE = 4096
@@ -44,26 +46,29 @@ def padded(nbytes: int) -> int:
 
 def write_pixels(pixels: Bytes, entry: int, slot: torch.Tensor) -> None:
     height, width = pixels.shape[:2]
-    slot.numpy()[: HEAD.size] = memoryview(HEAD.pack(FINISHED, 0, 0, 0, height, width, entry))
+    slot.numpy()[: HEAD.size] = memoryview(HEAD.pack(FINISHED, 0, 0, 0, height, width, entry, *(0,) * 5))
     Tail().finish(pixels, slot[HEAD_ROOM : HEAD_ROOM + 3 * height * width].view(3, height, width))
 
 
 class Packing(NamedTuple):
     """A parcel that is yet to be written."""
 
-    form: int
-    image: Bytes
-    size: Size
+    head: bytes
     rows: bytes
     steps: bytes
-    entry: int
+    image: Bytes
 
     @classmethod
     def of(
         cls, form: int, image: Bytes, size: Size, layout: Layout, program: Program, entry: int = 0
     ) -> Packing:
         steps = dumps_local([(int(code), args) for code, args in program])
-        return cls(form, image, size, dumps_plain(tuple(layout)), steps, entry)
+        rows = layout.rows[0] if len(layout.rows) == 1 else dumps_plain(tuple(layout))
+        head = HEAD.pack(
+            *(form, image.nbytes, len(rows), len(steps), *size, entry),
+            *(len(layout.rows), layout.slots[0], layout.rounds, layout.scratch_bytes, layout.source_bytes),
+        )
+        return cls(head, rows, steps, image)
 
     @property
     def nbytes(self) -> int:
@@ -71,9 +76,7 @@ class Packing(NamedTuple):
 
     def write(self, slot: torch.Tensor) -> None:
         out = slot.numpy()
-        out[: HEAD.size] = memoryview(
-            HEAD.pack(self.form, self.image.nbytes, len(self.rows), len(self.steps), *self.size, self.entry)
-        )
+        out[: HEAD.size] = memoryview(self.head)
         at = HEAD_ROOM
         for part in (self.rows, self.steps):
             out[at : at + len(part)] = memoryview(part)
@@ -86,17 +89,27 @@ class Parcel(NamedTuple):
 
     ordinal: int
     form: int
-    image: Bytes
+    slot: Bytes
     offset: int
     """Of the image, from the slot's first byte on."""
+    nbytes: int
+    """Of the image."""
     size: Size
     layout: Layout
     """What the kernels do."""
-    steps: bytes
+    steps: int = 0
+    """Bytes of the same as steps, which lie before the image."""
+
+    @property
+    def image(self) -> Bytes:
+        return self.slot[self.offset : self.offset + self.nbytes]
 
     @property
     def program(self) -> Program:
-        return [Step(Code(code), args) for code, args in loads(self.steps)]
+        return [
+            Step(Code(code), args)
+            for code, args in loads(self.slot[self.offset - self.steps : self.offset].tobytes())
+        ]
 
     @property
     def pixel_bytes(self) -> int:
@@ -106,36 +119,31 @@ class Parcel(NamedTuple):
 
 def entry_of(slots: torch.Tensor) -> int:
     """Of the batch, among those that are under way."""
-    return int(slots[0, : HEAD.size].view(torch.int32)[6])
+    return int(slots[0, : HEAD.size].view(torch.int32)[ENTRY])
 
 
 def unpacked(slots: torch.Tensor, size: Size) -> list[Parcel]:
     """The parcels in a batch, views of it; where there are any, its finished samples are parcels too, with nothing to do but their
-    tail: so a batch has no need of a place on the device beside its result."""
+    tail: so a batch has no need of a place on the device beside its result. Training's thread waits meanwhile: this must be quick."""
     rows = slots.numpy()
     heads = np.ascontiguousarray(rows[:, : HEAD.size]).view(np.int32)
     if not heads[:, 0].any():
         return []
+    nothing_to_do, pixels = as_it_is(size), 3 * size[0] * size[1]
     found = []
-    for ordinal, head in enumerate(heads.tolist()):
-        form, image, layout, steps, height, width, _ = head
-        row, at = rows[ordinal], HEAD_ROOM + layout
-        start = at + steps
+    for ordinal, (slot, head) in enumerate(zip(rows, heads.tolist(), strict=True)):
+        form, nbytes, length, steps, height, width, _, count, places, rounds, scratch, source = head
         if form == FINISHED:
-            pixels = row[HEAD_ROOM : HEAD_ROOM + 3 * size[0] * size[1]]
-            found.append(Parcel(ordinal, form, pixels, HEAD_ROOM, size, as_it_is(size), b""))
+            found.append(Parcel(ordinal, form, slot, HEAD_ROOM, pixels, size, nothing_to_do))
             continue
-        found.append(
-            Parcel(
-                ordinal,
-                form,
-                row[start : start + image],
-                start,
-                (height, width),
-                Layout(*loads_plain(row[HEAD_ROOM:at].tobytes())),
-                row[at:start].tobytes(),
-            )
+        at = HEAD_ROOM + length
+        data = slot[HEAD_ROOM:at].tobytes()
+        layout = (
+            Layout((data,), (places,), rounds, scratch, source, size)
+            if count == 1
+            else Layout(*loads_plain(data))
         )
+        found.append(Parcel(ordinal, form, slot, at + steps, nbytes, (height, width), layout, steps))
     return found
 
 

@@ -41,8 +41,10 @@ class Wishes:
 
     # ---- said by the training process
 
-    def say(self, *, share: float, limit: float, finishes: bool) -> None:
+    def say(self, *, share: float, limit: float, finishes: bool, samples: int) -> None:
+        """`samples`: of a batch."""
         self._numbers[:3] = share, limit, finishes
+        self._numbers[4] = samples
 
     @property
     def share(self) -> float:
@@ -68,7 +70,7 @@ class Wishes:
     def has_room(self) -> bool:
         """Whether one more may be on its way; what counts as dear follows."""
         room = bool(self._counts.sum() < self._numbers[1])
-        self._numbers[3] = share_after(float(self._numbers[3]), room=room)
+        self._numbers[3] = share_after(float(self._numbers[3]), room=room, samples=float(self._numbers[4]))
         return room
 
     @property

@@ -9,7 +9,6 @@ Rule 3: images, scratch and batch must stay as they are until the stream has com
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +23,6 @@ from penstock.transforms.tail import Tail, level_table
 
 RING = 4
 """Tables on their way to the device."""
-ADDRESSES = struct.Struct("<4q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,37 +132,63 @@ class Executor:
         self, staging: Staging, samples: Sequence[Sample], batch: torch.Tensor, scratch: torch.Tensor
     ) -> tuple[int, int, int]:
         """The task's table; gives how many rows are launched, how many rounds, and the bytes in use."""
-        count = sum(len(sample.layout.rows) for sample in samples)
-        if not 0 < count <= self.limits.rows:
-            raise TaskTooLarge(f"{count} rows, of 1 to {self.limits.rows}")
-        rows = next(shape for shape in shapes(self.limits.rows) if shape >= count)
-        at, row, slot, free = w.WORD * (rows + w.HEAD_WORDS), 0, 0, 0
-        begin = scratch.data_ptr()
-        step = batch.stride(0) * batch.element_size()
-        view, index = staging.view, staging.index
-        for layout, image, place in samples:
-            if layout.size != self.shape[1:] or not 0 <= place < len(batch):
-                raise ValueError(
-                    f"a sample of {layout.size} for slot {place} of {len(batch)} of {self.shape[1:]}"
-                )
-            if image.nbytes < layout.source_bytes:  # what lies behind it is not ours
-                raise ValueError(f"an image of {image.nbytes} bytes, of which {layout.source_bytes} are read")
-            addresses = (image.data_ptr(), batch.data_ptr() + place * step, begin + free)
-            for data, slots in zip(layout.rows, layout.slots, strict=True):
-                if at + len(data) > self.limits.table_bytes:
-                    raise TaskTooLarge(f"the table has more than {self.limits.table_bytes} bytes")
-                view[at : at + len(data)] = data
-                ADDRESSES.pack_into(view, at + w.WORD * w.SOURCE, *addresses, slot)
-                index[row] = at // w.WORD
-                at, row, slot = at + len(data), row + 1, slot + slots
-            free += -(-layout.scratch_bytes // ALIGNED) * ALIGNED
-        if free > scratch.nbytes or slot > self.limits.slots:
-            raise TaskTooLarge(
-                f"{free} bytes of scratch and {slot} slots; there are {scratch.nbytes}, {self.limits.slots}"
-            )
-        index[row:rows] = rows  # rows that do not exist are read as an empty one
+        data: list[bytes] = []
+        places: list[int] = []
+        owners: list[int] = []
+        for number, (layout, _, _) in enumerate(samples):
+            data += layout.rows
+            places += layout.slots
+            owners += [number] * len(layout.rows)
+        if not 0 < len(data) <= self.limits.rows:
+            raise TaskTooLarge(f"{len(data)} rows, of 1 to {self.limits.rows}")
+        rows = next(shape for shape in shapes(self.limits.rows) if shape >= len(data))
+        lengths = np.array([len(row) for row in data])
+        begin = w.WORD * (rows + w.HEAD_WORDS)
+        at = begin + np.cumsum(lengths) - lengths
+        used = int(at[-1] + lengths[-1])
+        if used > self.limits.table_bytes:
+            raise TaskTooLarge(f"the table has more than {self.limits.table_bytes} bytes")
+        addresses, rounds = self.addresses(samples, batch, scratch)
+        slots = np.cumsum(places) - places
+        if slots[-1] + places[-1] > self.limits.slots:
+            raise TaskTooLarge(f"{slots[-1] + places[-1]} slots; there are {self.limits.slots}")
+        staging.view[begin:used] = b"".join(data)
+        index, words = staging.index, at // w.WORD
+        for number, column in enumerate((*addresses[:, owners], slots)):
+            index[words + w.SOURCE + number] = column
+        index[: len(data)] = words
+        index[len(data) : rows] = rows  # rows that do not exist are read as an empty one
         index[rows : rows + w.HEAD_WORDS] = 0
-        return rows, max(sample.layout.rounds for sample in samples), at
+        return rows, rounds, used
+
+    def addresses(
+        self, samples: Sequence[Sample], batch: torch.Tensor, scratch: torch.Tensor
+    ) -> tuple[Any, int]:
+        """Of each sample, where its image is, its place in the batch and its scratch; and the rounds of the longest."""
+        facts = np.array(
+            [
+                (image.data_ptr(), image.nbytes, place, *layout[2:5], *layout.size)
+                for layout, image, place in samples
+            ]
+        ).T
+        source, nbytes, place, rounds, needed, read, height, width = facts
+        strange = (height != self.shape[1]) | (width != self.shape[2]) | (place < 0) | (place >= len(batch))
+        if strange.any():
+            at = int(strange.argmax())
+            raise ValueError(
+                f"a sample of {(int(height[at]), int(width[at]))} for slot {place[at]} of {len(batch)} of {self.shape[1:]}"
+            )
+        if (nbytes < read).any():  # what lies behind it is not ours
+            at = int((nbytes < read).argmax())
+            raise ValueError(f"an image of {nbytes[at]} bytes, of which {read[at]} are read")
+        needed = -(-needed // ALIGNED) * ALIGNED
+        free = np.cumsum(needed)
+        if free[-1] > scratch.nbytes:
+            raise TaskTooLarge(f"{free[-1]} bytes of scratch; there are {scratch.nbytes}")
+        step = batch.stride(0) * batch.element_size()
+        return np.stack([source, batch.data_ptr() + place * step, scratch.data_ptr() + free - needed]), int(
+            rounds.max()
+        )
 
     def launch(self, rows: int, rounds: int) -> int:
         """The task in the table, kernel by kernel."""

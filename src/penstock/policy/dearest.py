@@ -12,8 +12,8 @@ WINDOW = 128
 """Costs that are remembered: enough for a quantile to within a few hundredths, few enough to follow a change of the data."""
 FIRST, LEAST = 0.25, 0.01
 """The share of samples that counts as dear, at first and at least."""
-MORE, LESS = 1.002, 0.98
-"""How it changes with a sample that there was room for, or was none: it settles where there is room for ten of eleven."""
+MORE, LESS = 0.25, 2.5
+"""How it changes within a batch that there was room for, or was none for: it settles where there is room for ten samples of eleven."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,8 @@ class Dearest:
         return taken
 
 
-def share_after(share: float, *, room: bool) -> float:
-    """The share of samples that counts as dear, where as many are taken as there is room for: more of them while there is room, fewer
-    while there is none, so that room is neither left over nor used up by cheap ones."""
-    return min(1.0, share * MORE) if room else max(LEAST, share * LESS)
+def share_after(share: float, *, room: bool, samples: float) -> float:
+    """The share that counts as dear, after one more of so many samples in a batch, where as many are taken as there is room for: more of
+    them while there is room, fewer while there is none, so that room is neither left over nor used up by cheap ones."""
+    change = MORE / samples if room else -LESS / samples
+    return min(1.0, max(LEAST, share * (1.0 + max(-0.5, change))))
