@@ -9,6 +9,7 @@ Rule 3: images, scratch and batch must stay as they are until the stream has com
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +24,9 @@ from penstock.transforms.tail import Tail, level_table
 
 RING = 4
 """Tables on their way to the device."""
+ADDRESSES = struct.Struct("<4q")
+"""Of a row's image, of its place in the batch and of its scratch; its first place for statistics."""
+BEFORE, BEHIND = w.WORD * w.SOURCE, w.WORD * (w.FIRST_SLOT + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,63 +136,37 @@ class Executor:
         self, staging: Staging, samples: Sequence[Sample], batch: torch.Tensor, scratch: torch.Tensor
     ) -> tuple[int, int, int]:
         """The task's table; gives how many rows are launched, how many rounds, and the bytes in use."""
-        data: list[bytes] = []
+        count = sum(len(layout.rows) for layout, _, _ in samples)
+        if not 0 < count <= self.limits.rows:
+            raise TaskTooLarge(f"{count} rows, of 1 to {self.limits.rows}")
+        rows = next(shape for shape in shapes(self.limits.rows) if shape >= count)
         places: list[int] = []
-        owners: list[int] = []
-        for number, (layout, _, _) in enumerate(samples):
-            data += layout.rows
-            places += layout.slots
-            owners += [number] * len(layout.rows)
-        if not 0 < len(data) <= self.limits.rows:
-            raise TaskTooLarge(f"{len(data)} rows, of 1 to {self.limits.rows}")
-        rows = next(shape for shape in shapes(self.limits.rows) if shape >= len(data))
-        lengths = np.array([len(row) for row in data])
-        begin = w.WORD * (rows + w.HEAD_WORDS)
-        at = begin + np.cumsum(lengths) - lengths
-        used = int(at[-1] + lengths[-1])
-        if used > self.limits.table_bytes:
+        parts: list[bytes] = []
+        first, step, begin = batch.data_ptr(), batch.stride(0) * batch.element_size(), scratch.data_ptr()
+        size, number = self.shape[1:], len(batch)
+        at = start = w.WORD * (rows + w.HEAD_WORDS)
+        slot = free = 0
+        for layout, image, place in samples:
+            if layout.size != size or not 0 <= place < number:
+                raise ValueError(f"a sample of {layout.size} for slot {place} of {number} of {size}")
+            if image.nbytes < layout.source_bytes:  # what lies behind it is not ours
+                raise ValueError(f"an image of {image.nbytes} bytes, of which {layout.source_bytes} are read")
+            addresses = (image.data_ptr(), first + place * step, begin + free)
+            for data, slots in zip(layout.rows, layout.slots, strict=True):
+                parts += (data[:BEFORE], ADDRESSES.pack(*addresses, slot), data[BEHIND:])
+                places.append(at // w.WORD)
+                at, slot = at + len(data), slot + slots
+            free += -(-layout.scratch_bytes // ALIGNED) * ALIGNED
+        if at > self.limits.table_bytes:
             raise TaskTooLarge(f"the table has more than {self.limits.table_bytes} bytes")
-        addresses, rounds = self.addresses(samples, batch, scratch)
-        slots = np.cumsum(places) - places
-        if slots[-1] + places[-1] > self.limits.slots:
-            raise TaskTooLarge(f"{slots[-1] + places[-1]} slots; there are {self.limits.slots}")
-        staging.view[begin:used] = b"".join(data)
-        index, words = staging.index, at // w.WORD
-        for number, column in enumerate((*addresses[:, owners], slots)):
-            index[words + w.SOURCE + number] = column
-        index[: len(data)] = words
-        index[len(data) : rows] = rows  # rows that do not exist are read as an empty one
-        index[rows : rows + w.HEAD_WORDS] = 0
-        return rows, rounds, used
-
-    def addresses(
-        self, samples: Sequence[Sample], batch: torch.Tensor, scratch: torch.Tensor
-    ) -> tuple[Any, int]:
-        """Of each sample, where its image is, its place in the batch and its scratch; and the rounds of the longest."""
-        facts = np.array(
-            [
-                (image.data_ptr(), image.nbytes, place, *layout[2:5], *layout.size)
-                for layout, image, place in samples
-            ]
-        ).T
-        source, nbytes, place, rounds, needed, read, height, width = facts
-        strange = (height != self.shape[1]) | (width != self.shape[2]) | (place < 0) | (place >= len(batch))
-        if strange.any():
-            at = int(strange.argmax())
-            raise ValueError(
-                f"a sample of {(int(height[at]), int(width[at]))} for slot {place[at]} of {len(batch)} of {self.shape[1:]}"
+        if free > scratch.nbytes or slot > self.limits.slots:
+            raise TaskTooLarge(
+                f"{free} bytes of scratch and {slot} slots; there are {scratch.nbytes}, {self.limits.slots}"
             )
-        if (nbytes < read).any():  # what lies behind it is not ours
-            at = int((nbytes < read).argmax())
-            raise ValueError(f"an image of {nbytes[at]} bytes, of which {read[at]} are read")
-        needed = -(-needed // ALIGNED) * ALIGNED
-        free = np.cumsum(needed)
-        if free[-1] > scratch.nbytes:
-            raise TaskTooLarge(f"{free[-1]} bytes of scratch; there are {scratch.nbytes}")
-        step = batch.stride(0) * batch.element_size()
-        return np.stack([source, batch.data_ptr() + place * step, scratch.data_ptr() + free - needed]), int(
-            rounds.max()
-        )
+        # Rows that do not exist are read as an empty one.
+        staging.index[: rows + w.HEAD_WORDS] = places + [rows] * (rows - count) + [0] * w.HEAD_WORDS
+        staging.view[start:at] = b"".join(parts)
+        return rows, max(layout.rounds for layout, _, _ in samples), at
 
     def launch(self, rows: int, rounds: int) -> int:
         """The task in the table, kernel by kernel."""
