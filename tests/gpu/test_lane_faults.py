@@ -30,7 +30,8 @@ def test_without_memory_for_it_the_lane_yields_and_training_goes_on(photos: Path
         stats = iterator._mover.lane.stats()
         assert len(helped) == 3
         assert "no device memory is left for it" in stats["cannot"]
-        assert stats["by_cpu"] == stats["packed"] + stats["finished"] == 48
+        assert stats["by_cpu"] == 48, "all of them, what workers had finished too"
+        assert stats["packed"] > 0
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.engine import pinning
 from penstock.engine.pinning import unsplit
 
 MEMORY = torch.arange(100, dtype=torch.uint8)
@@ -15,10 +16,8 @@ MEMORY = torch.arange(100, dtype=torch.uint8)
 @given(st.lists(st.integers(-10, 110), unique=True, max_size=5), st.integers(0, 90), st.integers(1, 10))
 def test_what_a_seam_goes_through_is_copied(seams: list[int], start: int, size: int) -> None:
     copies: list[torch.Tensor] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            torch.Tensor, "pin_memory", lambda tensor: copies.append(tensor) or tensor.clone()
-        )  # there is no GPU to pin for
+    with pytest.MonkeyPatch.context() as patch:  # there is no GPU to pin for
+        patch.setattr(pinning, "pinned_copy", lambda tensor: copies.append(tensor) or tensor.clone())
         part = MEMORY[start : start + size]
         found = unsplit(part, sorted(MEMORY.data_ptr() + seam for seam in seams))
     assert torch.equal(found, part)

@@ -58,4 +58,9 @@ def unsplit(tensor: torch.Tensor, seams: Sequence[int]) -> torch.Tensor:
     the other's end, and from one that is pinned in part. A batch lies across a seam only where batches differ in size."""
     address = tensor.data_ptr()
     at = bisect_right(seams, address)
-    return tensor.pin_memory() if at < len(seams) and seams[at] < address + tensor.nbytes else tensor
+    return pinned_copy(tensor) if at < len(seams) and seams[at] < address + tensor.nbytes else tensor
+
+
+def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """In memory of torch's own: `pin_memory()` would give the tensor itself, since it begins in pinned memory."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
