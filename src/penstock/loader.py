@@ -23,11 +23,12 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from penstock.config import GpuPrep, Options
 from penstock.engine.capacity import affinity_of, workers_for
 from penstock.engine.crew import AUTO, Crew, check_workers, window_of
-from penstock.engine.device import Mover, brought, check_device, moved, mover_for
+from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
 from penstock.engine.helping import helped, lane_line, lane_stats, refuse_without_workers
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, prepare_one
+from penstock.engine.mover import check_device, moved, mover_for
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, resumed_streams
 from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, resolve_shard, shared_seed
@@ -217,7 +218,7 @@ class DataLoader(TorchDataLoader[T_co]):
             prepare = prepare_next(Streamer(self._recipe(), self.drop_last, (states or {}).get(0)))
         else:
             prepare = prepare_keyed(self._recipe(), self._skips.add)
-        iterator = InlineIterator(moved(prepare, self._mover()), asks, self._counters)
+        iterator = InlineIterator(moved(prepare, mover_for(self)), asks, self._counters)
         self._bind(iterator, run)
         self._fast_forward(iterator, run)
         return iterator
@@ -228,7 +229,7 @@ class DataLoader(TorchDataLoader[T_co]):
         iter(self._index_sampler)
         run, asks = self._begin()
         prepare, asks = over_torchs_workers(self, self._recipe(), asks, self._skips.add)
-        iterator = InlineIterator(moved(prepare, self._mover()), asks, self._counters)
+        iterator = InlineIterator(moved(prepare, mover_for(self)), asks, self._counters)
         self._bind(iterator, run)
         return iterator
 
@@ -273,7 +274,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         try:
             engine.on_workers = crew.follower(self)
-            return crew.joined_by(brought(engine, self._mover(lane)))
+            return crew.joined_by(brought(engine, mover_for(self, lane)))
         except BaseException:
             engine.close()
             raise
@@ -328,11 +329,6 @@ class DataLoader(TorchDataLoader[T_co]):
             run, asks = self._begin()
             self._bind(engine, run)
             engine.begin(asks, run.epoch)
-
-    def _mover(self, lane: Any = None) -> Mover | None:
-        return mover_for(
-            self.device, self.dtype, self.memory_format, self.pin_memory, self.pin_memory_device, lane
-        )
 
     # ---- order
 

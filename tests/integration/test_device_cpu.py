@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from penstock import ConfigError, DataLoader
+from penstock.engine.mover import Mover
 from tests.integration.noisy import SIZE, Captioned, Noisy, Ragged, epoch, frozen, order_of
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
@@ -223,3 +224,22 @@ def test_a_stream_without_state_is_fast_forwarded_on_its_way_to_a_device(workers
     resumed.load_state_dict(loader.state_dict())
     with pytest.warns(UserWarning, match="1 batches are prepared again"):
         assert epoch(resumed) == whole[1:]
+
+
+class Step:
+    """The end of a training step on a device."""
+
+    def __init__(self) -> None:
+        self.waited = False
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+
+def test_a_batch_is_begun_when_the_device_has_done_with_all_but_the_last() -> None:
+    mover = Mover("cpu", None, None, pin=False)
+    steps = [Step() for _ in range(5)]
+    for step in steps:
+        mover.behind.append(step)
+        mover.wait_for_training()
+    assert [step.waited for step in steps] == [True, True, True, False, False]

@@ -1,0 +1,239 @@
+"""How a batch comes to its device.
+
+The copies leave from the arena's own memory, pinned once, on a stream of their own; a batch's slab goes back when its
+copy is complete. Without `device=`, `pin_memory=True` hands out memory of torch's pinned allocator, as torch does: torch
+does not track copies out of memory that it did not pin itself, so our slabs serve only copies that we launch.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from penstock.engine.feed import Ask
+from penstock.engine.pinning import unsplit
+from penstock.errors import ConfigError
+
+BEHIND = 2
+"""Batches that training has let go of, and the device may not have done with, when the next one is begun."""
+
+
+def check_device(device: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> None:
+    if device is None:
+        if dtype is not None or memory_format is not None:
+            raise ConfigError(
+                "dtype and memory_format describe batches on a device: give device= too ('cpu' works)"
+            )
+        return
+    try:
+        torch.device(device)
+    except (RuntimeError, TypeError) as exc:
+        raise ConfigError(
+            f"device must be a torch device such as 'cuda' or 'cpu', got {device!r}: {exc}"
+        ) from exc
+
+
+def mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The batch with `move` applied to every tensor, by the rules of torch's `pin_memory`."""
+    if isinstance(batch, torch.Tensor):
+        return move(batch)
+    if isinstance(batch, (str, bytes)):
+        return batch
+    if isinstance(batch, dict):
+        moved = {key: mapped(value, move) for key, value in batch.items()}
+        return moved if type(batch) is dict else type(batch)(moved)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(mapped(value, move) for value in batch))
+    if type(batch) in (list, tuple):
+        return type(batch)(mapped(value, move) for value in batch)
+    return batch
+
+
+class Arrival(Protocol):
+    """A batch on its way to the device."""
+
+    def order(self, stream: Any) -> None:
+        """`stream` goes on when it is there."""
+
+    def is_over(self) -> bool:
+        """Whether nothing reads the batch's host memory any more."""
+
+    def outlast(self, until_s: float) -> None:
+        """Wait until that is so; for what can hang, not beyond that time (of the monotonic clock)."""
+
+
+class Copy(NamedTuple):
+    """A batch that is copied and no more."""
+
+    event: Any
+
+    def order(self, stream: Any) -> None:
+        stream.wait_event(self.event)
+
+    def is_over(self) -> bool:
+        return bool(self.event.query())
+
+    def outlast(self, until_s: float) -> None:  # noqa: ARG002 - a copy does not hang
+        self.event.synchronize()
+
+
+class Lane(Protocol):
+    """What makes a batch on the device of what workers leave (`gpu.lane.GpuLane`)."""
+
+    gate: Any
+
+    def belong_to(self, owner: Any) -> None:
+        """Make batches for this iterator."""
+
+    def begin(self, batch: Any) -> Any:
+        """`images` there, `others` where they were, and what is still to be made."""
+
+    def make(self, begun: Any, copied: Any) -> Any:
+        """Has that made when `copied` has come to pass; gives an `Arrival`."""
+
+    def taken(self, arrival: Any, asked_s: float, ready: int, ahead: int) -> None:
+        """Training asked for the batch then and has it now; so many more are ready, of those asked for ahead."""
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers."""
+
+
+class Mover:
+    """Moves a batch's tensors; knows when the copies are complete."""
+
+    def __init__(
+        self,
+        device: Any,
+        dtype: torch.dtype | None,
+        memory_format: torch.memory_format | None,
+        pin: bool,
+        lane: Lane | None = None,
+    ) -> None:
+        self.device = None if device is None else torch.device(device)
+        self.lane = lane
+        self._dtype, self._format, self._pin = dtype, memory_format, pin
+        self._seams: list[int] = []
+        self.behind: deque[Any] = deque()
+        """Ends of what training had given the device each time that it asked for a batch."""
+        cuda = self.device is not None and self.device.type == "cuda"
+        self._stream = torch.cuda.Stream(self.device) if cuda else None  # type: ignore[no-untyped-call]
+
+    def pin(self, source: Any) -> None:
+        if self._stream is not None and hasattr(source, "pin"):
+            with torch.cuda.device(self.device):  # a thread begins with device 0, which may be another rank's
+                self._seams = source.pin()
+
+    def move(self, batch: Any) -> tuple[Any, Arrival | None]:
+        """The batch on the device, and its arrival there (None when it is there already)."""
+        if self._stream is None:
+            moved, begun = self._moved(batch)
+            return moved, None if self.lane is None else self.lane.make(begun, None)
+        with torch.cuda.stream(self._stream):
+            if self._seams:
+                batch = mapped(batch, lambda tensor: unsplit(tensor, self._seams))
+            moved, begun = self._moved(batch)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+        return moved, Copy(event) if self.lane is None else self.lane.make(begun, event)
+
+    def _moved(self, batch: Any) -> tuple[Any, Any]:
+        """The batch there, and what the lane has still to do for it."""
+        if self.lane is None:
+            return mapped(batch, self._tensor), None
+        begun = self.lane.begin(batch)
+        return [begun.images, *(mapped(other, self._tensor) for other in begun.others)], begun
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.device is None:
+            return tensor.pin_memory() if self._pin else tensor
+        moved = tensor.to(self.device, non_blocking=True)
+        if tensor.dim() == 4:
+            if self._dtype is not None:
+                moved = moved.to(self._dtype)
+            if self._format is not None:
+                moved = moved.contiguous(memory_format=self._format)
+        return moved
+
+    def arrive(self, batch: Any, arrival: Arrival | None) -> Any:
+        """Order the consumer's stream behind it; the memory then belongs to that stream too."""
+        if arrival is not None:
+            current = None if self._stream is None else torch.cuda.current_stream(self.device)
+            arrival.order(current)
+            if current is not None:
+                mapped(batch, lambda tensor: recorded(tensor, current))
+        return batch
+
+    def asked(self) -> float:
+        """Training waits for a batch from now on; the lane may work while what it has given the device is done."""
+        if self._stream is not None:
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))
+            self.behind.append(event)
+            if self.lane is not None and self.lane.gate.idle_only:
+                self.lane.gate.opens_after(event)
+        return time.perf_counter()
+
+    def wait_for_training(self) -> None:
+        """Until the device has done with all but the last batches that training had. A loop runs ahead of the device, and what it has let
+        go of is not free before that: without this, how much memory batches take would depend on how far it runs."""
+        while len(self.behind) > BEHIND:
+            self.behind.popleft().synchronize()
+
+    def taken(self, arrival: Arrival | None, asked_s: float, ready: int, ahead: int) -> None:
+        """Training has the batch."""
+        if self.lane is not None:
+            self.lane.gate.shuts()
+            self.lane.taken(arrival, asked_s, ready, ahead)
+
+    def begun(self, pump: Any) -> None:
+        """Somebody asks for batches, through this pump."""
+        if self.lane is not None:
+            self.lane.gate.asked_by(pump)
+
+    def ended(self, pump: Any) -> None:
+        """Nobody does any more; another may already, through another pump."""
+        if self.lane is not None:
+            self.lane.gate.left_by(pump)
+
+
+def mover_for(loader: Any, lane: Lane | None = None) -> Mover | None:
+    """What brings batches to their device or into pinned memory; None when they stay where they are."""
+    pins = loader.pin_memory and torch.accelerator.is_available()
+    if loader.pin_memory and loader.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            stacklevel=4,
+        )
+    if loader.pin_memory and not pins:
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+            stacklevel=4,
+        )
+    if loader.device is None and not pins:
+        return None
+    return Mover(loader.device, loader.dtype, loader.memory_format, pins, lane)
+
+
+def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Callable[[Ask], tuple[Any, Any]]:
+    """`prepare`, and the batch is brought to the device at once. Without workers nothing may run in the background: the
+    dataset would seed the generators that the training loop draws from at that moment."""
+    if mover is None:
+        return prepare
+
+    def prepare_and_move(ask: Ask) -> tuple[Any, Any]:
+        batch, state = prepare(ask)
+        return mover.arrive(*mover.move(batch)), state
+
+    return prepare_and_move
+
+
+def recorded(tensor: torch.Tensor, stream: Any) -> torch.Tensor:
+    if tensor.is_cuda:
+        tensor.record_stream(stream)
+    return tensor
