@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils.data import get_worker_info
 
 from penstock import ConfigError, DataLoader, ImageFolder, StagedDataset
 from penstock import transforms as T
+from penstock.transforms.steps import Code, Step
 from tests.torchvision_here import torchvision
 
 pytest.importorskip("cv2")
@@ -144,3 +146,41 @@ def test_chains_of_the_same_ops_have_one_identity() -> None:
 def test_a_chain_that_makes_no_sense_is_refused(chain: Any, photos: Path) -> None:
     with pytest.raises(ConfigError):
         ImageFolder(photos, chain)[0]
+
+
+def drawn_target(target: int) -> float:
+    return target + random.random() + float(torch.rand(())) + float(np.random.rand())
+
+
+class Drawing(T.Op):
+    """An op of a user's, who draws as in any dataset."""
+
+    def draw(self, draws: Any, size: Any) -> Any:
+        return [Step(Code.BRIGHTNESS, (random.random(),))]
+
+
+@pytest.mark.parametrize(
+    ("chain", "target", "alone"),
+    [
+        (CHAIN, None, True),
+        (CHAIN, drawn_target, False),
+        ([T.Resize((8, 8)), Drawing()], None, False),
+        ([T.RandomApply([Drawing()], 1.0), T.Resize((8, 8))], None, False),
+        ([T.Lambda(lambda image: image), T.Resize((8, 8))], None, False),
+    ],
+    ids=["ours", "target", "op", "op within", "function"],
+)
+def test_code_of_the_users_finds_seeded_generators(
+    chain: Any, target: Any, alone: bool, photos: Path
+) -> None:
+    """Whoever draws there, the sample is the same whichever worker prepares it."""
+    dataset = ImageFolder(photos, chain, target)
+    assert dataset._penstock_draws_alone is alone
+    epochs = [
+        [
+            (images.sum().item(), targets.tolist())
+            for images, targets in DataLoader(dataset, 2, seed=3, num_workers=workers)
+        ]
+        for workers in (1, 2)
+    ]
+    assert epochs[0] == epochs[1]

@@ -65,6 +65,10 @@ class Parcels:
     def _penstock_sample_bytes(self) -> int:
         return self._slot
 
+    @property
+    def _penstock_draws_alone(self) -> bool:
+        return bool(getattr(self._source, "_penstock_draws_alone", False))
+
     def __len__(self) -> int:
         return len(self._source)
 

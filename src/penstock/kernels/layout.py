@@ -82,6 +82,10 @@ class Reader(NamedTuple):
     mixed: tuple[tuple[float, View], ...] = ()
 
 
+AS_IT_IS = Reader()
+NO_NUMBERS = (0.0,) * 6
+
+
 @dataclass(slots=True)
 class Scratch:
     """Memory between passes, of all of a sample's rows."""
@@ -133,13 +137,17 @@ def lay_out(program: Program, size: Size, strides: tuple[int, int, int] | None =
 class Row:
     """Passes one after the other: what is still to be done to the image in `view` waits in `reader` and `items`."""
 
+    __slots__ = (
+        "all_items", "free", "items", "owned", "passes", "reader", "rows", "scratch", "size", "slots", "start", "table", "view",
+    )  # fmt: skip
+
     def __init__(self, view: View, scratch: Scratch, rows: list[Row], start: int = 0) -> None:
         self.view, self.scratch, self.rows, self.start = view, scratch, rows, start
         self.size: Size = (view.height, view.width)
         self.passes: list[bytes] = []
         self.items: list[bytes] = []
         self.all_items: list[bytes] = []
-        self.reader = Reader()
+        self.reader = AS_IT_IS
         self.slots = 0
         self.table = (0, 0)
         """Kind and slot of the table that the next pass makes."""
@@ -166,39 +174,40 @@ class Row:
 
     def step(self, step: Step) -> Row:
         code, args = step
+        if code in CHANGES:
+            self.change(*CHANGES[code](*args))
+            return self
+        if code in STATISTICS:
+            kind, statistics = KINDS[code]
+            self.table = (kind, self.count(statistics))
+            self.change(kind, 0, *args)
+            return self
+        if code is Code.MIX:
+            return self.mix(*args)
         size = size_after(step, self.size)
         if size[0] * size[1] > MOST_PIXELS:
             raise ValueError(
                 f"{code.name}: an image of {size[0]} x {size[1]} pixels is too large for the kernels"
             )
-        match code:
-            case Code.CROP:
-                self.crop(*args)
-            case Code.FLIP_H | Code.FLIP_V:
-                self.flip(across=code is Code.FLIP_H)
-            case Code.PAD:
-                left, top, _, _, fill, mode = args
-                self.move(w.SHIFT, (1, -top, 1, -left, MODES[mode], 0), saturated(fill))
-            case Code.AFFINE:
-                self.affine(args)
-            case Code.RESIZE:
-                self.resize(*args)
-            case Code.BLUR:
-                self.blur(*args)
-            case Code.ERASE:
-                self.move(w.ERASE, (*args[:4], 0, 0), colour(args[4]))
-            case Code.SHARPNESS:
-                self.materialise()
-                self.reader = Reader(w.SHARPEN, numbers=(args[0],))
-            case Code.MIX:
-                return self.mix(*args)
-            case _ if code in STATISTICS:
-                kind, statistics = KINDS[code]
-                slot = self.count(statistics)
-                self.table = (kind, slot)
-                self.change(kind, 0, *args)
-            case _:
-                self.change(*CHANGES[code](*args))
+        if code is Code.RESIZE:
+            self.resize(*args)
+        elif code is Code.FLIP_H or code is Code.FLIP_V:
+            self.flip(across=code is Code.FLIP_H)
+        elif code is Code.CROP:
+            self.crop(*args)
+        elif code is Code.AFFINE:
+            self.affine(args)
+        elif code is Code.SHARPNESS:
+            self.materialise()
+            self.reader = Reader(w.SHARPEN, numbers=(args[0],))
+        elif code is Code.PAD:
+            left, top, _, _, fill, mode = args
+            self.move(w.SHIFT, (1, -top, 1, -left, MODES[mode], 0), saturated(fill))
+        elif code is Code.BLUR:
+            self.blur(*args)
+        else:
+            assert code is Code.ERASE, code
+            self.move(w.ERASE, (*args[:4], 0, 0), colour(args[4]))
         self.size = size
         return self
 
@@ -319,27 +328,26 @@ class Row:
     def emit(self, sink: int, statistics: int = 0) -> None:
         """One pass for all that is waiting."""
         height, width = self.size
+        code, taps, numbers, fill, mixed = self.reader
         place = self.place(3 * height * width) if sink == w.TO_SCRATCH else (0, 0)
-        taps, special = self.reader.taps, [0] * 5
+        items, begin = self.items, w.ITEM_WORDS * len(self.all_items)
+        self.all_items += items
+        special = (0, 0, 0, 0, 0)
         if taps is not None:
             # The weights of all passes are made before the first of them: no image may have had their place.
             weights = self.scratch.take(4 * (taps.taps + 1) * taps.positions)
-            special = [taps.axis, taps.taps, weights, taps.filter, taps.positions]
-        begin = w.ITEM_WORDS * len(self.all_items)
-        self.all_items += self.items
-        if self.reader.mixed:
-            special[:2] = [w.ITEM_WORDS * len(self.all_items), len(self.reader.mixed)]
-            self.all_items += [mixed_item(weight, view) for weight, view in self.reader.mixed]
-        reals = (*self.reader.numbers, *(0.0,) * (6 - len(self.reader.numbers)))
+            special = (taps.axis, taps.taps, weights, taps.filter, taps.positions)
+        elif mixed:
+            special = (w.ITEM_WORDS * len(self.all_items), len(mixed), 0, 0, 0)
+            self.all_items += [mixed_item(weight, view) for weight, view in mixed]
         slot = self.slots - 1 if statistics else 0
         self.passes.append(
             PASS.pack(
-                *(self.reader.code, *self.view),
-                *(height, width, sink, place[1], statistics, slot, *self.table),
-                *(begin, len(self.items), *special, self.reader.fill, *reals),
+                *(code, *self.view, height, width, sink, place[1], statistics, slot, *self.table),
+                *(begin, len(items), *special, fill, *numbers, *NO_NUMBERS[len(numbers) :]),
             )
         )
-        self.reader, self.items, self.table = Reader(), [], (0, 0)
+        self.reader, self.items, self.table = AS_IT_IS, [], (0, 0)
         if sink == w.TO_SCRATCH:
             if self.owned is not None:
                 self.free.append(self.owned)

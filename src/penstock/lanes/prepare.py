@@ -18,7 +18,7 @@ from torch.utils.data import Subset, default_collate
 from penstock.errors import SampleError, every_sample_failed
 from penstock.lanes.kinds import COLLATING, FETCHING
 from penstock.lanes.odd import odd_one
-from penstock.lanes.seeding import seed_all
+from penstock.lanes.seeding import seed_all, seed_sample
 from penstock.lanes.torch_private import private_collate
 from penstock.lanes.unfinished import getter
 from penstock.measure import host
@@ -145,12 +145,14 @@ class Preparer:
             yield from ((where.start + i, sample) for i, sample in enumerate(samples))
             return
         sample_seed, dataset = self.stream(where.epoch).sample, self.recipe.dataset
+        # Samples of a dataset of ours that runs no code of the user's: nobody draws from the global generators.
+        seed = seed_sample if getattr(dataset, "_penstock_draws_alone", False) else seed_all
         get = getter(dataset) if unfinished else partial(getitem, dataset)
         batch = self.stream(where.epoch).batch(where.first)
         position, ordinal = where.position(where.start), where.start
         for key in keys:
             self.on_sample(ordinal)
-            seed_all(sample_seed(position, key), Company(batch, ordinal))
+            seed(sample_seed(position, key), Company(batch, ordinal))
             if self.recipe.on_error == "raise":
                 yield ordinal, held_back(get, key)
             else:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from penstock.errors import ConfigError
 from penstock.lanes.seeding import call_seed, company
 from penstock.lanes.unfinished import Unfinished, finished
-from penstock.pipeline.chain import Chain, executed, size_of
+from penstock.pipeline.chain import Chain, calls, executed, size_of
 from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.header import MAX_PIXELS, BadImage
 from penstock.transforms.steps import Program
@@ -132,6 +132,16 @@ class ImageFolder(StagedDataset):
             self._read, transform, len(self.samples), max_pixels=max_pixels, fast_decode=fast_decode
         )
 
+    @property
+    def _penstock_draws_alone(self) -> bool:
+        """Whether no code of the user's has a part in a sample."""
+        chains = (self.chain, *self.chain.views)
+        return (
+            type(self) is ImageFolder
+            and self.target_transform is None
+            and all(is_ours(op) for chain in chains for op in chain.ops)
+        )
+
     def name(self, index: int) -> str:
         return f"sample {index}, {self.samples[index][0]}"
 
@@ -141,10 +151,26 @@ class ImageFolder(StagedDataset):
         return data, target if self.target_transform is None else self.target_transform(target)
 
 
+def is_ours(op: Any) -> bool:
+    """Whether an op and all within it are of this library, and draw from their own seeds."""
+    own = type(op).__module__.startswith("penstock.transforms.") and not calls(op)
+    return own and all(map(is_ours, getattr(op, "transforms", ())))
+
+
 def read_file(path: str) -> bytes:
-    """All of a file, with less around it than `Path.read_bytes` has."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - that is the point
-        return file.read()
+    """All of a file, with less around it than `open` has."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(handle).st_size
+        data = os.read(handle, size + 1)
+        if len(data) == size:
+            return data
+        parts = [data]  # it grows, or is longer than one read gives, or has no size, like a pipe
+        while parts[-1]:
+            parts.append(os.read(handle, 1 << 20))
+        return b"".join(parts)
+    finally:
+        os.close(handle)
 
 
 def classes_in(root: str) -> tuple[list[str], dict[str, int]]:
