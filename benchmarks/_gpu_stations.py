@@ -10,7 +10,7 @@ Rule 2: an op that fails is an error, and not left to the CPU as the lane would 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,8 +23,8 @@ from _prepare_subjects import MEAN, STD, import_torchvision
 from penstock.gpu import cuda
 from penstock.gpu.nvjpeg import DecodeError
 from penstock.gpu.prep import Look
-from penstock.gpu.slots import ENCODED, FINISHED, Parcel
-from penstock.kernels.run import Image, TaskTooLarge
+from penstock.gpu.slots import ENCODED, FINISHED, Task
+from penstock.kernels.run import TaskTooLarge
 
 
 def device_chain(workload: str, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -53,28 +53,30 @@ class PerSample(cuda.CudaStation):
         super().__init__(look, like, task=task)
         self._chain = device_chain(workload, like.dtype)
 
-    def _task(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor) -> None:
-        forms = {parcel.form for parcel in parcels}
+    def _task(self, task: Task, out: torch.Tensor) -> None:
+        forms = set(task.contents.forms[task.ordinals].tolist())
         if forms == {FINISHED}:
-            super()._task(parcels, slots, out)
+            super()._task(task, out)
             return
         if forms != {ENCODED}:
             raise ValueError("torchvision's ops are given files only: use finish=False")
         if self._executor is None:  # it did not get ready
-            self._smaller(parcels, slots, out)
+            self._smaller(task, out)
             return
         try:
-            images = self._decoded(parcels, slots)
+            images = self._decoded(task)
         except (DecodeError, TaskTooLarge):
-            self._smaller(parcels, slots, out)
+            self._smaller(task, out)
             return
-        for parcel, image in zip(parcels, images, strict=True):
-            out[parcel.ordinal].copy_(self._chain(self._planes(image, parcel)))
+        contents = task.contents
+        for ordinal, address in zip(task.ordinals, images.tolist(), strict=True):
+            size = int(contents.heights[ordinal]), int(contents.widths[ordinal])
+            out[ordinal].copy_(self._chain(self._planes(address, size)))
 
-    def _planes(self, image: Image, parcel: Parcel) -> torch.Tensor:
+    def _planes(self, address: int, size: tuple[int, int]) -> torch.Tensor:
         """An image where it was decoded to."""
-        at = image.data_ptr() - self._images.data_ptr()
-        planes: torch.Tensor = self._images[at : at + image.nbytes].view(3, *parcel.size)
+        at = address - self._images.data_ptr()
+        planes: torch.Tensor = self._images[at : at + 3 * size[0] * size[1]].view(3, *size)
         return planes
 
 

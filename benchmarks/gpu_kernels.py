@@ -21,7 +21,8 @@ import torch
 
 from penstock import transforms
 from penstock.kernels.layout import lay_out
-from penstock.kernels.run import Executor, Limits, Sample
+from penstock.kernels.run import Executor, Limits
+from penstock.kernels.table import Sample
 from penstock.pipeline.chain import Chain
 
 SIZES = [

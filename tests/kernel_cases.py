@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from penstock import transforms as v2
 from penstock.kernels.layout import interleaved, lay_out, planar
-from penstock.kernels.run import Executor, Limits, Sample
+from penstock.kernels.run import Executor, Limits
+from penstock.kernels.table import Sample
 from penstock.pipeline.chain import Chain
 from penstock.transforms.augment import steps_of
 from penstock.transforms.cpu import execute

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from penstock.engine.mover import Mover
 from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.slots import (
     ENCODED,
-    Parcel,
+    Contents,
     Room,
+    Task,
     left,
     slot_bytes,
     tasks_of,
@@ -64,14 +64,14 @@ class OnTheCpu:
     def prepare(self) -> str:
         return self.trouble
 
-    def tasks(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[list[Parcel]]:
-        return tasks_of(parcels, slots.stride(0), Room(2, 3, 1 << 30, 1 << 30))
+    def tasks(self, contents: Contents) -> list[Task]:
+        return tasks_of(contents, Room(2, 3, 1 << 30, 1 << 30))
 
     def close(self) -> None:
         pass
 
-    def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
-        for parcel in parcels:
+    def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
+        for parcel in task.parcels():
             if parcel.form == ENCODED:
                 program, image = parcel.program, decode(parcel.image.tobytes())
             else:

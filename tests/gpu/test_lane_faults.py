@@ -64,11 +64,11 @@ BROKEN = """
 import sys, torch
 from penstock import DataLoader, DeviceLost, ImageFolder, transforms as T
 from penstock.kernels.run import Executor
-run = Executor.run
-def broken(self, samples, batch, scratch=None):
+run = Executor.run_rows
+def broken(self, rows, batch, scratch=None):
     torch.zeros(4, device="cuda")[torch.tensor([1 << 20], device="cuda")].sum()
-    return run(self, samples, batch, scratch)
-Executor.run = broken
+    return run(self, rows, batch, scratch)
+Executor.run_rows = broken
 chain = T.Compose([T.RandomResizedCrop(96), T.RandAugment(), T.ToDtype(torch.float32, scale=True)])
 loader = DataLoader(ImageFolder(sys.argv[1], chain), batch_size=4, shuffle=True, seed=1, num_workers=2, device="cuda",
                     gpu_prep="concurrent", deterministic=True)

@@ -7,7 +7,6 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,9 @@ from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate
 from penstock.gpu.prep import looked, planned
 from penstock.gpu.slots import (
-    Parcel,
+    Contents,
+    Task,
     slot_bytes,
-    unpacked,
 )
 from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.lanes.prepare import Recipe
@@ -67,9 +66,9 @@ def test_the_batch_has_the_dtype_and_the_layout_that_were_asked_for(photos: Path
 def test_a_parcel_that_is_too_large_is_left_to_the_worker(photos: Path) -> None:
     chain = T.Compose([T.RandomResizedCrop(16), *CHAIN.transforms[3:]])
     prep = prep_of(ImageFolder(photos, chain), 1.0)
-    assert len(unpacked(prep.dataset[0][0][None], (16, 16))) == 1
+    assert Contents(prep.dataset[0][0][None], (16, 16)).has_parcels
     prep.dataset._slot = slot_bytes((16, 16), 0)
-    assert unpacked(prep.dataset[0][0][None], (16, 16)) == []
+    assert not Contents(prep.dataset[0][0][None], (16, 16)).has_parcels
 
 
 def test_a_sample_of_another_size_is_torchs_error(photos: Path) -> None:
@@ -219,10 +218,10 @@ def test_what_counts_as_dear_is_searched_by_all_workers_together() -> None:
 
 def test_a_station_that_fails_is_the_error_of_that_batch_alone(photos: Path) -> None:
     class Failing(OnTheCpu):
-        def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
-            if any(parcel.ordinal == 3 for parcel in parcels):
+        def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
+            if 3 in task.ordinals:
                 raise DeviceLost("the GPU failed")
-            super().make(parcels, slots, out, after)
+            super().make(task, out, after)
 
     prep = prep_of(ImageFolder(photos, CHAIN), 1.0, lambda look: [Failing(look)])
     iterator = iterator_of(prep, 1)

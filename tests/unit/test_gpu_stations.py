@@ -24,13 +24,15 @@ from penstock.gpu.slots import (
     DECODED,
     ENCODED,
     FINISHED,
-    Parcel,
+    HEAD,
+    Contents,
     Room,
+    Task,
     padded,
     tasks_of,
 )
-from penstock.kernels.layout import Layout
 from penstock.kernels.run import Executor
+from penstock.kernels.table import rows_of
 from penstock.lanes.seeding import seed_all
 from penstock.pipeline.decode import decode
 from tests.lanes_on_cpu import CHAIN, prep_of
@@ -55,13 +57,18 @@ class Interpreted(CudaStation):
         self._images = torch.empty(4 << 20, dtype=torch.uint8)
         return ""
 
-    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[torch.Tensor]:
-        images = [decode(parcel.image.tobytes()) for parcel in parcels]
-        return [torch.from_numpy(image.transpose(2, 0, 1).copy()) for image in images]
+    def _decoded(self, task: Task) -> Any:
+        at, found = 0, []
+        for parcel in task.parcels():
+            planes = torch.from_numpy(decode(parcel.image.tobytes()).transpose(2, 0, 1).copy()).flatten()
+            self._images[at : at + len(planes)] = planes
+            found.append(self._images.data_ptr() + at)
+            at += len(planes)
+        return np.array(found)
 
 
 class Broken(Interpreted):
-    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[torch.Tensor]:
+    def _decoded(self, task: Task) -> Any:
         raise RuntimeError("nvJPEG does not know this file")
 
     _copied = _decoded
@@ -90,6 +97,7 @@ CHAINS = {
     "crop first": [T.RandomResizedCrop(16), T.RandAugment()],
     "crop last": [T.RandAugment(), T.RandomResizedCrop(16), T.RandomHorizontalFlip()],
     "no crop": [T.Resize((20, 16)), T.ColorJitter(0.4, 0.4, 0.4)],
+    "several rows": [T.RandomResizedCrop(12), T.AugMix()],
 }
 
 
@@ -123,10 +131,30 @@ def test_all_forms_in_one_batch_are_made_by_the_kernels(photos: Path) -> None:
     prep.lane._wished = True
     begun = prep.lane.begin(default_collate(samples))
     prep.lane.make(begun, None).order(None)
-    assert [parcel.form for parcel in begun.parcels] == [ENCODED, DECODED, FINISHED]
+    assert begun.contents.forms.tolist() == [ENCODED, DECODED, FINISHED]
     for index in range(3):
         seed_all(index)
         assert torch.equal(begun.images[index], dataset[index][0])
+
+
+def test_a_table_in_columns_is_the_table_of_its_samples(photos: Path) -> None:
+    dataset = ImageFolder(photos, T.Compose([*CHAINS["crop first"], *CHAIN.transforms[3:]]))
+    prep = prep_of(dataset, 0.0, stations_of(Interpreted))
+    samples = []
+    for index in range(6):
+        prep.dataset.wishes.say(share=0.0, limit=0.0, finishes=index % 3 > 0, samples=6)
+        seed_all(index)
+        samples.append(prep.dataset[index][0])
+    contents = Contents(torch.stack(samples), (16, 16))
+    assert set(contents.forms.tolist()) == {FINISHED, DECODED}
+    task, images = Task(contents, [0, 1, 2, 4, 5]), np.arange(5) * 1_000_000
+    columns, one_by_one = task.table(images), rows_of(list(task.samples(images)))
+    assert [bytes(row) for row in columns.data] == one_by_one.data
+    for name in ("sources", "places", "statistics", "rounds", "slots"):
+        assert getattr(columns, name) == type(getattr(columns, name))(getattr(one_by_one, name))
+    ends = [*columns.scratch[1:], columns.scratch_bytes]
+    needed = [int(contents.scratch[at]) for at in task.ordinals]
+    assert all(end - at >= need for at, end, need in zip(columns.scratch, ends, needed, strict=True))
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
@@ -147,27 +175,29 @@ def test_what_the_kernels_cannot_take_is_made_by_the_cpu(share: float, photos: P
             st.integers(1, 2000),
             st.integers(0, 5000),
         ),
+        min_size=1,
         max_size=20,
     ),
     st.integers(1, 8),
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_tasks_hold_all_parcels_once_and_fit(samples: list[tuple[int, int, int, int]], files: int) -> None:
-    nothing = np.zeros(0, np.uint8)
-    parcels = [
-        Parcel(at, form, nothing, 0, 0, (1, width), Layout((b"",) * rows, (0,) * rows, 1, scratch, 0, (1, 1)))
-        for at, (form, rows, width, scratch) in enumerate(samples)
-    ]
-    tasks = tasks_of(parcels, 1024, Room(files, 9, 8192, 8192))
-    assert sorted(parcel.ordinal for task in tasks for parcel in task) == list(range(len(parcels)))
+def test_tasks_hold_all_samples_once_and_fit(samples: list[tuple[int, int, int, int]], files: int) -> None:
+    slots = torch.zeros(len(samples), 1024, dtype=torch.uint8)
+    for slot, (form, rows, width, scratch) in zip(slots.numpy(), samples, strict=True):
+        head = HEAD.pack(form, 0, 0, 0, 1, width, 0, rows, 0, 1, scratch, 0)
+        slot[: len(head)] = memoryview(head)
+    contents = Contents(slots, (1, 1))
+    tasks = tasks_of(contents, Room(files, 9, 8192, 8192))
+    assert sorted(ordinal for task in tasks for ordinal in task.ordinals) == list(range(len(samples)))
     for task in tasks:
-        files_only = {parcel.form == ENCODED for parcel in task}
-        assert len(files_only) == 1
-        if len(task) > 1:
-            assert sum(len(parcel.layout.rows) for parcel in task) <= 9
-            assert sum(padded(parcel.layout.scratch_bytes) for parcel in task) <= 8192
-        if len(task) > 1 and files_only == {True}:
-            assert len(task) <= files
-            assert sum(parcel.pixel_bytes for parcel in task) <= 8192
-        elif len(task) > 1:
-            assert (task[-1].ordinal - task[0].ordinal + 1) * 1024 <= 8192
+        which = task.ordinals
+        assert len({samples[at][0] == ENCODED for at in which}) == 1
+        assert which == sorted(which)
+        if len(which) > 1:
+            assert contents.rows[which].sum() <= 9
+            assert padded(contents.scratch[which]).sum() <= 8192
+        if len(which) > 1 and task.files:
+            assert len(which) <= files
+            assert contents.pixel_bytes[which].sum() <= 8192
+        elif len(which) > 1:
+            assert (which[-1] - which[0] + 1) * 1024 <= 8192

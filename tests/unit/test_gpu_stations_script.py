@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from penstock import GpuPrep
 from penstock.gpu import cuda
 from penstock.gpu.nvjpeg import DecodeError
 from penstock.gpu.prep import Look
-from penstock.gpu.slots import DECODED, ENCODED, padded
+from penstock.gpu.slots import DECODED, ENCODED, HEAD, Contents, Task, padded
 from penstock.transforms.tail import Tail
 from tests.torchvision_here import torchvision
 
@@ -26,22 +27,22 @@ LOOK = Look((SIDE, SIDE), Tail(torch.float32, "multiply"), 0)
 Ops = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Parcel(NamedTuple):
-    """What a station of this kind looks at, and the pixels that its file is taken to hold."""
-
-    ordinal: int
-    size: tuple[int, int]
-    planes: torch.Tensor
-    form: int = ENCODED
+SIZES = {0: (30, 41), 2: (64, 50), 3: (33, 37)}
+"""Of the images in a batch of four, by place."""
 
 
-def parcel_of(ordinal: int, height: int, width: int) -> Parcel:
+def planes_of(ordinal: int) -> torch.Tensor:
+    """The pixels that a sample's file is taken to hold."""
     random = torch.Generator().manual_seed(ordinal)
-    planes = torch.randint(256, (3, height, width), dtype=torch.uint8, generator=random)
-    return Parcel(ordinal, (height, width), planes)
+    return torch.randint(256, (3, *SIZES[ordinal]), dtype=torch.uint8, generator=random)
 
 
-PARCELS = [parcel_of(0, 30, 41), parcel_of(2, 64, 50), parcel_of(3, 33, 37)]
+def task_of(form: int, *ordinals: int) -> Task:
+    slots = torch.zeros(4, 1024, dtype=torch.uint8)
+    for ordinal in ordinals:
+        head = HEAD.pack(form, 0, 0, 0, *SIZES[ordinal], 0, 1, 0, 1, 0, 0)
+        slots.numpy()[ordinal, : len(head)] = memoryview(head)
+    return Task(Contents(slots, (SIDE, SIDE)), list(ordinals))
 
 
 @pytest.fixture
@@ -59,20 +60,20 @@ def station_of(stations: Any, ops: Ops, *, most: int = 99) -> Any:
     """Ready, but for a decoder and for kernels; it can decode at most so many files together."""
 
     class OnCpu(stations.PerSample):  # type: ignore[misc]
-        def _decoded(self, parcels: Sequence[Parcel], slots: Any) -> list[cuda.Pixels]:
-            if len(parcels) > most:
+        def _decoded(self, task: Task) -> Any:
+            if len(task.ordinals) > most:
                 raise DecodeError("nvjpegDecodeBatched", 4)
             found, at = [], 0
-            for parcel in parcels:
-                planes = parcel.planes.flatten()
+            for ordinal in task.ordinals:
+                planes = planes_of(ordinal).flatten()
                 self._images[at : at + len(planes)] = planes
-                found.append(cuda.Pixels(self._images.data_ptr() + at, len(planes)))
+                found.append(self._images.data_ptr() + at)
                 at += padded(len(planes))
-            return found
+            return np.array(found)
 
-        def _smaller(self, parcels: Sequence[Parcel], slots: Any, out: torch.Tensor) -> None:
-            if len(parcels) > 1:
-                super()._smaller(parcels, slots, out)
+        def _smaller(self, task: Task, out: torch.Tensor) -> None:
+            if len(task.ordinals) > 1:
+                super()._smaller(task, out)
             else:
                 self.by_cpu += 1
 
@@ -85,9 +86,9 @@ def station_of(stations: Any, ops: Ops, *, most: int = 99) -> Any:
     return station
 
 
-def made(station: Any, parcels: Sequence[Parcel] = PARCELS) -> torch.Tensor:
+def made(station: Any, form: int = ENCODED) -> torch.Tensor:
     out = torch.full((4, 3, SIDE, SIDE), -1.0).to(memory_format=torch.channels_last)
-    station.make(parcels, torch.empty(0), out, None)
+    station.make(task_of(form, *SIZES), out, None)
     return out
 
 
@@ -97,8 +98,8 @@ def test_each_image_comes_from_where_it_was_decoded_to_and_goes_to_its_place(
 ) -> None:
     station = station_of(stations, means, most=most)
     out = made(station)
-    for parcel in PARCELS:
-        assert torch.equal(out[parcel.ordinal], means(parcel.planes))
+    for ordinal in SIZES:
+        assert torch.equal(out[ordinal], means(planes_of(ordinal)))
     assert (out[1] == -1).all()
     assert station.by_cpu == 0
 
@@ -106,12 +107,12 @@ def test_each_image_comes_from_where_it_was_decoded_to_and_goes_to_its_place(
 def test_what_cannot_be_decoded_is_left_to_the_cpu(stations: Any) -> None:
     station = station_of(stations, means, most=0)
     assert (made(station) == -1).all()
-    assert station.by_cpu == len(PARCELS)
+    assert station.by_cpu == len(SIZES)
 
 
 def test_what_workers_have_decoded_is_refused(stations: Any) -> None:
     with pytest.raises(ValueError, match="finish=False"):
-        made(station_of(stations, means), [PARCELS[0]._replace(form=DECODED)])
+        made(station_of(stations, means), DECODED)
 
 
 def test_an_op_that_fails_is_not_left_to_the_cpu(stations: Any) -> None:
@@ -128,7 +129,7 @@ def test_an_op_that_fails_is_not_left_to_the_cpu(stations: Any) -> None:
 def test_torchvisions_ops_make_normalised_images_with_draws_of_their_own(
     stations: Any, workload: str
 ) -> None:
-    ops, planes = stations.device_chain(workload, torch.bfloat16), PARCELS[1].planes
+    ops, planes = stations.device_chain(workload, torch.bfloat16), planes_of(2)
     several = torch.stack([ops(planes) for _ in range(8)])
     assert several.shape == (8, 3, 224, 224)
     assert several.dtype == torch.bfloat16

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 
 from penstock.errors import ConfigError
 from penstock.kernels.layout import lay_out
-from penstock.kernels.run import Executor, Limits, Sample, TaskTooLarge
+from penstock.kernels.run import Executor, Limits, TaskTooLarge
+from penstock.kernels.table import Sample
 from penstock.transforms.cpu import execute
 from penstock.transforms.steps import Code, Program, Step
 from penstock.transforms.tail import Tail

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from penstock.config import GpuPrep
 from penstock.errors import DeviceLost, PenstockError
-from penstock.gpu.nvjpeg import DEFAULT, ENGINES, DecodeError, Decoder, File
+from penstock.gpu.nvjpeg import DEFAULT, ENGINES, DecodeError, Decoder
 from penstock.gpu.parcels import IMAGE_BYTES, SCRATCH_BYTES
 from penstock.gpu.prep import Look, Prep, planned
-from penstock.gpu.slots import ENCODED, Parcel, Room, left, tasks_of
-from penstock.kernels.run import Executor, Image, Limits, Sample, TaskTooLarge, shapes
+from penstock.gpu.slots import ENCODED, Contents, Room, Task, left, tasks_of
+from penstock.kernels.run import Executor, Limits, TaskTooLarge, shapes
 from penstock.pipeline.decode import decode
 from penstock.policy.sharing import Memory
 from penstock.transforms.cpu import execute
 
+Addresses = NDArray[np.int64]
 STATIONS = 2
 """Threads: while one waits for the device, the other has the next task ready."""
 FIRST_OF_ALL = -5
@@ -76,16 +79,6 @@ def memory_of(device: torch.device) -> Memory:
     return Memory(torch.cuda.max_memory_allocated(device), 0, torch.cuda.mem_get_info(device)[1])
 
 
-class Pixels(NamedTuple):
-    """An image in the station's memory."""
-
-    address: int
-    nbytes: int
-
-    def data_ptr(self) -> int:
-        return self.address
-
-
 class CudaStation:
     """Decodes and executes, task by task."""
 
@@ -93,6 +86,7 @@ class CudaStation:
         self._tail, self._like = look.tail, like
         self._room = Room(task, max(task, ROWS), IMAGE_BYTES, SCRATCH_BYTES)
         self._stream: Any = None
+        self._done: Any = None
         self._images: Any = None
         self._decoder: Decoder | None = None
         self._executor: Executor | None = None
@@ -108,6 +102,7 @@ class CudaStation:
         if not self._like.is_cuda:
             return ""
         self._stream = torch.cuda.Stream(self._like.device, priority=FIRST_OF_ALL)  # type: ignore[no-untyped-call]
+        self._done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         with torch.cuda.device(self._like.device), torch.cuda.stream(self._stream):
             reason = ""
             for _ in range(TRIES):
@@ -138,21 +133,21 @@ class CudaStation:
         torch.cuda.current_stream().synchronize()
         self._executor = executor
 
-    def tasks(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[list[Parcel]]:
-        return tasks_of(parcels, slots.stride(0), self._room)
+    def tasks(self, contents: Contents) -> list[Task]:
+        return tasks_of(contents, self._room)
 
-    def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
+    def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
         if self._stream is None:
-            self._task(parcels, slots, out)
+            self._task(task, out)
             return
         try:
             with torch.cuda.device(out.device), torch.cuda.stream(self._stream):
                 # This thread can wait: another station has the device meanwhile, and when its part is there says what it costs.
                 after.synchronize()
                 try:
-                    self._task(parcels, slots, out)
+                    self._task(task, out)
                 finally:
-                    self._stream.synchronize()  # also where it failed: a part of it may be under way
+                    self._finish()  # also where it failed: a part of it may be under way
         except RuntimeError as exc:
             if not is_lost(exc):
                 raise
@@ -166,30 +161,30 @@ class CudaStation:
             self._decoder.close()
         self._executor = self._decoder = self._images = None
 
-    def _task(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor) -> None:
+    def _finish(self) -> None:
+        """Wait for the stream, asleep: whoever spins takes a core from workers."""
+        self._done.record(self._stream)
+        self._done.synchronize()
+
+    def _task(self, task: Task, out: torch.Tensor) -> None:
         """A task of files, or of pixels."""
         try:
             if self._executor is None:
                 raise TaskTooLarge("there is no executor")
-            bring = self._decoded if parcels[0].form == ENCODED else self._copied
-            samples = [
-                Sample(parcel.layout, image, parcel.ordinal)
-                for parcel, image in zip(parcels, bring(parcels, slots), strict=True)
-            ]
-            self._executor.run(samples, out)
+            images = self._decoded(task) if task.files else self._copied(task)
+            self._executor.run_rows(task.table(images), out)
         except (RuntimeError, ValueError) as exc:
             if is_lost(exc):
                 raise
-            self._smaller(parcels, slots, out)
+            self._smaller(task, out)
 
-    def _smaller(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor) -> None:
+    def _smaller(self, task: Task, out: torch.Tensor) -> None:
         """In two halves; one alone by the CPU, whose error counts if it has one too."""
-        if len(parcels) > 1 and self._executor is not None:
-            half = len(parcels) // 2
-            self._task(parcels[:half], slots, out)
-            self._task(parcels[half:], slots, out)
+        if len(task.ordinals) > 1 and self._executor is not None:
+            for half in task.halves():
+                self._task(half, out)
             return
-        for parcel in parcels:
+        for parcel in task.parcels():
             try:
                 if parcel.form == ENCODED:
                     program, image = parcel.program, decode(parcel.image.tobytes())
@@ -201,32 +196,30 @@ class CudaStation:
             self.by_cpu += 1
             out[parcel.ordinal].copy_(self._tail.finish(execute(program, image)))
 
-    def _copied(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> Sequence[Image]:
-        """Pixels, in the station's memory as they lie in their slots, in one copy: from the first of them to the last."""
-        first, last, slot = parcels[0].ordinal, parcels[-1].ordinal, slots.stride(0)
-        span = slots[first : last + 1].reshape(-1)
+    def _copied(self, task: Task) -> Addresses:
+        """Where pixels are, in the station's memory as they lie in their slots: one copy, from the first of them to the last."""
+        contents, first, last = task.contents, task.ordinals[0], task.ordinals[-1]
+        span = contents.slots[first : last + 1].reshape(-1)
         if span.numel() > self._images.nbytes:
             raise TaskTooLarge(f"{span.numel()} bytes of slots; there are {self._images.nbytes}")
         self._images[: span.numel()].copy_(span, non_blocking=True)
-        begin = self._images.data_ptr() - first * slot
-        return [Pixels(begin + parcel.ordinal * slot + parcel.offset, parcel.nbytes) for parcel in parcels]
+        places = np.asarray(task.ordinals) - first
+        images: Addresses = self._images.data_ptr() + places * contents.slot + contents.offsets[task.ordinals]
+        return images
 
-    def _decoded(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> Sequence[Image]:
-        """Pixels of files, in the station's memory, one behind the other."""
+    def _decoded(self, task: Task) -> Addresses:
+        """Where the pixels of files are, in the station's memory, one behind the other."""
         assert self._decoder is not None
-        files, images, at = [], [], 0
-        begin, host, slot = self._images.data_ptr(), slots.data_ptr(), slots.stride(0)
-        for parcel in parcels:
-            height, width = parcel.size
-            address = host + parcel.ordinal * slot + parcel.offset
-            files.append(File(address, parcel.nbytes, begin + at, height, width))
-            images.append(Pixels(begin + at, 3 * height * width))
-            at += parcel.pixel_bytes
-        if at > self._images.nbytes:
-            raise TaskTooLarge(f"{at} bytes of images; there are {self._images.nbytes}")
+        contents, which = task.contents, task.ordinals
+        sizes = contents.pixel_bytes[which]
+        if sizes.sum() > self._images.nbytes:
+            raise TaskTooLarge(f"{sizes.sum()} bytes of images; there are {self._images.nbytes}")
+        images: Addresses = self._images.data_ptr() + np.cumsum(sizes) - sizes
+        files = contents.slots.data_ptr() + np.asarray(which) * contents.slot + contents.offsets[which]
         # nvJPEG never returns from a call whose stream has still something to wait for (13.2, an H200's engines).
-        self._stream.synchronize()
-        self._decoder.decode(files)
+        self._finish()
+        columns = (files, contents.nbytes[which], images, contents.heights[which], contents.widths[which])
+        self._decoder.decode(np.stack(columns, axis=1))
         return images
 
 

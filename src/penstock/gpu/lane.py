@@ -22,7 +22,7 @@ import torch
 from penstock.gpu.gate import Gate
 from penstock.gpu.modes import Modes
 from penstock.gpu.pending import Job, Pending, Readiness, Station, serve
-from penstock.gpu.slots import DECODED, ENCODED, Parcel, entry_of, pixels_in, unpacked
+from penstock.gpu.slots import DECODED, ENCODED, Contents, pixels_in
 from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.kernels.finish import normalised
 from penstock.policy.backlog import Seen
@@ -40,10 +40,7 @@ class Begun(NamedTuple):
     images: torch.Tensor
     others: list[Any]
     """What else it has, where it was."""
-    parcels: list[Parcel]
-    slots: torch.Tensor
-    entry: int
-    """Among the batches that are under way (`Wishes`)."""
+    contents: Contents
 
 
 class GpuLane:
@@ -113,36 +110,29 @@ class GpuLane:
         """The batch's copies, on the current stream."""
         self._prepared()
         slots, *others = batch
-        parcels = unpacked(slots, self._size)
-        packed, entry = sum(parcel.form == ENCODED for parcel in parcels), entry_of(slots)
-        self._wishes.came(entry, packed)
+        contents = Contents(slots, self._size)
+        packed = contents.count(ENCODED)
+        self._wishes.came(contents.entry, packed)
         self.samples += len(slots)
         self.packed += packed
         self._packed_lately += FADE * (packed / len(slots) - self._packed_lately)
-        self.decoded += sum(parcel.form == DECODED for parcel in parcels)
+        self.decoded += contents.count(DECODED)
         shape = (len(slots), 3, *self._size)
         out = torch.empty(shape, dtype=self._dtype, device=self._device, memory_format=self._format)
-        if not parcels:
+        if not contents.has_parcels:
             there = slots.to(self._device, non_blocking=True)
             normalised(self._tail, pixels_in(there, self._size), out)
-        return Begun(out, others, parcels, slots, entry)
+        return Begun(out, others, contents)
 
     def make(self, begun: Begun, copied: Any) -> Pending:
-        """Its parcels go to stations, which write behind `copied`, the event of its copies."""
-        tasks = self._stations[0].tasks(begun.parcels, begun.slots) if begun.parcels else []
+        """Its parcels go to stations, which write behind `copied`, the event of its copies. Finished samples go with them, with nothing to
+        do but their tail: so a batch has no need of a place on the device beside its result."""
+        contents = begun.contents
+        tasks = self._stations[0].tasks(contents) if contents.has_parcels else []
         pending = Pending(samples=len(begun.images), tasks=len(tasks), copied=copied)
-        for parcels in tasks:
-            files = len(parcels) if parcels[0].form == ENCODED else 0
-            self._jobs.put(
-                Job(
-                    pending,
-                    parcels,
-                    begun.slots,
-                    begun.images,
-                    copied,
-                    partial(self._made, begun.entry, files),
-                )
-            )
+        for task in tasks:
+            made = partial(self._made, contents.entry, len(task.ordinals) if task.files else 0)
+            self._jobs.put(Job(pending, task, begun.images, copied, made))
         return pending
 
     def _made(self, entry: int, files: int, seconds: float) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from penstock.errors import MissingExtra
 
@@ -111,14 +112,14 @@ class Decoder:
         """Device memory that the library has now."""
         return sum(self._blocks.values())
 
-    def decode(self, files: Sequence[File]) -> None:
-        """Writes their planes, in the stream's order; raises DecodeError if one of them cannot be decoded here."""
+    def decode(self, files: Sequence[File] | NDArray[np.int64]) -> None:
+        """Writes their planes, in the stream's order; raises DecodeError if one of them cannot be decoded here. `files`: rows, as File has them."""
         if len(files) != self._count:
             self._call(
                 "nvjpegDecodeBatchedInitialize", self._handle, self._state, len(files), 1, self._output
             )
             self._count = len(files)
-        address, size, target, height, width = np.array(files, np.uint64).T
+        address, size, target, height, width = np.asarray(files, np.uint64).T
         count, plane = len(files), height * width
         self._data[:count], self._sizes[:count] = address, size
         for channel in range(3):

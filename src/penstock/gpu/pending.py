@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import torch
 
 from penstock.errors import DeviceLost
 from penstock.gpu.gate import Gate
-from penstock.gpu.slots import Parcel
+from penstock.gpu.slots import Contents, Task
 
 log = logging.getLogger("penstock")
 LOOK_S = 0.1
@@ -38,12 +38,11 @@ class Station(Protocol):
     def prepare(self) -> str:
         """Gets ready, which may take seconds; gives why it cannot help, or nothing."""
 
-    def tasks(self, parcels: Sequence[Parcel], slots: torch.Tensor) -> list[list[Parcel]]:
+    def tasks(self, contents: Contents) -> list[Task]:
         """What it takes at once."""
 
-    def make(self, parcels: Sequence[Parcel], slots: torch.Tensor, out: torch.Tensor, after: Any) -> None:
-        """Writes each into its place in `out`, when the event `after` has come to pass; returns when they are done. `slots` are those
-        of the batch, in host memory."""
+    def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
+        """Writes each into its place in `out`, when the event `after` has come to pass; returns when they are done."""
 
     def close(self) -> None:
         """Lets go of what it holds."""
@@ -95,8 +94,7 @@ class Pending:
 
 class Job(NamedTuple):
     pending: Pending
-    parcels: Sequence[Parcel]
-    slots: torch.Tensor
+    task: Task
     out: torch.Tensor
     after: Any
     made: Callable[[float], None]
@@ -152,7 +150,7 @@ def work(station: Station, jobs: SimpleQueue[Job | None], gate: Gate) -> None:
         try:
             gate.wait()
             began = time.perf_counter()
-            station.make(job.parcels, job.slots, job.out, job.after)
+            station.make(job.task, job.out, job.after)
         except BaseException as exc:  # noqa: BLE001 - raised where the batch is taken
             error = exc
         job.made(time.perf_counter() - began)

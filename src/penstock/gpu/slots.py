@@ -8,15 +8,16 @@ kernels have to do, and the same as steps, for whoever must do it without them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from penstock.kernels.layout import Layout, lay_out
+from penstock.kernels.table import Pixels, Rows, Sample, rows_of
 from penstock.lanes.pickles import dumps_local, dumps_plain, loads, loads_plain
 from penstock.transforms.steps import Code, Program, Size, Step
 from penstock.transforms.tail import Tail
@@ -24,8 +25,7 @@ from penstock.transforms.tail import Tail
 FINISHED, ENCODED, DECODED = range(3)
 HEAD = struct.Struct("<12i")
 """The form; bytes of the image, of what the kernels do, of the steps; height and width of the image; the batch's entry (`wishes`); of a
-layout with one row, which nearly all have, what is in it beside that: rows, places for statistics, rounds, bytes of scratch and of the source."""
-ENTRY = 6
+layout what is in it beside its one row, which is as nearly all have it: rows, places for statistics, rounds, bytes of scratch and of the source."""
 HEAD_ROOM = 64
 """Bytes before a slot's contents: pixels begin on a cache line."""
 BESIDE = 4096
@@ -37,10 +37,11 @@ Bytes = NDArray[np.uint8]
 
 def slot_bytes(size: Size, room: int) -> int:
     """Room for the pixels of a sample at least."""
-    return padded(HEAD_ROOM + max(3 * size[0] * size[1], room))
+    return int(padded(HEAD_ROOM + max(3 * size[0] * size[1], room)))
 
 
-def padded(nbytes: int) -> int:
+def padded(nbytes: Any) -> Any:
+    """A number of bytes, or many."""
     return -(-nbytes // PADDED) * PADDED
 
 
@@ -85,66 +86,130 @@ class Packing(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """What the GPU lane is given of a sample; the image lies in the batch's memory."""
+    """One sample of a batch, for whoever makes it without the kernels."""
 
     ordinal: int
     form: int
-    slot: Bytes
-    offset: int
-    """Of the image, from the slot's first byte on."""
-    nbytes: int
-    """Of the image."""
     size: Size
-    layout: Layout
-    """What the kernels do."""
-    steps: int = 0
-    """Bytes of the same as steps, which lie before the image."""
-
-    @property
-    def image(self) -> Bytes:
-        return self.slot[self.offset : self.offset + self.nbytes]
+    """Of the image."""
+    image: Bytes
+    steps: bytes
 
     @property
     def program(self) -> Program:
-        return [
-            Step(Code(code), args)
-            for code, args in loads(self.slot[self.offset - self.steps : self.offset].tobytes())
-        ]
+        return [Step(Code(code), args) for code, args in loads(self.steps)]
+
+
+class Contents:
+    """What a batch of slots holds, in columns: number i is that of sample i. Nothing here is done for each sample in Python that can be
+    done for all of them: training's thread waits meanwhile."""
+
+    def __init__(self, slots: torch.Tensor, size: Size) -> None:
+        self.slots, self.slot = slots, slots.stride(0)
+        self._bytes = slots.numpy()
+        heads = np.ascontiguousarray(self._bytes[:, : HEAD.size]).view(np.int32)
+        self.entry = int(heads[0, 6])
+        """Of the batch, among those that are under way."""
+        columns = heads.T.astype(np.int64)
+        self.forms, self.nbytes, self._lengths, self._steps, self.heights, self.widths = columns[:6]
+        self.rows, self.statistics, self.rounds, self.scratch, self.read = columns[7:]
+        finished = self.forms == FINISHED
+        self.whole = nothing_to_do = as_it_is(size)
+        self.nbytes[finished] = 3 * size[0] * size[1]
+        self.rows[finished], self.rounds[finished] = 1, nothing_to_do.rounds
+        self.scratch[finished], self.read[finished] = nothing_to_do.scratch_bytes, nothing_to_do.source_bytes
+        self.offsets = HEAD_ROOM + self._lengths + self._steps
+        """Of the image, from the slot's first byte on."""
+        self.files = self.forms == ENCODED
+        self.pixel_bytes = padded(3 * self.heights * self.widths)
+        """Of the image when it is decoded, with what lies between two of them."""
+
+    def __len__(self) -> int:
+        return len(self.forms)
 
     @property
-    def pixel_bytes(self) -> int:
-        """Of the image when it is decoded, with what lies between two of them."""
-        return padded(3 * self.size[0] * self.size[1])
+    def has_parcels(self) -> bool:
+        return bool(self.forms.any())
 
+    def count(self, form: int) -> int:
+        return int((self.forms == form).sum())
 
-def entry_of(slots: torch.Tensor) -> int:
-    """Of the batch, among those that are under way."""
-    return int(slots[0, : HEAD.size].view(torch.int32)[ENTRY])
-
-
-def unpacked(slots: torch.Tensor, size: Size) -> list[Parcel]:
-    """The parcels in a batch, views of it; where there are any, its finished samples are parcels too, with nothing to do but their
-    tail: so a batch has no need of a place on the device beside its result. Training's thread waits meanwhile: this must be quick."""
-    rows = slots.numpy()
-    heads = np.ascontiguousarray(rows[:, : HEAD.size]).view(np.int32)
-    if not heads[:, 0].any():
-        return []
-    nothing_to_do, pixels = as_it_is(size), 3 * size[0] * size[1]
-    found = []
-    for ordinal, (slot, head) in enumerate(zip(rows, heads.tolist(), strict=True)):
-        form, nbytes, length, steps, height, width, _, count, places, rounds, scratch, source = head
-        if form == FINISHED:
-            found.append(Parcel(ordinal, form, slot, HEAD_ROOM, pixels, size, nothing_to_do))
-            continue
-        at = HEAD_ROOM + length
-        data = slot[HEAD_ROOM:at].tobytes()
-        layout = (
-            Layout((data,), (places,), rounds, scratch, source, size)
-            if count == 1
-            else Layout(*loads_plain(data))
+    def layout(self, ordinal: int) -> Layout:
+        """What the kernels do to a sample with several rows."""
+        return Layout(
+            *loads_plain(self._bytes[ordinal, HEAD_ROOM : HEAD_ROOM + self._lengths[ordinal]].tobytes())
         )
-        found.append(Parcel(ordinal, form, slot, at + steps, nbytes, (height, width), layout, steps))
-    return found
+
+    def row_data(self, ordinals: Sequence[int]) -> list[Any]:
+        """The row of each, of samples that have one; where it lies, or that of finished ones."""
+        view, slot, whole = self._bytes.reshape(-1).data, self.slot, self.whole.rows[0]
+        lengths = self._lengths[ordinals].tolist()
+        return [
+            view[at : at + length] if length else whole
+            for at, length in zip((np.asarray(ordinals) * slot + HEAD_ROOM).tolist(), lengths, strict=True)
+        ]
+
+    def parcel(self, ordinal: int) -> Parcel:
+        row, at = self._bytes[ordinal], int(self.offsets[ordinal])
+        return Parcel(
+            ordinal,
+            int(self.forms[ordinal]),
+            (int(self.heights[ordinal]), int(self.widths[ordinal])),
+            row[at : at + int(self.nbytes[ordinal])],
+            row[at - int(self._steps[ordinal]) : at].tobytes(),
+        )
+
+
+class Task(NamedTuple):
+    """Samples of a batch that a station takes at once: all of them files, or none."""
+
+    contents: Contents
+    ordinals: list[int]
+
+    @property
+    def files(self) -> bool:
+        return bool(self.contents.files[self.ordinals[0]])
+
+    def parcels(self) -> Iterator[Parcel]:
+        return map(self.contents.parcel, self.ordinals)
+
+    def halves(self) -> tuple[Task, Task]:
+        half = len(self.ordinals) // 2
+        return Task(self.contents, self.ordinals[:half]), Task(self.contents, self.ordinals[half:])
+
+    def table(self, images: Any) -> Rows:
+        """What the kernels do to images at these addresses."""
+        contents, ordinals = self.contents, self.ordinals
+        if (contents.rows[ordinals] != 1).any():
+            return rows_of([*self.samples(images)])
+        if (contents.nbytes[ordinals] < contents.read[ordinals]).any() and not self.files:
+            raise ValueError("an image has fewer bytes than its program reads")
+        scratch = padded(contents.scratch[ordinals])
+        statistics = contents.statistics[ordinals]
+        return Rows(
+            contents.row_data(ordinals),
+            images.tolist(),
+            ordinals,
+            (np.cumsum(scratch) - scratch).tolist(),
+            (np.cumsum(statistics) - statistics).tolist(),
+            int(contents.rounds[ordinals].max()),
+            int(scratch.sum()),
+            int(statistics.sum()),
+        )
+
+    def samples(self, images: Any) -> Iterator[Sample]:
+        contents = self.contents
+        for ordinal, address in zip(self.ordinals, images.tolist(), strict=True):
+            pixels = int((contents.pixel_bytes if self.files else contents.nbytes)[ordinal])
+            if contents.rows[ordinal] == 1:
+                one = contents.statistics[ordinal], contents.rounds[ordinal], contents.scratch[ordinal]
+                places, rounds, scratch = map(int, one)
+                read, size = int(contents.read[ordinal]), contents.whole.size
+                data = bytes(contents.row_data([ordinal])[0])
+                layout = Layout((data,), (places,), rounds, scratch, read, size)
+            else:
+                layout = contents.layout(ordinal)
+            yield Sample(layout, Pixels(address, pixels), ordinal)
 
 
 @cache
@@ -173,36 +238,36 @@ class Room(NamedTuple):
     scratch_bytes: int
 
 
-def tasks_of(parcels: Sequence[Parcel], slot: int, room: Room) -> list[list[Parcel]]:
+def tasks_of(contents: Contents, room: Room) -> list[Task]:
     """Cut into tasks of files, and of pixels, that fit; those of pixels are copied as the slots lie, from the first to the last."""
-    files = [parcel for parcel in parcels if parcel.form == ENCODED]
-    pixels = [parcel for parcel in parcels if parcel.form != ENCODED]
     return [
-        *cut(pixels, lambda first, last: (last.ordinal - first.ordinal + 1) * slot, room.rows, room),
-        *cut(files, None, room.files, room),
+        *cut(contents, np.flatnonzero(~contents.files).tolist(), room, files=False),
+        *cut(contents, np.flatnonzero(contents.files).tolist(), room, files=True),
     ]
 
 
-def cut(
-    parcels: Sequence[Parcel], spanned: Callable[[Parcel, Parcel], int] | None, most: int, room: Room
-) -> list[list[Parcel]]:
-    """Tasks of at most so many, in order. `spanned`: bytes from one to another; without it each counts with its pixels."""
-    found: list[list[Parcel]] = []
-    rows = images = scratch = 0
-    for parcel in parcels:
-        layout = parcel.layout
-        rows += len(layout.rows)
-        scratch += padded(layout.scratch_bytes)
-        images = (
-            images + parcel.pixel_bytes if spanned is None else spanned(found[-1][0], parcel) if found else 0
-        )
+def cut(contents: Contents, ordinals: list[int], room: Room, *, files: bool) -> list[Task]:
+    """In order. Of files all their pixels count, of the others the slots from the first to the last."""
+    found: list[Task] = []
+    rows = images = scratch = begin = 0
+    most = room.files if files else room.rows
+    counts, needs = contents.rows.tolist(), padded(contents.scratch).tolist()
+    pixels, slot = contents.pixel_bytes.tolist(), contents.slot
+    for at, ordinal in enumerate(ordinals):
+        rows += counts[ordinal]
+        scratch += needs[ordinal]
+        images = images + pixels[ordinal] if files else (ordinal - ordinals[begin] + 1) * slot
         fits = rows <= room.rows and images <= room.image_bytes and scratch <= room.scratch_bytes
-        if found and fits and len(found[-1]) < most:
-            found[-1].append(parcel)
-        else:
-            found.append([parcel])
-            rows, scratch = len(layout.rows), padded(layout.scratch_bytes)
-            images = parcel.pixel_bytes if spanned is None else 0
+        if at > begin and not (fits and at - begin < most):
+            found.append(Task(contents, ordinals[begin:at]))
+            begin, rows, scratch, images = (
+                at,
+                counts[ordinal],
+                needs[ordinal],
+                pixels[ordinal] if files else slot,
+            )
+    if ordinals:
+        found.append(Task(contents, ordinals[begin:]))
     return found
 
 

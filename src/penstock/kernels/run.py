@@ -9,24 +9,21 @@ Rule 3: images, scratch and batch must stay as they are until the stream has com
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
 
 from penstock.errors import ConfigError, MissingExtra
 from penstock.kernels import words as w
-from penstock.kernels.layout import ALIGNED, Layout
+from penstock.kernels.table import Rows, Sample, rows_of
 from penstock.transforms.tail import Tail, level_table
 
 RING = 4
 """Tables on their way to the device."""
-ADDRESSES = struct.Struct("<4q")
-"""Of a row's image, of its place in the batch and of its scratch; its first place for statistics."""
-BEFORE, BEHIND = w.WORD * w.SOURCE, w.WORD * (w.FIRST_SLOT + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,23 +52,6 @@ class Limits:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.block & (self.block - 1):
             raise ConfigError(f"block must be a power of two, got {self.block}")
-
-
-class Image(Protocol):
-    """Pixels in device memory: a tensor, or what looks like one."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def data_ptr(self) -> int: ...
-
-
-class Sample(NamedTuple):
-    """One sample of a task: what is done, to which image, into which slot of the batch."""
-
-    layout: Layout
-    image: Image
-    slot: int
 
 
 class TaskTooLarge(ValueError):
@@ -114,6 +94,13 @@ class Executor:
 
     def run(self, samples: Sequence[Sample], batch: torch.Tensor, scratch: torch.Tensor | None = None) -> int:
         """Launches a task; gives the number of launches. `scratch`: uint8 memory for this task, in the place of our own."""
+        for layout, _, _ in samples:
+            if layout.size != self.shape[1:]:
+                raise ValueError(f"a sample of {layout.size} for a batch of {self.shape[1:]}")
+        return self.run_rows(rows_of(samples), batch, scratch)
+
+    def run_rows(self, rows: Rows, batch: torch.Tensor, scratch: torch.Tensor | None = None) -> int:
+        """The same, of a task whose samples all have the batch's size."""
         if (
             batch.dtype != self.dtype
             or tuple(batch.shape[1:]) != self.shape
@@ -123,50 +110,40 @@ class Executor:
         staging = self.staging[self.turn]
         self.turn = (self.turn + 1) % RING
         staging.wait()
-        rows, rounds, used = self.write(staging, samples, batch, self.scratch if scratch is None else scratch)
+        count, used = self.write(staging, rows, batch, self.scratch if scratch is None else scratch)
         self.table[: used // w.WORD].copy_(staging.words[: used // w.WORD], non_blocking=True)
         staging.sent()
-        graph = self.graphs.get((rows, rounds))
+        graph = self.graphs.get((count, rows.rounds))
         if graph is not None:
             graph.replay()
-            return rounds + 1
-        return self.launch(rows, rounds)
+            return rows.rounds + 1
+        return self.launch(count, rows.rounds)
 
     def write(
-        self, staging: Staging, samples: Sequence[Sample], batch: torch.Tensor, scratch: torch.Tensor
-    ) -> tuple[int, int, int]:
-        """The task's table; gives how many rows are launched, how many rounds, and the bytes in use."""
-        count = sum(len(layout.rows) for layout, _, _ in samples)
-        if not 0 < count <= self.limits.rows:
-            raise TaskTooLarge(f"{count} rows, of 1 to {self.limits.rows}")
-        rows = next(shape for shape in shapes(self.limits.rows) if shape >= count)
-        places: list[int] = []
-        parts: list[bytes] = []
-        first, step, begin = batch.data_ptr(), batch.stride(0) * batch.element_size(), scratch.data_ptr()
-        size, number = self.shape[1:], len(batch)
-        at = start = w.WORD * (rows + w.HEAD_WORDS)
-        slot = free = 0
-        for layout, image, place in samples:
-            if layout.size != size or not 0 <= place < number:
-                raise ValueError(f"a sample of {layout.size} for slot {place} of {number} of {size}")
-            if image.nbytes < layout.source_bytes:  # what lies behind it is not ours
-                raise ValueError(f"an image of {image.nbytes} bytes, of which {layout.source_bytes} are read")
-            addresses = (image.data_ptr(), first + place * step, begin + free)
-            for data, slots in zip(layout.rows, layout.slots, strict=True):
-                parts += (data[:BEFORE], ADDRESSES.pack(*addresses, slot), data[BEHIND:])
-                places.append(at // w.WORD)
-                at, slot = at + len(data), slot + slots
-            free += -(-layout.scratch_bytes // ALIGNED) * ALIGNED
-        if at > self.limits.table_bytes:
-            raise TaskTooLarge(f"the table has more than {self.limits.table_bytes} bytes")
-        if free > scratch.nbytes or slot > self.limits.slots:
+        self, staging: Staging, rows: Rows, batch: torch.Tensor, scratch: torch.Tensor
+    ) -> tuple[int, int]:
+        """The task's table; gives how many rows are launched, and the bytes in use."""
+        count, limits = len(rows.data), self.limits
+        if not 0 < count <= limits.rows:
+            raise TaskTooLarge(f"{count} rows, of 1 to {limits.rows}")
+        if not 0 <= min(rows.places) <= max(rows.places) < len(batch):
+            raise ValueError(f"slot {min(rows.places)} to slot {max(rows.places)} of {len(batch)}")
+        if rows.scratch_bytes > scratch.nbytes or rows.slots > limits.slots:
             raise TaskTooLarge(
-                f"{free} bytes of scratch and {slot} slots; there are {scratch.nbytes}, {self.limits.slots}"
+                f"{rows.scratch_bytes} bytes of scratch and {rows.slots} slots; there are {scratch.nbytes}, {limits.slots}"
             )
+        step = batch.stride(0) * batch.element_size()
+        data, lengths = rows.joined(batch.data_ptr(), step, scratch.data_ptr())
+        launched = next(shape for shape in shapes(limits.rows) if shape >= count)
+        begin = launched + w.HEAD_WORDS
+        used = w.WORD * begin + len(data)
+        if used > limits.table_bytes:
+            raise TaskTooLarge(f"the table has more than {limits.table_bytes} bytes")
+        words = accumulate(lengths[:-1], lambda at, length: at + length // w.WORD, initial=begin)
         # Rows that do not exist are read as an empty one.
-        staging.index[: rows + w.HEAD_WORDS] = places + [rows] * (rows - count) + [0] * w.HEAD_WORDS
-        staging.view[start:at] = b"".join(parts)
-        return rows, max(layout.rounds for layout, _, _ in samples), at
+        staging.index[:begin] = [*words, *[launched] * (launched - count), *[0] * w.HEAD_WORDS]
+        staging.view[w.WORD * begin : used] = data
+        return launched, used
 
     def launch(self, rows: int, rounds: int) -> int:
         """The task in the table, kernel by kernel."""
