@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset
 
 from penstock import ConfigError, DataLoader
 from penstock.engine.mover import Mover
+from penstock.gpu.gate import Gate
 from tests.integration.noisy import SIZE, Captioned, Noisy, Ragged, epoch, frozen, order_of
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
@@ -243,3 +244,44 @@ def test_a_batch_is_begun_when_the_device_has_done_with_all_but_the_last() -> No
         mover.behind.append(step)
         mover.wait_for_training()
     assert [step.waited for step in steps] == [True, True, True, False, False]
+
+
+class Queue:
+    """What training has given the device: done, or not."""
+
+    def __init__(self, *, is_done: bool) -> None:
+        self.is_done = is_done
+
+    def query(self) -> bool:
+        return self.is_done
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_training_waits_only_while_the_device_has_nothing_to_do(is_done: bool) -> None:
+    told: list[float] = []
+
+    class Lane:
+        gate = Gate()
+
+        def taken(self, arrival: Any, asked_s: float, ready: int, ahead: int) -> None:
+            told.append(time.perf_counter() - asked_s)
+
+    lane: Any = Lane()
+    mover = Mover("cpu", None, None, pin=False, lane=lane)
+    mover.behind.append(Queue(is_done=is_done))
+    mover.taken(None, time.perf_counter() - 5.0, 0, 8)
+    assert (told[0] > 4.0) is is_done
+
+
+def test_batches_that_are_ready_are_counted() -> None:
+    loader: DataLoader[Any] = DataLoader(Noisy(), 4, num_workers=1, prefetch_batches=2)
+    engine = loader._new_engine()
+    run, asks = loader._begin()
+    loader._bind(engine, run)
+    engine.begin(asks, run.epoch)
+    try:
+        time.sleep(0.5)
+        engine.pull()
+        assert engine.ready >= 1
+    finally:
+        engine.close()

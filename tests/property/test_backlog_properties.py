@@ -107,7 +107,7 @@ class Plant:
         else:
             room = self.on_their_way < BATCH * self.backlog.limit
             self.dear = share_after(self.dear, room=room, samples=BATCH)
-            packed = room and self.ranks.rank(cost) >= 1.0 - self.dear
+            packed = self.ranks.is_dear(cost, self.dear) and room
         if packed:
             self.files[number] += 1
             self.on_their_way += 1
@@ -282,7 +282,7 @@ def test_room_goes_to_the_dearest() -> None:
     for cost in costs:
         room = min(40.0, room + 0.2)
         dear = share_after(dear, room=room >= 1.0, samples=BATCH)
-        if ranks.rank(cost) >= 1.0 - dear and room >= 1.0:
+        if ranks.is_dear(cost, dear) and room >= 1.0:
             taken.append(cost)
             room -= 1.0
     assert 0.18 < len(taken) / len(costs) <= 0.2

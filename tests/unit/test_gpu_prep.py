@@ -24,6 +24,8 @@ from penstock import transforms as T
 from penstock.engine.helping import helped
 from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate
+from penstock.gpu.lane import YOUNG
+from penstock.gpu.pending import Pending
 from penstock.gpu.prep import looked, planned
 from penstock.gpu.slots import (
     Contents,
@@ -194,12 +196,59 @@ def test_wishes_are_seen_by_who_unpickles_them() -> None:
         assert wishes.has_room()
         other.left(5)
     assert not wishes.has_room()
-    wishes.came(5, 2)
+    wishes.came(5, 2, lasting=9)
     assert other.has_room(), "one that was counted did not come: its worker was lost"
     wishes.made(5, 2)
     wishes.made(5, 1)
     other.left(6)
     assert wishes.has_room()
+
+
+def test_files_of_a_batch_that_never_comes_are_forgotten() -> None:
+    wishes = Wishes()
+    wishes.say(share=AS_THERE_IS_ROOM, limit=2.0, finishes=True, samples=4)
+    wishes.left(1)
+    wishes.left(1)
+    for number in range(9):
+        assert not wishes.has_room()
+        wishes.came(100 + number, 0, lasting=8)
+    wishes.came(200, 0, lasting=8)
+    assert wishes.has_room()
+
+
+def test_iterations_that_are_broken_off_leave_no_file_behind(photos: Path) -> None:
+    dataset = ImageFolder(photos, CHAIN)
+    dataset.samples = dataset.samples * 20
+    dataset.length = len(dataset.samples)
+    prep = prep_of(dataset, None)
+    for _ in range(6):
+        iterator = iterator_of(prep, 1)
+        for _ in range(3):
+            next(iterator)
+        iterator.close()
+    before = prep.lane.packed
+    assert len(batches_of(prep, 1)) == 60
+    assert prep.lane.packed > before + 5
+
+
+def test_a_short_last_batch_does_not_make_the_next_ones_short_of_room(photos: Path) -> None:
+    lane = prep_of(ImageFolder(photos, CHAIN), None).lane
+    limits = []
+    for samples in (256, 256, 3):
+        lane.taken(Pending(samples=samples, tasks=0, copied=None), time.perf_counter(), 0, 8)
+        limits.append(lane.stats()["limit"])
+    assert limits[2] >= limits[1] > 200
+
+
+def test_the_first_batches_of_an_iteration_say_nothing(photos: Path) -> None:
+    lane, seen = prep_of(ImageFolder(photos, CHAIN), None).lane, []
+    lane._modes.on_batch = seen.append
+    for _ in range(YOUNG + 3):
+        lane.taken(Pending(samples=4, tasks=0, copied=None), time.perf_counter(), 0, 8)
+    assert len(seen) == 4
+    lane.belong_to(prep_of)
+    lane.taken(Pending(samples=4, tasks=0, copied=None), time.perf_counter(), 0, 8)
+    assert len(seen) == 4
 
 
 def test_what_counts_as_dear_is_searched_by_all_workers_together() -> None:

@@ -22,3 +22,8 @@ def test_what_a_seam_goes_through_is_copied(seams: list[int], start: int, size: 
         found = unsplit(part, sorted(MEMORY.data_ptr() + seam for seam in seams))
     assert torch.equal(found, part)
     assert len(copies) == any(start < seam < start + size for seam in seams)
+
+
+def test_what_has_no_one_place_in_memory_passes() -> None:
+    sparse = torch.eye(3).to_sparse()
+    assert unsplit(sparse, [1]) is sparse

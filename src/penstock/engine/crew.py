@@ -12,10 +12,8 @@ from penstock.lanes.prepare import Recipe
 from penstock.store.arena import MOST_WORKERS
 
 AUTO = "auto"
-AHEAD_BYTES = 2 << 30
-"""Of batches ahead, where we choose their number and their size is known beforehand."""
-FEWEST, MOST = 6, 1 << 30
-"""But no fewer than these."""
+AHEAD_BYTES, FEWEST = 2 << 30, 6
+"""Of batches ahead whose size is known beforehand: so many bytes, or so many batches where those are more."""
 
 
 def check_workers(workers: object) -> int:
@@ -32,17 +30,17 @@ def check_workers(workers: object) -> int:
 
 
 def window_of(loader: Any, recipe: Recipe) -> Callable[[int], int]:
-    """How many batches are asked for ahead, by the number of workers. Those whose size is known and large are fewer: all of them are pinned
-    for the GPU, which takes a quarter of a millisecond for each megabyte, and training waits meanwhile."""
+    """How many batches are asked for ahead, by the number of workers. Those that a GPU helps with are large, and fewer unless
+    `prefetch_batches` says otherwise: all are pinned, a quarter of a millisecond for each megabyte, and training stands still meanwhile."""
     batches, factor = loader.prefetch_batches, loader.prefetch_factor
     if batches is not None:
         return lambda _: batches
     assert factor is not None
     if factor <= 0:
         raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
-    batch_bytes = recipe.sample_bytes * (loader.batch_size or 1)
-    most = max(FEWEST, AHEAD_BYTES // batch_bytes) if batch_bytes else MOST
-    return lambda workers: min(most, factor * workers)
+    samples = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
+    most = max(FEWEST, AHEAD_BYTES // (recipe.sample_bytes * samples)) if recipe.sample_bytes else None
+    return lambda workers: factor * workers if most is None else min(most, factor * workers)
 
 
 class Crew:

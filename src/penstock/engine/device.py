@@ -87,6 +87,8 @@ class DeviceIterator:
 
     def begin(self, asks: Any, epoch: int) -> None:
         self._halt()
+        if self._mover.lane is not None:
+            self._mover.lane.belong_to(self)
         self._source.begin(asks, epoch)
 
     def proceed(self, epoch: int) -> bool:

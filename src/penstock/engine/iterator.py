@@ -333,8 +333,8 @@ class EngineIterator:
 
     @property
     def ready(self) -> int:
-        """Batches that are ready behind the one handed out last, as far as is known here."""
-        return max(0, len(self._ready) - 1)
+        """Batches that are ready and not handed out, as far as is known here. May be asked from another thread."""
+        return sum(seq != self._handed for seq, _, _ in tuple(self._ready))
 
     @property
     def ahead(self) -> int:

@@ -185,8 +185,11 @@ class Mover:
             self.behind.popleft().synchronize()
 
     def taken(self, arrival: Arrival | None, asked_s: float, ready: int, ahead: int) -> None:
-        """Training has the batch."""
+        """Training has the batch. It has waited for it only if the device has run out of what it was given before: a loop that runs
+        ahead of the device waits for that, and not for us."""
         if self.lane is not None:
+            if self.behind and not self.behind[-1].query():
+                asked_s = time.perf_counter()
             self.lane.gate.shuts()
             self.lane.taken(arrival, asked_s, ready, ahead)
 

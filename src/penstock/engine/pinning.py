@@ -56,6 +56,8 @@ class Pins:
 def unsplit(tensor: torch.Tensor, seams: Sequence[int]) -> torch.Tensor:
     """The tensor, or where a seam goes through it a pinned copy: CUDA refuses to copy from two ranges at once, even where one begins at
     the other's end, and from one that is pinned in part. A batch lies across a seam only where batches differ in size."""
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type != "cpu":
+        return tensor  # it has no one place, and none of ours
     address = tensor.data_ptr()
     at = bisect_right(seams, address)
     return pinned_copy(tensor) if at < len(seams) and seams[at] < address + tensor.nbytes else tensor
@@ -63,4 +65,4 @@ def unsplit(tensor: torch.Tensor, seams: Sequence[int]) -> torch.Tensor:
 
 def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
     """In memory of torch's own: `pin_memory()` would give the tensor itself, since it begins in pinned memory."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+    return torch.empty_like(tensor, pin_memory=True).copy_(tensor)

@@ -4,7 +4,7 @@ A batch of pixels alone is copied, scaled and normalised on the stream of the th
 threads with streams of their own, which decode files and execute programs straight into the samples' places (`make`). Several
 batches are under way at once, so that stations have work whenever the device has a moment for them.
 
-How large the lane's share is, and whether it may work beside training or only in its pauses, is decided as batches are taken (`taken`).
+What workers leave to the lane, and whether it may work beside training or only in its pauses, is decided as batches are taken (`taken`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from penstock.policy.backlog import Seen
 from penstock.transforms.steps import Size
 from penstock.transforms.tail import Tail
 
-FIRST_BATCH = 64
-"""Samples of a batch, before there has been one."""
+FIRST_BATCH, FIRST_AHEAD = 64, 16
+"""Samples of a batch, and batches ahead, before there has been one."""
+YOUNG = 8
+"""Batches of an iteration that say nothing yet: the first ones are waited for, however fast workers are."""
 FADE = 0.1
 
 
@@ -67,31 +69,34 @@ class GpuLane:
         self._wished = False
         self.owner: Callable[[], Any] = lambda: None
         """The iterator that it makes batches for, while that is there."""
-        self._packed_lately = self._files_s = self._taken_s = 0.0
+        self._packed_lately = self._busy_s = self._taken_s = 0.0
+        self._batch, self._ahead, self._young = FIRST_BATCH, FIRST_AHEAD, YOUNG
+        self._counting = threading.Lock()
         self.samples = self.packed = self.decoded = 0
         self.gate.idle_only = modes.is_idle
-        self._wish(FIRST_BATCH)
+        self._wish()
 
     def belong_to(self, owner: Any) -> None:
         """Make batches for this iterator from now on; what was learned with others before it counts."""
         self.owner = weakref.ref(owner)
-        self._taken_s = 0.0
+        self._taken_s, self._young = 0.0, YOUNG
+        self._wishes.forget()
 
     @property
     def is_free(self) -> bool:
         owner = self.owner()
         return owner is None or owner.closed
 
-    def _wish(self, samples: int) -> None:
-        """What workers leave to the lane from now on, in batches of so many samples."""
+    def _wish(self) -> None:
+        """What workers leave to the lane from now on."""
         fixed = self._modes.fixed_share
         share = AS_THERE_IS_ROOM if fixed is None else fixed
-        limit, finishes = self._modes.limit * samples, self._modes.finishes
+        limit, finishes = self._modes.limit * self._batch, self._modes.finishes
         useless = self._ready is not None and not self._ready.can_help and fixed is None
         if not self._stations or useless:
             share, limit, finishes = 0.0, 0.0, False
         self._wished = bool(finishes or (limit if share == AS_THERE_IS_ROOM else share))
-        self._wishes.say(share=share, limit=limit, finishes=finishes, samples=samples)
+        self._wishes.say(share=share, limit=limit, finishes=finishes, samples=self._batch)
 
     def _prepared(self) -> None:
         """The first time that anything is wished, stations get ready for it. Not before there are workers: those are forked, and a
@@ -112,7 +117,8 @@ class GpuLane:
         slots, *others = batch
         contents = Contents(slots, self._size)
         packed = contents.count(ENCODED)
-        self._wishes.came(contents.entry, packed)
+        with self._counting:
+            self._wishes.came(contents.entry, packed, lasting=2 * self._ahead + FIRST_AHEAD)
         self.samples += len(slots)
         self.packed += packed
         self._packed_lately += FADE * (packed / len(slots) - self._packed_lately)
@@ -137,20 +143,23 @@ class GpuLane:
 
     def _made(self, entry: int, files: int, seconds: float) -> None:
         """A station has done a task, with so many files, in so long. Called by stations."""
-        if files:
-            self._wishes.made(entry, files)
-            self._files_s += seconds
+        with self._counting:
+            self._busy_s += seconds
+            if files:
+                self._wishes.made(entry, files)
 
     def taken(self, pending: Pending, asked_s: float, ready: int, ahead: int) -> None:
         """Training asked for this batch at `asked_s` and has it now; `ready` more are, of those asked for `ahead`."""
-        now, before, files_s = time.perf_counter(), self._taken_s, self._files_s
-        self._taken_s, self._files_s = now, self._files_s - files_s
-        if before:
-            period_s = now - before
-            busy = files_s / (period_s * max(1, len(self._stations)))
-            self._modes.on_batch(Seen(ready, ahead, now - asked_s, period_s, busy))
+        now, before = time.perf_counter(), self._taken_s
+        with self._counting:
+            busy_s, self._busy_s = self._busy_s, 0.0
+        self._taken_s, self._ahead, self._batch = now, ahead, max(self._batch, pending.samples)
+        self._young = max(0, self._young - 1)
+        if before and not self._young:
+            busy = busy_s / ((now - before) * max(1, len(self._stations)))
+            self._modes.on_batch(Seen(ready, ahead, max(0.0, now - asked_s), now - before, busy))
         self.gate.idle_only = self._modes.is_idle
-        self._wish(pending.samples)
+        self._wish()
 
     def stats(self) -> dict[str, Any]:
         return {

@@ -122,12 +122,13 @@ class Parcels:
                 if self._drawn
                 else self._dearest.takes(self._cost(begun), share)
             )
-        room = self.wishes.has_room()
-        if not self._drawn and self._ranks.rank(self._cost(begun)) < 1.0 - self.wishes.dear:
-            return False
-        if room:
-            self.wishes.left(Wishes.entry_of(company()))
-        return room
+        room, dear = self.wishes.has_room(), self.wishes.dear
+        is_dear = (
+            call_seed("lane") < dear * 2.0**64
+            if self._drawn
+            else self._ranks.is_dear(self._cost(begun), dear)
+        )
+        return room and is_dear
 
     def _cost(self, begun: Begun) -> float:
         return self._costs.predict(features(begun)) if self._costs.count else 0.0
@@ -154,7 +155,10 @@ class Parcels:
 
     def _encoded(self, begun: Begun) -> Any:
         data = np.frombuffer(begun.data, np.uint8)
-        return self._fitting(ENCODED, data, begun.image.size, begun.program, None)
+        write = self._fitting(ENCODED, data, begun.image.size, begun.program, None)
+        if write is not None:
+            self.wishes.left(Wishes.entry_of(company()))
+        return write
 
     def _fitting(self, form: int, image: Any, size: Any, program: Any, strides: Any) -> Any:
         """What writes a parcel, if the kernels can do its steps and there is room."""

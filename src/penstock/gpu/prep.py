@@ -98,7 +98,7 @@ def planned(
     most = max(ROOM_LEAST, ROOM_MOST * 3 * look.size[0] * look.size[1])
     room = 0 if stations is None else min(look.room, most)
     drawn = deterministic or wanted.choice == "random"
-    repeatable = stations is None or (drawn and fixed is not None)
+    repeatable = stations is None or fixed in (0.0, 1.0) or (drawn and fixed is not None)
     parcels = Parcels(dataset, look.size, wishes=wishes, room=room, drawn=drawn, repeatable=repeatable)
     return Prep(parcels, lane, key, identity, look)
 

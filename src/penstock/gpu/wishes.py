@@ -14,7 +14,7 @@ from penstock.policy.dearest import FIRST, share_after
 AS_THERE_IS_ROOM = -1.0
 """A share: not fixed, but as many as may be on their way."""
 ENTRIES = 4096
-"""Batches that are told apart. Two of the few that are under way at once hardly ever have the same entry; then the count is a little off."""
+"""Batches that are told apart. Where two that are under way have the same entry, the count is a little off until one of them has come."""
 NUMBERS_BYTES = 64
 
 
@@ -24,12 +24,14 @@ class Wishes:
         self._numbers[3] = FIRST
 
     def _open(self, fd: int) -> None:
-        size = -(-(NUMBERS_BYTES + 4 * ENTRIES) // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = -(-(NUMBERS_BYTES + 8 * ENTRIES) // mmap.PAGESIZE) * mmap.PAGESIZE
         os.ftruncate(fd, size)
         memory = mmap.mmap(fd, size)
         self._fd = fd
         self._numbers = np.frombuffer(memory, np.float64, NUMBERS_BYTES // 8)
         self._counts = np.frombuffer(memory, np.int32, ENTRIES, NUMBERS_BYTES)
+        self._born = np.frombuffer(memory, np.int32, ENTRIES, NUMBERS_BYTES + 4 * ENTRIES)
+        """How many batches had come when an entry was counted last."""
         weakref.finalize(self, os.close, fd)
 
     def __getstate__(self) -> tuple[int, int]:
@@ -61,7 +63,8 @@ class Wishes:
         """Whether the kernels finish what workers decode."""
         return bool(self._numbers[2])
 
-    # ---- files that are on their way, by batch: what a lost worker has counted goes when its batch comes, made by another
+    # ---- files that are on their way, by batch. What is counted for a batch that never comes (it failed, or nobody wants it any more)
+    # is forgotten when many others have come since.
 
     @staticmethod
     def entry_of(company: Company | None) -> int:
@@ -79,13 +82,20 @@ class Wishes:
         return float(self._numbers[3])
 
     def left(self, entry: int) -> None:
-        """A worker has left one more of a batch as a file. Two workers at the same instant may count as one: nothing depends on it."""
+        """A worker has left one more of a batch as a file. Two workers at the same instant may count as one: the batch will tell."""
         self._counts[entry] += 1
+        self._born[entry] = self._numbers[5]
 
-    def came(self, entry: int, files: int) -> None:
-        """A batch has come, with so many."""
-        self._counts[entry] = files
+    def came(self, entry: int, files: int, *, lasting: int) -> None:
+        """A batch has come, with so many; what was counted more than `lasting` batches ago will not."""
+        self._numbers[5] += 1
+        self._counts[entry], self._born[entry] = files, self._numbers[5]
+        self._counts[self._born < self._numbers[5] - lasting] = 0
 
     def made(self, entry: int, files: int) -> None:
-        """So many of them are done."""
+        """So many of them are done. Called by one thread at a time."""
         self._counts[entry] = max(0, int(self._counts[entry]) - files)
+
+    def forget(self) -> None:
+        """Nothing is on its way."""
+        self._counts[:] = 0

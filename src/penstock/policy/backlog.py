@@ -2,9 +2,9 @@
 
 Workers leave a sample to the lane while fewer than a limit are on their way to it or wait there. So the lane is given one for each that
 it has done, and both work as fast as they can, without anybody knowing how fast that is. What is
-left to find is the limit, by three signs:
+left to find is the limit, by what shows:
 
-Rule 1: no batch is ready, and the lane has time: workers are too slow, and it gets more. Is it busy all the time, more would only wait there.
+Rule 1: hardly a batch is ready, and the lane has time: workers are too slow, and it gets more. Is it busy all the time, more would only wait there.
 Rule 2: batches are ready, and training does not wait: workers are fast enough, and the lane gets less, at last nothing.
 Rule 3: batches are ready, and training waits: for the lane. It gets less, but slowly: what is decided now shows when all that are
         ready have passed.
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
     period_s: float
     """Time since it took the one before."""
     busy: float
-    """Share of that time that the lane was at work on files."""
+    """Share of that time that the lane was at work."""
 
     @property
     def waited(self) -> bool:
@@ -65,7 +65,7 @@ class Backlog:
     _patience: int = PATIENCE
 
     def on_batch(self, seen: Seen) -> None:
-        plenty = max(1, min(PLENTY, seen.ahead - 1))
+        plenty = max(1, min(PLENTY, seen.ahead))
         self._calm = self._calm + 1 if seen.ready >= plenty and not seen.waited else 0
         if seen.ready >= plenty:
             self.limit *= 1.0 - SLOWLY / seen.ahead if seen.waited else SHRINKS

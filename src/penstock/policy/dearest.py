@@ -32,6 +32,10 @@ class Ranks:
             del self._sorted[bisect_left(self._sorted, self._lately.popleft())]
         return found
 
+    def is_dear(self, cost: float, share: float) -> bool:
+        """Whether a cost is among the dearest of such a share."""
+        return self.rank(cost) >= 1.0 - share
+
 
 @dataclass(slots=True)
 class Dearest:
