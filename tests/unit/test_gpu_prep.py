@@ -216,19 +216,20 @@ def test_files_of_a_batch_that_never_comes_are_forgotten() -> None:
     assert wishes.has_room()
 
 
-def test_iterations_that_are_broken_off_leave_no_file_behind(photos: Path) -> None:
+def test_what_an_iteration_that_was_broken_off_has_left_does_not_count_in_the_next(photos: Path) -> None:
     dataset = ImageFolder(photos, CHAIN)
-    dataset.samples = dataset.samples * 20
+    dataset.samples = dataset.samples * 5
     dataset.length = len(dataset.samples)
     prep = prep_of(dataset, None)
-    for _ in range(6):
-        iterator = iterator_of(prep, 1)
-        for _ in range(3):
+    for entry in range(1000):
+        prep.dataset.wishes.left(entry)
+    iterator = iterator_of(prep, 1)
+    try:
+        for _ in range(10):
             next(iterator)
+    finally:
         iterator.close()
-    before = prep.lane.packed
-    assert len(batches_of(prep, 1)) == 60
-    assert prep.lane.packed > before + 5
+    assert prep.lane.packed > 0
 
 
 def test_a_short_last_batch_does_not_make_the_next_ones_short_of_room(photos: Path) -> None:
