@@ -109,7 +109,7 @@ class GpuPrep:
     """How the GPU helps to prepare batches; a word in its place is the mode.
 
     mode: "concurrent" beside training, "idle" in its pauses, "auto" as measured, "off".
-    share: of samples that it makes from their files; None: searched, from batch to batch.
+    share: of samples that it makes from their files; None: as many as it can take.
     choice: it takes the "dearest" samples, by what they are thought to cost the CPU, or "random" ones.
     finish: whether it also finishes samples that workers have decoded; None: as it pays.
     task: files that it decodes together.
