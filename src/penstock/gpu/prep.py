@@ -30,11 +30,10 @@ from penstock.transforms.windows import Window
 
 LOOKED_AT = 64
 """Samples whose programs are looked at before it is decided."""
-ROOM_SHARE = 0.97
-"""Slots are made so large that this share of what was looked at would fit, as files and as pixels; what is larger is left to workers."""
 ROOM_MOST = 4
 ROOM_LEAST = 64 << 10
-"""But no larger than this many times the pixels, or this, whichever is more."""
+"""Slots are made so large that all that was looked at would fit, as files and as pixels; but no larger than this many times the pixels, or
+this, whichever is more. What does not fit is left to workers."""
 DETERMINISTIC_SHARE = 0.5
 """Of samples that the GPU prepares where that may not depend on how fast anything is."""
 
@@ -157,4 +156,4 @@ def looked(dataset: Any) -> Look | str:
         return reasons[0]
     tail = dataset.chain.tail
     assert tail is not None
-    return Look(sizes.pop(), tail, sorted(parcels)[int(ROOM_SHARE * (len(parcels) - 1))])
+    return Look(sizes.pop(), tail, max(parcels))
