@@ -100,9 +100,7 @@ class Agent:
             busy = any(lane.tasks for lane in self.state.lanes) or self.state.memory.free > 0
             for key, mask in self.selector.select(0 if self.to_start else TICK_S if busy else SLOW_TICK_S):
                 key.data(mask)
-            if (
-                self.to_start
-            ):  # one at a time: a fork takes a while, and those that are there want tasks meanwhile
+            if self.to_start:  # one at a time: a fork takes a while, and those that are there want tasks meanwhile
                 self._start(self.to_start.popleft())
             self._tick(time.monotonic())
         if adoptions is not None:
