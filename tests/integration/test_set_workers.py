@@ -228,6 +228,22 @@ def test_a_recorded_run_with_changes_leads_to_the_same_actions(
     assert [event.workers for event, _ in steps if type(event).__name__ == "Resize"] == [4, 1]
 
 
+def test_those_that_are_there_go_on_while_others_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To start one takes a while: results that come meanwhile are looked at before the next is started."""
+    monkeypatch.setenv("PENSTOCK_RECORD", str(tmp_path / "run.jsonl"))
+    loader = DataLoader(Slow(600, 0.0005), 8, num_workers=2)
+    for at, _ in enumerate(loader):
+        if at == 3:
+            loader.set_workers(10)
+    ((_, steps),) = read_record(tmp_path / "run.jsonl")
+    names = [type(event).__name__ for event, _ in steps]
+    grown = names[names.index("Resize") :]
+    starts = [at for at, name in enumerate(grown) if name == "WorkerStarted"]
+    assert "Done" in grown[starts[0] : starts[-1]]
+
+
 # ---- by itself
 
 

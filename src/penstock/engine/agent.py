@@ -74,6 +74,7 @@ class Agent:
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.events: deque[Event] = deque()
         self.hands: dict[int, Hand] = {}
+        self.to_start: deque[int] = deque()
         self.fed: dict[int, Fed] = {}
         self.layouts: dict[bytes, int] = {}
         self.blobs: list[bytes] = []
@@ -97,8 +98,10 @@ class Agent:
                 self._start(worker)
         while not self.stopping:
             busy = any(lane.tasks for lane in self.state.lanes) or self.state.memory.free > 0
-            for key, mask in self.selector.select(TICK_S if busy else SLOW_TICK_S):
+            for key, mask in self.selector.select(0 if self.to_start else TICK_S if busy else SLOW_TICK_S):
                 key.data(mask)
+            if self.to_start:  # one at a time: a fork takes a while, and others want tasks meanwhile
+                self._start(self.to_start.popleft())
             self._tick(time.monotonic())
         if adoptions is not None:
             self._adopt_rest(adoptions)
@@ -141,7 +144,7 @@ class Agent:
                 self.fed.clear()
                 self._tell(Msg.END, wire.SEQ.pack(seq))
             case ev.Start(worker):
-                self._start(worker)
+                self.to_start.append(worker)
             case ev.Stop(worker):
                 self._post(self.hands[worker], Msg.STOP)
             case ev.Kill(worker, _):
