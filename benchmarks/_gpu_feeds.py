@@ -129,7 +129,7 @@ def ours(job: Job, subject: Subject, ground: Ground) -> Feed:
         our_dataset(ground.root, job.workload, ground.policy),
         batch_size=job.batch,
         shuffle=True,
-        num_workers=job.workers,
+        num_workers="auto" if subject.auto_workers else job.workers,
         drop_last=True,
         device=ground.device,
         dtype=torch.bfloat16,

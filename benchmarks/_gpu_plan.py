@@ -31,6 +31,8 @@ class Subject:
     """Ours: the GPU lane's mode, or the fields of a `penstock.GpuPrep`."""
     whole: bool = False
     """Ours: each batch made by one worker, as torch does it."""
+    auto_workers: bool = False
+    """Ours: as many workers as `num_workers="auto"` comes to, whatever others have."""
     per_sample: bool = False
     """Ours: the lane has torchvision's ops in the place of its kernels, image after image."""
 
@@ -60,13 +62,21 @@ SUBJECTS: Mapping[str, Subject] = {
     "per_sample": Subject(kind="ours", title="torchvision ops per sample", prep=AHEAD, per_sample=True),
     "ahead": Subject(kind="ours", title="ahead of time, fused kernels", prep=AHEAD),
     "dearest": Subject(kind="ours", title="+ cost-aware", prep={**AHEAD, "choice": "dearest"}),
-    "searched": Subject(kind="ours", title="+ share searched", prep={"mode": "concurrent", "finish": False}),
+    "searched": Subject(
+        kind="ours", title="+ as there is room", prep={"mode": "concurrent", "finish": False}
+    ),
     "finish": Subject(
         kind="ours",
         title="workers decode, kernels finish",
         prep={"mode": "concurrent", "share": 0.0, "finish": True},
     ),
     "on": Subject(kind="ours", title="ours, lane concurrent", prep="concurrent"),
+    "on_auto": Subject(
+        kind="ours",
+        title="ours, lane concurrent, workers auto",
+        prep="concurrent",
+        auto_workers=True,
+    ),
     "auto": Subject(kind="ours", title="ours, the lane as it decides", prep="auto"),
     "idle": Subject(kind="ours", title="ours, lane in idle time", prep="idle"),
     "task1": Subject(kind="ours", title="tasks of one sample", prep={"mode": "concurrent", "task": 1}),
@@ -142,7 +152,7 @@ def turned(names: Sequence[str], repeat: int) -> list[str]:
 
 
 def main_jobs(chosen: Choice) -> list[Job]:
-    names = chosen.named(("limit", "torch", "dali", "inter", "off", "on", "idle"))
+    names = chosen.named(("limit", "torch", "dali", "inter", "off", "on", "on_auto", "idle"))
     jobs: list[Job] = []
     for model in chosen.models:
         for repeat in range(chosen.repeats):

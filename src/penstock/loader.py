@@ -21,8 +21,7 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import GpuPrep, Options
-from penstock.engine.capacity import affinity_of, workers_for
-from penstock.engine.crew import AUTO, Crew, check_workers, window_of
+from penstock.engine.crew import AUTO, Crew, check_workers, count_workers, has_lane, local_world, window_of
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
@@ -42,15 +41,6 @@ from penstock.measure.trace import trace_writer
 from penstock.policy.diagnosis import diagnose
 
 T_co = TypeVar("T_co", covariant=True)
-
-
-def local_world() -> int:
-    """Training processes on this machine, by torchrun's word."""
-    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
-
-
-def count_workers() -> int:
-    return workers_for(affinity_of(os.getpid()), local_world())
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -124,7 +114,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if isinstance(num_workers, str):
             if num_workers != AUTO:
                 raise ConfigError(f"num_workers must be a number or 'auto', got {num_workers!r}")
-            num_workers = auto = count_workers()
+            num_workers = auto = count_workers(lane=has_lane(device, gpu_prep))
         if shard is not None and isinstance(sampler, ShardSampler):  # a trainer builds us anew
             sampler, shuffle = None, sampler.shuffle
         own = sampler is None and batch_sampler is None and generator is None
@@ -249,14 +239,15 @@ class DataLoader(TorchDataLoader[T_co]):
         from penstock.engine.build import blueprint_of  # Linux only, as all that these import
         from penstock.engine.iterator import EngineIterator
 
+        lane = has_lane(self.device, self.gpu_prep)
         crew, follows = self._crew, self._crew.auto == self.num_workers and not self._epochs.source.streams
         if follows:
-            crew.auto = self.num_workers = count_workers()
+            crew.auto = self.num_workers = count_workers(lane=lane)
         self._counters.workers = self.num_workers
         self.check_worker_number_rationality()
         base_seed = self._draw()
         iter(self._index_sampler)  # torch's iterator asks twice, and a user's sampler may count or draw there
-        recipe, lane = helped(self, self._recipe(), shuffles=self._epochs.source.shuffles)
+        recipe, helper = helped(self, self._recipe(), shuffles=self._epochs.source.shuffles)
         engine = EngineIterator(
             blueprint_of(
                 self,
@@ -264,6 +255,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 recipe,
                 base_seed=base_seed,
                 local_world=local_world(),
+                lane=lane,
                 follows=follows,
                 resume=self._epochs.resume,
             ),
@@ -274,7 +266,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         try:
             engine.on_workers = crew.follower(self)
-            return crew.joined_by(brought(engine, mover_for(self, lane)))
+            return crew.joined_by(brought(engine, mover_for(self, helper)))
         except BaseException:
             engine.close()
             raise
@@ -379,7 +371,8 @@ class DataLoader(TorchDataLoader[T_co]):
         """There are to be so many workers from now on, or "auto": at once in an epoch that runs, without a pause. New ones start in
         the background, surplus ones finish what they have and leave; batches do not change."""
         streams, auto = self._epochs.source.streams, workers == AUTO
-        number = count_workers() if auto else check_workers(workers)
+        lane = has_lane(self.device, self.gpu_prep)
+        number = count_workers(lane=lane) if auto else check_workers(workers)
         engines = self._crew.engines(self.num_workers, streams=streams)
         self.num_workers = self._counters.workers = number
         self._crew.auto = number if auto else 0

@@ -15,7 +15,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data import default_collate
 
-from penstock.loader import DataLoader, count_workers
+from penstock.engine.crew import count_workers
+from penstock.loader import DataLoader
 from penstock.policy.diagnosis import diagnose
 
 REFRESH_S = 0.2

@@ -54,6 +54,7 @@ class AgentConfig:
     """Private bytes above which a worker is replaced; 0 never."""
     local_world: int = 1
     """Training processes that share this machine."""
+    has_gpu_lane: bool = False
     follows: bool = False
     """The number of workers follows the cores that the training process may use."""
     spans: bool = False
@@ -79,7 +80,7 @@ class Agent:
         self.layouts: dict[bytes, int] = {}
         self.blobs: list[bytes] = []
         self.ooms = host.oom_kills()
-        self.capacity = Capacity(config.parent, config.local_world)
+        self.capacity = Capacity(config.parent, config.local_world, lane=config.has_gpu_lane)
         self.follows = config.follows
         self.next_tick_s = self.next_memory_s = 0.0
         self.stopping = self.polite = False

@@ -42,6 +42,7 @@ def blueprint_of(
     *,
     base_seed: int,
     local_world: int,
+    lane: bool,
     follows: bool,
     resume: dict[str, Any] | None,
 ) -> Blueprint:
@@ -70,6 +71,7 @@ def blueprint_of(
         parent=os.getpid(),
         worker_memory=options.worker_memory,
         local_world=local_world,
+        has_gpu_lane=lane,
         follows=follows and not streams,
         spans=loader.trace is not None,
         record=os.environ.get("PENSTOCK_RECORD", ""),

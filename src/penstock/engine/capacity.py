@@ -24,14 +24,15 @@ def affinity_of(pid: int) -> frozenset[int]:
     return frozenset()
 
 
-def workers_for(affinity: frozenset[int], local_world: int) -> int:
+def workers_for(affinity: frozenset[int], local_world: int, *, lane: bool) -> int:
     cores = len(affinity) or os.cpu_count() or 1
-    return auto_workers(affinity=cores, quota=host.cpu_quota(), local_world=local_world)
+    return auto_workers(affinity=cores, quota=host.cpu_quota(), local_world=local_world, lane=lane)
 
 
 class Capacity:
-    def __init__(self, parent: int, local_world: int) -> None:
-        self._parent, self._local_world = parent, local_world
+    def __init__(self, parent: int, local_world: int, *, lane: bool) -> None:
+        """`lane`: the training process has a GPU lane."""
+        self._parent, self._local_world, self._lane = parent, local_world, lane
         self._bound = any(name in os.environ for name in BINDS)
         self._affinity = affinity_of(parent)
         self._workers, self._next_s = 0, 0.0
@@ -44,7 +45,7 @@ class Capacity:
             if affinity != self._affinity:
                 before, self._affinity = self._affinity, affinity
                 self._pass_on(before, pids)
-            self._workers = workers_for(affinity, self._local_world)
+            self._workers = workers_for(affinity, self._local_world, lane=self._lane)
         return self._workers
 
     def _pass_on(self, before: frozenset[int], pids: list[int]) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from penstock.config import whole
+import torch
+
+from penstock.config import GpuPrep, whole
+from penstock.engine.capacity import affinity_of, workers_for
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
 from penstock.store.arena import MOST_WORKERS
@@ -14,6 +18,22 @@ from penstock.store.arena import MOST_WORKERS
 AUTO = "auto"
 AHEAD_BYTES, FEWEST = 2 << 30, 6
 """Of batches ahead whose size is known beforehand: so many bytes, or so many batches where those are more."""
+
+
+def local_world() -> int:
+    """Training processes on this machine, by torchrun's word."""
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+
+
+def has_lane(device: Any, gpu_prep: Any) -> bool:
+    """Whether a loader that was given these has a GPU lane, if its chain allows for one."""
+    on_gpu = device is not None and torch.device(device).type == "cuda"
+    return on_gpu and GpuPrep.of(gpu_prep).mode != "off"
+
+
+def count_workers(*, lane: bool = False) -> int:
+    """What "auto" comes to; without a lane, this rank's cores."""
+    return workers_for(affinity_of(os.getpid()), local_world(), lane=lane)
 
 
 def check_workers(workers: object) -> int:
