@@ -137,3 +137,18 @@ def test_a_batch_across_the_seam_of_two_pinned_ranges_arrives() -> None:
         assert torch.equal(moved["image"][:, 0, 0, 0].cpu(), (labels % 251).to(torch.uint8))
         at += len(labels)
         time.sleep(0.002)
+
+
+def test_batches_on_the_device_are_bounded_from_the_beginning() -> None:
+    """One while training is young, then as many as were taken at once; a loop that runs ahead of the device asks for nothing more."""
+    loader: DataLoader[Any] = DataLoader(Images(32_768), batch_size=1024, num_workers=4, device="cuda")
+    allocated = []
+    slow = torch.randn(4096, 4096, device="cuda")
+    torch.cuda.synchronize()
+    for at, batch in enumerate(loader):
+        for _ in range(8):
+            slow = torch.tanh(slow @ slow)
+        batch["image"].float().sum()
+        if at >= 8:
+            allocated.append(torch.cuda.memory_stats()["num_device_alloc"])
+    assert allocated[-1] == allocated[0]

@@ -227,25 +227,6 @@ def test_a_stream_without_state_is_fast_forwarded_on_its_way_to_a_device(workers
         assert epoch(resumed) == whole[1:]
 
 
-class Step:
-    """The end of a training step on a device."""
-
-    def __init__(self) -> None:
-        self.waited = False
-
-    def synchronize(self) -> None:
-        self.waited = True
-
-
-def test_a_batch_is_begun_when_the_device_has_done_with_all_but_the_last() -> None:
-    mover = Mover("cpu", None, None, pin=False)
-    steps = [Step() for _ in range(5)]
-    for step in steps:
-        mover.behind.append(step)
-        mover.wait_for_training()
-    assert [step.waited for step in steps] == [True, True, True, False, False]
-
-
 class Queue:
     """What training has given the device: done, or not."""
 
@@ -268,7 +249,7 @@ def test_training_waits_only_while_the_device_has_nothing_to_do(is_done: bool) -
 
     lane: Any = Lane()
     mover = Mover("cpu", None, None, pin=False, lane=lane)
-    mover.behind.append(Queue(is_done=is_done))
+    mover.in_use.until(Queue(is_done=is_done))
     mover.taken(None, time.perf_counter() - 5.0, 0, 8)
     assert (told[0] > 4.0) is is_done
 

@@ -46,6 +46,14 @@ class Shelf:
         self.items.append(item)
         self._filled.put(None)
 
+    def wait_for_place(self, mover: Mover) -> None:
+        """Until there may be one more batch on the device, but not beyond `stop`."""
+        while not mover.has_place(len(self.items)) and not self.stop.is_set():
+            if mover.in_use:
+                mover.in_use.wait_for_oldest()
+            else:
+                doze(self._emptied)
+
     def first(self, is_filled_by: threading.Thread) -> Item:
         while not self.items:
             if not is_filled_by.is_alive() and not self.items:
@@ -125,12 +133,13 @@ class DeviceIterator:
         raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
+        self._mover.let_go()  # before anybody hears of it: its place is not free yet
         self._shelf.drop(self._handed)
         self.run.count()
         if self.before_first is not None:
             self.before_first()
             self.before_first = None
-        asked_s = self._mover.asked()
+        asked_s = time.perf_counter()
         item = self._shelf.first(self._pumping())
         if item.kind == "end":
             self._halt()
@@ -194,7 +203,7 @@ class Pump:
                     put(Item("failed", ask, outcome))
                     continue
                 self._mover.pin(self._source)
-                self._mover.wait_for_training()
+                self._shelf.wait_for_place(self._mover)
                 moved, arrival = self._mover.move(outcome.batch)
                 self._keep_until_copied(outcome.batch, arrival)
                 del outcome, pulled

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 
 from penstock.engine.feed import Ask
 from penstock.engine.pinning import unsplit
+from penstock.engine.places import CudaCard, InUse, Places
 from penstock.errors import ConfigError
 
-BEHIND = 2
-"""Batches that training has let go of, and the device may not have done with, when the next one is begun."""
+_places: WeakKeyDictionary[Any, Places] = WeakKeyDictionary()
+"""Of each loader."""
 
 
 def check_device(device: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> None:
@@ -113,13 +114,13 @@ class Mover:
         memory_format: torch.memory_format | None,
         pin: bool,
         lane: Lane | None = None,
+        places: Places | None = None,
     ) -> None:
         self.device = None if device is None else torch.device(device)
         self.lane = lane
         self._dtype, self._format, self._pin = dtype, memory_format, pin
         self._seams: list[int] = []
-        self.behind: deque[Any] = deque()
-        """Ends of what training had given the device each time that it asked for a batch."""
+        self._places, self.in_use = places or Places(None), InUse()
         cuda = self.device is not None and self.device.type == "cuda"
         self._stream = torch.cuda.Stream(self.device) if cuda else None  # type: ignore[no-untyped-call]
 
@@ -136,7 +137,9 @@ class Mover:
         with torch.cuda.stream(self._stream):
             if self._seams:
                 batch = mapped(batch, lambda tensor: unsplit(tensor, self._seams))
+            self._places.settle()
             moved, begun = self._moved(batch)
+            self._places.on_batch(sizes_of(moved))
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
         return moved, Copy(event) if self.lane is None else self.lane.make(begun, event)
@@ -168,27 +171,24 @@ class Mover:
                 mapped(batch, lambda tensor: recorded(tensor, current))
         return batch
 
-    def asked(self) -> float:
-        """Training waits for a batch from now on; the lane may work while what it has given the device is done."""
+    def has_place(self, others: int) -> bool:
+        """Whether one more batch may be begun, beside so many that training has or may have."""
+        return others + len(self.in_use) < self._places.most
+
+    def let_go(self) -> None:
+        """Training asks for another batch; the lane may work while what it has given the device is done."""
         if self._stream is not None:
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
-            self.behind.append(event)
+            self.in_use.until(event)
             if self.lane is not None and self.lane.gate.idle_only:
                 self.lane.gate.opens_after(event)
-        return time.perf_counter()
-
-    def wait_for_training(self) -> None:
-        """Until the device has done with all but the last batches that training had. A loop runs ahead of the device, and what it has let
-        go of is not free before that: without this, how much memory batches take would depend on how far it runs."""
-        while len(self.behind) > BEHIND:
-            self.behind.popleft().synchronize()
 
     def taken(self, arrival: Arrival | None, asked_s: float, ready: int, ahead: int) -> None:
         """Training has the batch. It has waited for it only if the device has run out of what it was given before: a loop that runs
         ahead of the device waits for that, and not for us."""
         if self.lane is not None:
-            if self.behind and not self.behind[-1].query():
+            if self.in_use.last is not None and not self.in_use.last.query():
                 asked_s = time.perf_counter()
             self.lane.gate.shuts()
             self.lane.taken(arrival, asked_s, ready, ahead)
@@ -220,7 +220,10 @@ def mover_for(loader: Any, lane: Lane | None = None) -> Mover | None:
         )
     if loader.device is None and not pins:
         return None
-    return Mover(loader.device, loader.dtype, loader.memory_format, pins, lane)
+    device = None if loader.device is None else torch.device(loader.device)
+    if loader not in _places:
+        _places[loader] = Places(CudaCard(device) if device is not None and device.type == "cuda" else None)
+    return Mover(loader.device, loader.dtype, loader.memory_format, pins, lane, _places[loader])
 
 
 def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Callable[[Ask], tuple[Any, Any]]:
@@ -234,6 +237,19 @@ def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Cal
         return mover.arrive(*mover.move(batch)), state
 
     return prepare_and_move
+
+
+def sizes_of(batch: Any) -> list[int]:
+    """Bytes of its tensors on the device."""
+    found: list[int] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_cuda:
+            found.append(tensor.nbytes)
+        return tensor
+
+    mapped(batch, note)
+    return found
 
 
 def recorded(tensor: torch.Tensor, stream: Any) -> torch.Tensor:
