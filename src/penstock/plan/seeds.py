@@ -33,6 +33,8 @@ def _digest(text: str) -> int:
 _SAMPLE: Final = _digest("sample")
 _BATCH: Final = _digest("batch")
 _ORDER: Final = _digest("order")
+_RENEWAL: Final = _digest("renewal")
+_PARTIAL: Final = _digest("partial")
 
 
 def mix64(value: int) -> int:
@@ -58,6 +60,16 @@ def key_number(key: object) -> int:
 def order_key(seed: int, epoch: int) -> int:
     """The key of one epoch's shuffle."""
     return _start(_ORDER, seed, epoch)
+
+
+def renewal_key(seed: int) -> int:
+    """The key of the places at which samples are renewed; the same in all epochs."""
+    return _start(_RENEWAL, seed, 0)
+
+
+def partial_seed(seed: int, renewed: int, key: object) -> int:
+    """The seed of what is kept of a sample that was prepared anew in the epoch `renewed`, and used since."""
+    return mix64(_start(_PARTIAL, seed, renewed) ^ key_number(key))
 
 
 class SeedStream:

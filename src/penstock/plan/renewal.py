@@ -1,0 +1,82 @@
+"""Which samples of an epoch are prepared anew where partly prepared ones are used several times: balanced eviction (Revamper, section 5.2).
+
+Rule 1: one permutation of all samples, fixed by the seed, gives each its *place*. The first `kept` places are kept; what has a place
+        behind them is prepared anew in every epoch, as if nothing were kept.
+Rule 2: in epoch 0 all are new. Epoch e > 0 renews the places from (e - 1) * kept / times to e * kept / times, around and around: as
+        many in each epoch, but for one, and each place again after exactly `times` epochs.
+Rule 3: so when a sample was renewed is a pure function of (seed, sample, epoch), and with it all that is drawn for what is kept. A
+        store that was lost, is full or was never there changes what an epoch costs, and not a byte of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigError
+from penstock.plan.permutation import Permutation, permutation
+from penstock.plan.seeds import renewal_key
+
+Ints = NDArray[np.int64]
+MOST_SAMPLES = 1 << 31
+"""So that products of two numbers of samples are numbers of 64 bits."""
+
+
+class Stretch(NamedTuple):
+    """Places that an epoch renews: from `first` on, around the end of those that are kept."""
+
+    first: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """Of `length` samples the first `kept` by place are used `times` times each."""
+
+    length: int
+    kept: int
+    times: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.length <= MOST_SAMPLES:
+            raise ConfigError(f"reuse takes at most 2**31 samples, got {self.length}")
+        if not 0 <= self.kept <= self.length:
+            raise ConfigError(f"of {self.length} samples {self.kept} cannot be kept")
+        if self.times < 1:
+            raise ConfigError(f"times must be at least 1, got {self.times}")
+
+    @cached_property
+    def places(self) -> Permutation:
+        """The sample at each place."""
+        return permutation(renewal_key(self.seed), self.length)
+
+    def stretch(self, epoch: int) -> Stretch:
+        """Kept places that are renewed in an epoch."""
+        if epoch < 0:
+            raise ConfigError(f"reuse counts epochs from 0 on, got epoch {epoch}")
+        if epoch == 0 or not self.kept:
+            return Stretch(0, self.kept)
+        first, end = (epoch - 1) * self.kept // self.times, epoch * self.kept // self.times
+        return Stretch(first % self.kept, end - first)
+
+    def misses(self, epoch: int) -> int:
+        """Samples that an epoch prepares anew."""
+        return self.stretch(epoch).size + self.length - self.kept
+
+    def renewed(self, samples: Ints, epoch: int) -> Ints:
+        """The epoch in which each of these was renewed last, this one included."""
+        places = self.places.inverse(samples)
+        end = (
+            self.stretch(epoch) and epoch * self.kept // self.times
+        )  # renewals up to now, all rounds together
+        if not self.kept:
+            return np.full_like(places, epoch)
+        # Of all renewals 0, 1, 2, ... the last one before `end` that has this place; it is a negative number where there was none.
+        last = places + self.kept * ((end - 1 - places) // self.kept)
+        since = np.where(last < 0, 0, -(-(last + 1) * self.times // self.kept))
+        return np.where(places < self.kept, since, epoch)
