@@ -71,11 +71,9 @@ class Renewal:
     def renewed(self, samples: Ints, epoch: int) -> Ints:
         """The epoch in which each of these was renewed last, this one included."""
         places = self.places.inverse(samples)
-        end = (
-            self.stretch(epoch) and epoch * self.kept // self.times
-        )  # renewals up to now, all rounds together
         if not self.kept:
             return np.full_like(places, epoch)
+        end = epoch * self.kept // self.times  # renewals up to now, all rounds together
         # Of all renewals 0, 1, 2, ... the last one before `end` that has this place; it is a negative number where there was none.
         last = places + self.kept * ((end - 1 - places) // self.kept)
         since = np.where(last < 0, 0, -(-(last + 1) * self.times // self.kept))
