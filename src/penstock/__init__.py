@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .config import GpuPrep
+    from .config import GpuPrep, Reuse
     from .errors import (
         AgentDied,
         ArenaFull,
@@ -43,6 +43,7 @@ __all__ = [
     "ImageFolder",
     "MissingExtra",
     "PenstockError",
+    "Reuse",
     "SampleError",
     "StagedDataset",
     "StateError",
@@ -63,6 +64,7 @@ _HOME = {
     "DataLoader": ".loader",
     "DeviceLost": ".errors",
     "GpuPrep": ".config",
+    "Reuse": ".config",
     "ImageFolder": ".pipeline.staged",
     "MissingExtra": ".errors",
     "PenstockError": ".errors",

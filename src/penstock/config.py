@@ -138,3 +138,39 @@ class GpuPrep:
         if not isinstance(wanted, str):
             raise ConfigError(f"gpu_prep must be a mode or a GpuPrep, got {wanted!r}")
         return cls(mode=wanted)
+
+
+STORES = ("memory",)
+AUTO_SPLIT = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """Partly prepared samples are kept and used several times; only the final ops of the chain are done anew.
+
+    times: how often each is used before it is prepared anew; 1 keeps nothing.
+    split: where the final part begins: the number of an op, its name, or "auto": the cheapest final part that is diverse enough.
+    store: where they are kept: "memory", shared by all workers.
+    max_bytes: that they may take. Where not all samples fit, the others are prepared anew in each epoch.
+    min_diversity: for "auto", the share of different samples that must be left, of those that training would see without reuse.
+    """
+
+    times: int = 3
+    split: int | str = AUTO_SPLIT
+    store: str = "memory"
+    max_bytes: int | str = "8GiB"
+    min_diversity: float = 0.95
+
+    def __post_init__(self) -> None:
+        whole(self.times, "times", least=1)
+        if not isinstance(self.split, str):
+            whole(self.split, "split", least=0, word=", the name of an op, or 'auto'")
+        if self.store not in STORES:
+            raise ConfigError(f"store must be one of {', '.join(map(repr, STORES))}, got {self.store!r}")
+        if not 0.0 <= self.min_diversity <= 1.0:
+            raise ConfigError(f"min_diversity must be between 0 and 1, got {self.min_diversity!r}")
+        parse_bytes(self.max_bytes, "max_bytes")
+
+    @property
+    def bytes(self) -> int:
+        return parse_bytes(self.max_bytes, "max_bytes")

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
-from penstock.config import GpuPrep, Options
+from penstock.config import GpuPrep, Options, Reuse
 from penstock.engine.crew import AUTO, Crew, check_workers, count_workers, has_lane, local_world, window_of
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
@@ -30,6 +30,7 @@ from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, 
 from penstock.engine.mover import check_device, moved, mover_for
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, resumed_streams
+from penstock.engine.reusing import reusing
 from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, resolve_shard, shared_seed
 from penstock.engine.trainers import KEYWORDS, AskedByAccelerate
 from penstock.errors import ConfigError
@@ -56,6 +57,7 @@ class DataLoader(TorchDataLoader[T_co]):
     trace: file for a Chrome/Perfetto trace of the run.
     gpu_prep: "concurrent": the GPU prepares a share of each batch beside training (docs/gpu.md); "idle", "auto", "off".
     deterministic: fixes who prepares which sample.
+    reuse: a `penstock.Reuse`: partly prepared samples are kept and used several times (docs/reuse.md).
     adopt: prepare torchvision's ImageFolder by our own ops, with the same pixels; "fast_decode": with near ones; False: not.
     """
 
@@ -94,6 +96,7 @@ class DataLoader(TorchDataLoader[T_co]):
         trace: str | os.PathLike[str] | None = None,
         gpu_prep: str | GpuPrep = "off",
         deterministic: bool | None = None,
+        reuse: Reuse | None = None,
         adopt: bool | str = True,
     ) -> None:
         if adopt not in (True, False, "fast_decode"):
@@ -137,7 +140,8 @@ class DataLoader(TorchDataLoader[T_co]):
         self.task_size, self.prefetch_batches, self.hang_timeout = task_size, prefetch_batches, hang_timeout
         self.on_error, self.max_skipped, self.trace = on_error, max_skipped, trace
         self.worker_memory, self.slab_bytes, self.adopt = worker_memory, slab_bytes, adopt
-        self.gpu_prep, self.deterministic = gpu_prep, deterministic
+        self.gpu_prep, self.deterministic, self.reuse = gpu_prep, deterministic, reuse
+        self._reusing = reusing(reuse, dataset)
         if type(self.sampler) is SequentialSampler and batch_sampler is None:
             own = self.sampler.data_source is dataset
         source = Source(
@@ -149,8 +153,9 @@ class DataLoader(TorchDataLoader[T_co]):
             rank=rank,
             world=world,
             batch_size=self.batch_size or 1,
+            times=1 if reuse is None else reuse.times,
         )
-        self._epochs = Epochs(source, self._options.seed)
+        self._epochs = Epochs(source, self._options.seed, self._reusing.kept if self._reusing else 0)
         if isinstance(self.sampler, ShardSampler):
             self.sampler.plan_of = self._epochs.plan
             self.sampler.on_set_epoch = self._epochs.set_epoch
@@ -333,8 +338,12 @@ class DataLoader(TorchDataLoader[T_co]):
     def _recipe(self) -> Recipe:
         assert self._epochs.seed is not None
         assert self.collate_fn is not None
+        dataset = (self._adopted() if self.adopt else None) or self.dataset
+        if self._reusing is not None:
+            shared = self.shard is not None
+            dataset = self._reusing.dataset(dataset, self._epochs.seed, self._epochs.kept, shared=shared)
         return Recipe(
-            dataset=(self._adopted() if self.adopt else None) or self.dataset,
+            dataset=dataset,
             collate_fn=self.collate_fn,
             auto_collation=self._auto_collation,
             seed=self._epochs.seed,
@@ -404,7 +413,9 @@ class DataLoader(TorchDataLoader[T_co]):
         """Numbers of this loader's life so far."""
         engine = "torch" if self._not_ours() else "workers" if self.num_workers else "inline"
         self._counters.skipped = len(self._skips)
-        return as_stats(self._counters, engine=engine, epoch=self._epochs.epoch, gpu=lane_stats(self))
+        kept = self._reusing.stats() if self._reusing is not None else None
+        epoch = self._epochs.epoch
+        return as_stats(self._counters, engine=engine, epoch=epoch, gpu=lane_stats(self), reuse=kept)
 
     def diagnose(self) -> str:
         """One sentence: what limits this run, and what would help."""

@@ -18,14 +18,17 @@ WORLDS = st.integers(1, 9)
 @st.composite
 def plans(draw: st.DrawFn, drop_last: bool | None = None) -> EpochPlan:
     """A plan of rank 0; lengths on both sides of where the shuffle changes its method."""
+    length = draw(st.integers(0, 300) | st.integers(4000, 5000))
     return EpochPlan(
-        length=draw(st.integers(0, 300) | st.integers(4000, 5000)),
+        length=length,
         batch_size=draw(st.integers(1, 40)),
         drop_last=draw(st.booleans()) if drop_last is None else drop_last,
         shuffle=draw(st.booleans()),
         seed=draw(SEEDS),
         epoch=draw(st.integers(0, 1000)),
         world=draw(WORLDS),
+        times=draw(st.sampled_from([1, 1, 2, 3, 7])),
+        kept=draw(st.integers(0, length)),
     )
 
 

@@ -36,10 +36,34 @@ from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.lanes.prepare import Recipe
 from penstock.pipeline.adopt import adopted
 from penstock.pipeline.header import BadImage
+from penstock.pipeline.reused import Reused
+from penstock.plan.renewal import Renewal
+from penstock.store.kept_memory import MemoryStore
 from tests.lanes_on_cpu import CHAIN, CPU, OnTheCpu, batches_of, iterator_of, photos, prep_of, two
 from tests.torchvision_here import torchvision
 
 __all__ = ["photos"]
+
+
+@pytest.mark.parametrize("finish", [False, True])
+@pytest.mark.parametrize(("kept", "share"), [(12, 0.0), (12, 1.0), (5, 0.3), (0, 1.0)])
+def test_samples_that_were_partly_kept_are_the_same_whoever_finishes_them(
+    kept: int, share: float, finish: bool, photos: Path
+) -> None:
+    renewal = Renewal(12, kept, 3, seed=5)
+
+    def reused() -> Reused:
+        return Reused(ImageFolder(photos, CHAIN), 1, renewal, MemoryStore(renewal, 16 << 20))
+
+    loader: Any = DataLoader(reused(), batch_size=4, shuffle=True, seed=5)
+    prep = prep_of(reused(), share, wanted=GpuPrep(mode="concurrent", share=share, finish=finish))
+    for _ in range(2):  # what is kept by then is found in the second round
+        loader.set_epoch(0)
+        for (images, targets), (theirs, their_targets) in zip(batches_of(prep, 2), loader, strict=True):
+            assert torch.equal(targets, their_targets)
+            assert torch.equal(images, theirs)
+    assert prep.lane.decoded == (24 - prep.lane.packed if finish else 0)
+    assert prep.lane.packed <= 2 * (12 - kept)  # of what is kept there is no file
 
 
 @pytest.mark.parametrize("finish", [False, True])

@@ -1,4 +1,4 @@
-"""`penstock run train.py …`: arguments in, exit code out."""
+"""`penstock run train.py …`, `penstock reuse plan …`: arguments in, exit code out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from penstock import __version__
 from penstock.cli.program import Program
+from penstock.cli.reuse import add_reuse
 from penstock.errors import PenstockError
 
 RUN = """\
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
     run.add_argument("script", help="a Python file, or with -m a module")
     run.add_argument("args", nargs=argparse.REMAINDER, metavar="…", help="arguments of the script")
+    add_reuse(commands)
     return top
 
 
@@ -57,6 +59,8 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
+        if options.command == "reuse":
+            return int(options.act(options))
         program = Program(script=options.script, args=tuple(options.args), module=options.module)
         if options.compare:
             from penstock.cli.both import compare

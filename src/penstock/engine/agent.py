@@ -81,9 +81,8 @@ class Agent:
         self.blobs: list[bytes] = []
         self.ooms = host.oom_kills()
         self.capacity = Capacity(config.parent, config.local_world, lane=config.has_gpu_lane)
-        self.follows = config.follows
         self.next_tick_s = self.next_memory_s = 0.0
-        self.stopping = self.polite = False
+        self.follows, self.stopping, self.polite = config.follows, False, False
 
     def run(self, adoptions: socket.socket | None = None) -> None:
         """Work until the training process ends or says goodbye."""

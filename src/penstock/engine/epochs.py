@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 from penstock.engine.feed import Ask, planned, streamed
-from penstock.engine.progress import Run, check_state, fresh_state, resume_plan
+from penstock.engine.progress import Run, check_state, fresh_state, resume_plan, reuse_of
 from penstock.engine.replay import SamplerReplay, epoch_of, set_generator
 from penstock.plan.epoch import EpochPlan
 
@@ -37,6 +37,8 @@ class Source:
     world: int
     batch_size: int
     """Of an iterable dataset's batches."""
+    times: int = 1
+    """How often a sample that was partly prepared is used."""
 
     @property
     def streams(self) -> bool:
@@ -55,7 +57,7 @@ class Source:
         untouched = batches is None or (type(batches) is BatchSampler and batches.sampler is self.sampler)
         return "planned" if self.own and untouched else "sampled"
 
-    def plan(self, epoch: int, seed: int) -> EpochPlan:
+    def plan(self, epoch: int, seed: int, kept: int) -> EpochPlan:
         return EpochPlan(
             length=len(self.dataset),
             batch_size=getattr(self.batch_sampler, "batch_size", 1),
@@ -65,12 +67,14 @@ class Source:
             epoch=epoch,
             rank=self.rank,
             world=self.world,
+            times=self.times,
+            kept=kept,
         )
 
 
 class Epochs:
-    def __init__(self, source: Source, seed: int | None) -> None:
-        self.source, self.seed = source, seed
+    def __init__(self, source: Source, seed: int | None, kept: int = 0) -> None:
+        self.source, self.seed, self.kept = source, seed, kept
         self.next = 0
         self.run: Run | None = None
         self.resume: dict[str, Any] | None = None
@@ -83,7 +87,7 @@ class Epochs:
         return self.next if self.run is None else self.run.epoch
 
     def plan(self, epoch: int) -> EpochPlan:
-        return self.source.plan(epoch, self.seed or 0)
+        return self.source.plan(epoch, self.seed or 0, self.kept)
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
@@ -161,6 +165,8 @@ class Epochs:
         if self.resume is not None:
             return dict(self.resume)
         state = fresh_state(source.order, self.seed, self.next) if self.run is None else self.run.state()
+        if source.times > 1:
+            state["reuse"] = {"times": source.times, "kept": self.kept}
         if hasattr(source.dataset, "state_dict") and not source.streams:
             state["dataset"] = source.dataset.state_dict()
         return state
@@ -168,6 +174,7 @@ class Epochs:
     def load(self, state: dict[str, Any], generator: torch.Generator | None) -> None:
         source = self.source
         check_state(state, source.order)
+        self.kept = reuse_of(state, source.times, self.kept)
         if "dataset" in state and hasattr(source.dataset, "load_state_dict"):
             source.dataset.load_state_dict(state["dataset"])
         if not state["batches"] and "generator" in state:

@@ -117,6 +117,8 @@ class Run:
         if self.plan is not None:
             state["position"] = self.plan.after(self.delivered)
             state["cut"] = [self.plan.batch_size, self.plan.world]
+            if self.plan.times > 1:
+                state["order_world"] = self.plan.order_world or self.plan.world
         return state
 
     def extra_between(self) -> dict[str, Any]:
@@ -155,7 +157,18 @@ def resume_plan(plan: EpochPlan, state: dict[str, Any]) -> EpochPlan:
             f"the state was saved with in_order=False and batches out of order were delivered (batch size and world "
             f"{state.get('cut')}); it can only be resumed with the same, not {[plan.batch_size, plan.world]}"
         )
-    return replace(plan, origin=state["position"])
+    return replace(plan, origin=state["position"], order_world=state.get("order_world", 0))
+
+
+def reuse_of(state: dict[str, Any], times: int, kept: int) -> int:
+    """How many samples are kept from now on: as many as were when the state was saved, so that batches are the same."""
+    saved = state.get("reuse", {"times": 1, "kept": kept})
+    if saved["times"] != times:
+        raise StateError(
+            f"the state was saved with reuse {saved['times']} times, this loader has {times}: give it the same, or batches would not be "
+            f"those that were to come"
+        )
+    return int(saved["kept"])
 
 
 def resumed_streams(resume: dict[str, Any] | None, workers: int) -> tuple[dict[int, Any] | None, int]:

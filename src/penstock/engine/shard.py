@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -61,6 +61,15 @@ def shared_seed(seed: int) -> int:
     box = torch.tensor([seed], dtype=torch.int64, device=device)
     dist.broadcast(box, src=0)
     return int(box.item())
+
+
+def gathered(numbers: Sequence[int]) -> list[list[int]]:
+    """What each rank has said, on every rank; as many numbers from each."""
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    own = torch.tensor(numbers, dtype=torch.int64, device=device)
+    boxes = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(boxes, own)
+    return [box.tolist() for box in boxes]
 
 
 class ShardSampler(DistributedSampler[Any]):

@@ -27,6 +27,7 @@ KEYWORDS = (
     "trace",
     "gpu_prep",
     "deterministic",
+    "reuse",
     "adopt",
 )
 """Parameters of our DataLoader that torch's does not have."""

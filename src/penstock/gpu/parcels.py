@@ -9,6 +9,7 @@ whole. What is wished the training process says, from batch to batch, in numbers
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,10 @@ class Parcels:
     @property
     def _penstock_draws_alone(self) -> bool:
         return bool(getattr(self._source, "_penstock_draws_alone", False))
+
+    def _penstock_begin(self, epoch: int, keys: Sequence[Any]) -> None:
+        if hasattr(self._source, "_penstock_begin"):
+            self._source._penstock_begin(epoch, keys)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -137,7 +142,7 @@ class Parcels:
         """Decoded and left to the kernels, or prepared whole; gives what writes it."""
         self._count += 1
         started = time.thread_time()
-        if self.wishes.finishes and isinstance(begun.image, Encoded):
+        if self.wishes.finishes:
             write = self._decoded(begun)
         else:
             write = self._finished(executed(begun.program, begun.image))

@@ -148,6 +148,8 @@ class Preparer:
         # Samples of a dataset of ours that runs no code of the user's: nobody draws from the global generators.
         seed = seed_sample if getattr(dataset, "_penstock_draws_alone", False) else seed_all
         get = getter(dataset) if unfinished else partial(getitem, dataset)
+        if hasattr(dataset, "_penstock_begin"):
+            dataset._penstock_begin(where.epoch, keys)
         batch = self.stream(where.epoch).batch(where.first)
         position, ordinal = where.position(where.start), where.start
         for key in keys:

@@ -120,7 +120,12 @@ def added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def as_stats(
-    counters: Counters, *, engine: str, epoch: int, gpu: dict[str, Any] | None = None
+    counters: Counters,
+    *,
+    engine: str,
+    epoch: int,
+    gpu: dict[str, Any] | None = None,
+    reuse: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The numbers that `loader.stats()` shows."""
     live = counters.live()
@@ -155,4 +160,5 @@ def as_stats(
         "agent_restarts": counters.agent_restarts,
         "skipped": counters.skipped,
         "gpu": gpu,
+        "reuse": reuse,
     }

@@ -171,8 +171,12 @@ def executed(program: Program, image: Image | Encoded) -> Image:
     return execute(program, image.part(plan[0].window), plan)
 
 
-def opened(program: Program, image: Encoded) -> tuple[Program, Image]:
-    """What a program needs of an image that is not decoded yet, and the program for that: the rest of it can be done elsewhere."""
+def opened(program: Program, image: Image | Encoded) -> tuple[Program, Image]:
+    """What a program needs of an image, decoded or not yet, and the program for that: the rest of it can be done elsewhere."""
+    if not isinstance(image, Encoded):
+        part = opening(program, size_of(image))
+        inside = image if part is None else crop(image, *program[0].args)
+        return program if part is None else program[1:], np.ascontiguousarray(inside)
     factor = reduction(program, image.size) if image.fast else 1
     if factor > 1 and (small := image.reduced(factor)) is not None:
         first, *rest = reduced(program, factor, (small.shape[0], small.shape[1]))

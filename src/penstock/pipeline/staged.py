@@ -62,6 +62,12 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
         self.decoder, self.max_pixels = decoder, max_pixels
         self.fast_decode = fast_decode and self.chain.is_random
 
+    knows_targets = False
+    """Whether `target_of` gives a sample's target without reading the sample."""
+
+    def target_of(self, index: int) -> Any:
+        raise NotImplementedError
+
     def __len__(self) -> int:
         return self.length
 
@@ -145,10 +151,14 @@ class ImageFolder(StagedDataset):
     def name(self, index: int) -> str:
         return f"sample {index}, {self.samples[index][0]}"
 
+    knows_targets = True
+
+    def target_of(self, index: int) -> Any:
+        target = self.samples[index][1]
+        return target if self.target_transform is None else self.target_transform(target)
+
     def _read(self, index: int) -> tuple[bytes, Any]:
-        path, target = self.samples[index]
-        data = read_file(path)
-        return data, target if self.target_transform is None else self.target_transform(target)
+        return read_file(self.samples[index][0]), self.target_of(index)
 
 
 def is_ours(op: Any) -> bool:

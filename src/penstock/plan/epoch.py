@@ -10,6 +10,9 @@ Rule 3: all ranks deliver the same number of batches of the same sizes. Where th
         Otherwise ranks go on past the end of the order and meet its beginning again, as with torch's
         DistributedSampler. A position past the end stays what it is, so that a sample met twice is
         augmented in two ways.
+Rule 4: where partly prepared samples are used several times (`times`), a shuffled order spreads those that are prepared
+        anew evenly over the batches of every rank. It is made for the world that began the epoch, and stays
+        when the rest is dealt out to another: their share is even again in the next one.
 """
 
 from collections.abc import Mapping
@@ -21,7 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
+from penstock.plan.even import EvenOrder, even_order
 from penstock.plan.permutation import MAX_N, Permutation, permutation
+from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import order_key
 
 
@@ -47,9 +52,26 @@ class EpochPlan:
     """How many ranks share the order."""
     origin: int = 0
     """First global position of this stretch; `length` when the epoch is over."""
+    times: int = 1
+    """How often a sample that was partly prepared is used."""
+    kept: int = 0
+    """Samples of which that is kept."""
+    order_world: int = 0
+    """The world that the order was made for; 0: this one."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "batch_size", "seed", "epoch", "rank", "world", "origin"):
+        for name in (
+            "length",
+            "batch_size",
+            "seed",
+            "epoch",
+            "rank",
+            "world",
+            "origin",
+            "times",
+            "kept",
+            "order_world",
+        ):
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, index(value))  # numpy integers would not survive JSON
@@ -135,5 +157,12 @@ class EpochPlan:
         rest = self.length - self.origin
         return rest // self.world if self.drop_last else -(-rest // self.world)
 
-    def _order(self) -> Permutation:
+    @property
+    def renewal(self) -> Renewal:
+        """Which samples are prepared anew in which epoch."""
+        return Renewal(self.length, self.kept, self.times, self.seed)
+
+    def _order(self) -> Permutation | EvenOrder:
+        if self.times > 1 and self.length:
+            return even_order(self.renewal, self.epoch, self.order_world or self.world)
         return permutation(order_key(self.seed, self.epoch), self.length)

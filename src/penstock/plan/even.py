@@ -13,7 +13,7 @@ a whole number before x + 1, which also says how many came before. Hits are what
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,3 +122,9 @@ class EvenOrder:
         rank = np.where(early, line // (share + 1), longer + (line - end) // max(1, share))
         at = np.where(early, line % (share + 1), (line - end) % max(1, share))
         return at * self.world + rank
+
+
+@lru_cache(maxsize=8)
+def even_order(renewal: Renewal, epoch: int, world: int) -> EvenOrder:
+    """`EvenOrder(renewal, epoch, world)`, made once for the few orders in use at a time."""
+    return EvenOrder(renewal, epoch, world)

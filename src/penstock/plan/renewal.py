@@ -68,6 +68,16 @@ class Renewal:
         """Samples that an epoch prepares anew."""
         return self.stretch(epoch).size + self.length - self.kept
 
+    def ends(self, sample: int, renewed: int) -> int:
+        """The epoch in which what was renewed in another one is renewed again."""
+        if renewed > 0:
+            return renewed + self.times
+        place = int(self.places.inverse(np.array([sample]))[0])
+        return -(-(place + 1) * self.times // self.kept) if place < self.kept else 1
+
+    def is_kept(self, samples: Ints) -> NDArray[np.bool_]:
+        return self.places.inverse(samples) < self.kept
+
     def renewed(self, samples: Ints, epoch: int) -> Ints:
         """The epoch in which each of these was renewed last, this one included."""
         places = self.places.inverse(samples)

@@ -1,0 +1,245 @@
+"""Partly prepared samples used several times: scripts/bench reuse [--data DIR|tar] [--workloads W3,W1] [--times 2,3,5] ...
+
+For each workload, in turns and several times: torch's DataLoader with torchvision/PIL, ours without reuse ("standard"), and ours with samples used
+2, 3, 5 times, split by "auto" or, with --splits, wherever is said. The first epoch, which prepares everything, is not timed; the epochs
+behind it are, whole rounds of `times` of them. Ideal: what a sample costs without reuse, over what it costs with it, by the costs of the
+chain's parts in one process: final + partial / times + copy. W1: RandomResizedCrop(224), flip, RandAugment. W3: RandAugment on the whole photo, first.
+Both have RandAugment(2, 9) as two ops of one layer each, so that it can be split between them. Every measurement is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+for place in (ROOT / "src", Path(__file__).resolve().parent):
+    if str(place) not in sys.path:
+        sys.path.insert(0, str(place))
+
+import _machine  # noqa: E402
+
+WORKLOADS = ("W3", "W1")
+BATCH = 64
+
+
+def words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    add = parser.add_argument
+    add("--workloads", type=words, default=list(WORKLOADS), help="of W3, W1")
+    add("--times", type=words, default=["2", "3", "5"], help="uses of each kept sample")
+    add("--splits", type=words, default=["auto"], help="auto, or numbers of ops in the partial part")
+    add("--no-torch", action="store_true", help="leave torch's DataLoader out")
+    add("--samples", type=int, default=1200, help="of an epoch: the photos again and again")
+    add("--workers", type=int, default=_machine.cores())
+    add("--seconds", type=float, default=6.0, help="of each measurement, at least")
+    add("--rounds", type=int, default=3)
+    add("--max-bytes", default="8GiB")
+    add("--data", help="photos: a folder or a tar file; by default generated")
+    add("--generate", type=int, default=400, help="photos, without --data")
+    add("--out", type=Path, help="JSON")
+    add("--measured", help=argparse.SUPPRESS)  # the one subject that this process measures
+    return parser.parse_args(arguments)
+
+
+# ---- one measurement, in a process of its own
+
+
+def chain_of(workload: str) -> Any:
+    import torch
+    from _gpu_chains import SIDE, arranged
+    from _prepare_subjects import MEAN, STD
+
+    from penstock import transforms as T  # noqa: N812
+
+    crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
+    tail = [T.ToDtype(torch.float32, scale=True), T.Normalize(MEAN, STD)]
+    return T.Compose(arranged(workload, crop, [T.RandAugment(1, 9), T.RandAugment(1, 9)], tail))
+
+
+def loader_of(args: argparse.Namespace, subject: dict[str, Any], root: Path) -> Any:
+    from _gpu_chains import Repeated, torchvision_dataset
+
+    if subject["kind"] == "torch":
+        from torch.utils.data import DataLoader
+
+        theirs = torchvision_dataset(root, subject["workload"])
+        theirs.samples = Repeated(theirs.samples.items, args.samples)
+        return DataLoader(theirs, BATCH, shuffle=True, num_workers=args.workers)
+    import penstock
+
+    dataset: Any = penstock.ImageFolder(str(root), chain_of(subject["workload"]), fast_decode=True)
+    dataset.samples = Repeated(dataset.samples, args.samples)
+    dataset.length = len(dataset.samples)
+    reuse = None
+    if subject["times"] > 1:
+        split = subject["split"] if subject["split"] == "auto" else int(subject["split"])
+        reuse = penstock.Reuse(times=subject["times"], split=split, max_bytes=args.max_bytes)
+    return penstock.DataLoader(dataset, BATCH, shuffle=True, num_workers=args.workers, seed=0, reuse=reuse)
+
+
+def cpu_s() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def measured(args: argparse.Namespace) -> dict[str, Any]:
+    from _gpu_chains import photo_root
+
+    subject = json.loads(args.measured)
+    loader = loader_of(args, subject, photo_root(args.data, args.generate))
+    found: dict[str, Any] = {}
+    if subject["kind"] == "ours" and subject["times"] > 1:
+        found["ideal"], found["split"] = ideal_of(loader, subject["times"])
+    for _ in loader:
+        pass
+    started, cpu, images, epochs = time.perf_counter(), cpu_s(), 0, 0
+    while time.perf_counter() - started < args.seconds or epochs % subject["times"]:
+        images += sum(len(batch[0]) for batch in loader)
+        epochs += 1
+    took = time.perf_counter() - started
+    found |= {
+        "images_per_s": images / took,
+        "epochs": epochs,
+        "cpu_s_per_1000": 1e3 * (cpu_s() - cpu) / images,
+    }
+    if found.get("ideal"):
+        found["store"] = loader.stats()["reuse"]
+    return found
+
+
+def ideal_of(loader: Any, times: int) -> tuple[float, int]:
+    """The speed-up that the costs of the chain's parts promise, and where it is split."""
+    from penstock.pipeline.op_costs import cut_costs
+
+    split, costs = loader.stats()["reuse"]["split"], cut_costs(loader.dataset, 48)
+    reused = costs.final_s[split] + costs.partial_s[split] / times + costs.copy_s[split]
+    return costs.whole_s / reused, split
+
+
+# ---- all of them
+
+
+def subjects(args: argparse.Namespace) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for workload in args.workloads:
+        if not args.no_torch:
+            found.append({"workload": workload, "kind": "torch", "times": 1, "split": ""})
+        found.append({"workload": workload, "kind": "ours", "times": 1, "split": ""})
+        found += [
+            {"workload": workload, "kind": "ours", "times": int(times), "split": split}
+            for split in args.splits
+            for times in args.times
+        ]
+    return found
+
+
+def name_of(subject: dict[str, Any]) -> str:
+    if subject["times"] == 1:
+        return {"torch": "torch, torchvision/PIL", "ours": "ours, standard"}[subject["kind"]]
+    return f"ours, {subject['times']} times, split {subject['split']}"
+
+
+def python_of(subject: dict[str, Any]) -> str:
+    """torchvision has an environment of its own."""
+    if subject["kind"] != "torch":
+        return sys.executable
+    from _prepare_envs import ENVIRONMENTS, make
+
+    env = ENVIRONMENTS["torchvision"]
+    reason = make(env, say)
+    if reason:
+        raise SystemExit(f"torchvision cannot be installed ({reason}): --no-torch leaves it out")
+    return str(env.python)
+
+
+def run(subject: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
+    command = [python_of(subject), __file__, *arguments, "--measured", json.dumps(subject)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-1:] or [f"exit {done.returncode}"]}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    return f"{statistics.median(values):,.{digits}f} [{min(values):,.{digits}f}-{max(values):,.{digits}f}]"
+
+
+def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
+    """Ratios are taken within a round."""
+    lines = []
+    for workload in args.workloads:
+        own = [row for row in rows if row["workload"] == workload]
+        base = {row["round"]: row["images_per_s"] for row in own if row["name"] == "ours, standard"}
+        lines += [
+            f"\n{workload}",
+            f"{'':<28} {'images/s':>22} {'of standard':>18} {'ideal':>6} {'of the ideal':>18} {'CPU s/1000':>10}",
+        ]
+        for name in dict.fromkeys(row["name"] for row in own):
+            good = [row for row in own if row["name"] == name]
+            rates = [row["images_per_s"] for row in good]
+            ratios = [row["images_per_s"] / base[row["round"]] for row in good if row["round"] in base]
+            ideals = [row["ideal"] for row in good if "ideal" in row]
+            cells = [
+                f"{name:<28}",
+                f"{spread(rates, 0):>22}",
+                f"{spread(ratios):>18}" if ratios else f"{'':>18}",
+            ]
+            if ideals and ratios:
+                parts = [ratio / ideal for ratio, ideal in zip(ratios, ideals, strict=False)]
+                cells += [f"{statistics.median(ideals):>6.2f}", f"{spread(parts):>18}"]
+            else:
+                cells += [f"{'':>6}", f"{'':>18}"]
+            cells.append(f"{statistics.median(row['cpu_s_per_1000'] for row in good):>10.2f}")
+            lines.append(" ".join(cells))
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = parsed(arguments)
+    if args.measured:
+        print(json.dumps(measured(args)))
+        return 0
+    from _gpu_chains import photo_root
+
+    say(f"photos: {photo_root(args.data, args.generate)}")
+    rows: list[dict[str, Any]] = []
+    every = subjects(args)
+    for number in range(args.rounds):
+        for subject in every if number % 2 == 0 else reversed(every):
+            found = run(subject, arguments)
+            said = {key: found[key] for key in ("images_per_s", "ideal", "error") if key in found}
+            say(f"round {number + 1} {subject['workload']} {name_of(subject)}: {said}")
+            if "error" not in found:
+                rows.append({**subject, "name": name_of(subject), "round": number, **found})
+    print(report(rows, args))
+    facts = _machine.describe(ROOT)
+    print("\n" + ", ".join(f"{name} {value}" for name, value in facts.items()))
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(
+            json.dumps({"machine": facts, "arguments": list(arguments), "rows": rows}, indent=1) + "\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,170 @@
+"""Whether and how a loader's samples are partly kept (`reuse=`): where its chain is split, how many fit, and the store they are in."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from penstock.config import AUTO_SPLIT, Reuse
+from penstock.engine.shard import gathered
+from penstock.errors import ConfigError
+from penstock.pipeline.annotated import AnnotatedDataset
+from penstock.pipeline.chain import Chain, size_of
+from penstock.pipeline.decode import Encoded
+from penstock.pipeline.op_costs import why_anew
+from penstock.pipeline.reused import Reused
+from penstock.pipeline.staged import StagedDataset
+from penstock.plan.renewal import Renewal
+from penstock.policy.diversity import diversity, log_ratio
+from penstock.policy.split import MIN_LOG_RATIO
+from penstock.store.kept_memory import HEAD, Address, MemoryStore
+from penstock.transforms.ops import Op
+from penstock.transforms.outcomes import outcomes_in_row
+from penstock.transforms.steps import program_size
+
+log = logging.getLogger("penstock")
+LOOKED_AT = 64
+"""Samples whose sizes tell how large those that are kept will be."""
+FILLED = 0.85
+"""Share of the memory that entries are expected to fill: the rest is what chunks leave over."""
+
+
+def reusing(wanted: Reuse | None, dataset: Any) -> Reusing | None:
+    """What a loader with `reuse=` has; ConfigError where its samples cannot be kept. Used once, nothing need be kept."""
+    if wanted is not None and not isinstance(wanted, Reuse):
+        raise ConfigError(f"reuse must be a penstock.Reuse, got {wanted!r}")
+    return None if wanted is None or wanted.times == 1 else Reusing(wanted, dataset)
+
+
+class Reusing:
+    """Of one loader. The store outlives its epochs."""
+
+    def __init__(self, wanted: Reuse, dataset: Any) -> None:
+        reason = unsuited(dataset)
+        if reason:
+            raise ConfigError(f"reuse is not possible: {reason}")
+        self.wanted = wanted
+        self.split = split_of(wanted, dataset.chain)
+        self.kept = kept_of(wanted, dataset, self.split)
+        self._store: MemoryStore | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a copy of the loader, which has a store of its own."""
+        return {**self.__dict__, "_store": None}
+
+    def dataset(self, source: Any, seed: int, kept: int, *, shared: bool) -> Reused:
+        """The dataset for workers; `shared`: its samples are dealt out anew to all ranks in each epoch."""
+        renewal = Renewal(len(source), kept, self.wanted.times, seed)
+        if self._store is None or self._store.renewal != renewal:
+            several = shared and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+            self._store = (store_of_machine if several else MemoryStore)(renewal, self.wanted.bytes)
+        return Reused(source, self.split, renewal, self._store)
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers of the store."""
+        found = {"times": self.wanted.times, "split": self.split, "kept": self.kept}
+        return found if self._store is None else {**found, **self._store.stats()}
+
+
+def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
+    """One that all ranks of this machine have in common: the first of them makes it. All ranks must be here."""
+    machine = int(boot_id()[:15], 16)
+    ranks = [rank for rank, (theirs,) in enumerate(gathered([machine])) if theirs == machine]
+    store = MemoryStore(renewal, max_bytes) if dist.get_rank() == ranks[0] else None
+    address = Address(*gathered(store.address if store is not None else Address(0, 0, 0))[ranks[0]])
+    if store is not None:
+        return store
+    try:
+        return MemoryStore.of(renewal, max_bytes, address)
+    except OSError as exc:
+        log.warning(
+            "samples that are kept are not shared with other ranks of this machine (%s): each rank keeps its own, finds fewer of them, and "
+            "takes as much memory",
+            exc,
+        )
+        return MemoryStore(renewal, max_bytes)
+
+
+def boot_id() -> str:
+    """Tells machines apart, in hexadecimal digits."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "").strip()
+    except OSError:
+        return hashlib.blake2b(socket.gethostname().encode(), digest_size=16).hexdigest()
+
+
+def unsuited(dataset: Any) -> str:
+    """Why samples of a dataset cannot be kept half done; nothing if they can be."""
+    if not isinstance(dataset, StagedDataset):
+        return (
+            f"{type(dataset).__name__} does not show how its samples are prepared: use penstock.ImageFolder, "
+            f"TarDataset or StagedDataset"
+        )
+    if isinstance(dataset, AnnotatedDataset):
+        return "masks and boxes are moved by all ops of a sample together"
+    if not dataset.chain.is_one_program:
+        return "its chain has several views, or a function of yours before other ops"
+    return ""
+
+
+def first_unfit(chain: Chain) -> int:
+    """The first op that cannot be in the partial part."""
+    return next((at for at, op in enumerate(chain.ops) if why_anew(op)), len(chain.ops))
+
+
+def split_of(wanted: Reuse, chain: Chain) -> int:
+    """How many ops are the partial part."""
+    names = [op.name for op in chain.ops]
+    most = first_unfit(chain)
+    if wanted.split == AUTO_SPLIT:
+        return auto_split(wanted, chain.ops, most)
+    if isinstance(wanted.split, str):
+        if wanted.split not in names:
+            raise ConfigError(f"split names {wanted.split!r}; the chain has {', '.join(names)}")
+        split = names.index(wanted.split)
+    else:
+        split = int(wanted.split)
+    if split > len(names):
+        raise ConfigError(f"split is {split}, but the chain has {len(names)} ops: {', '.join(names)}")
+    if split > most:
+        raise ConfigError(
+            f"split is {split}, but what {names[most]} (op {most}) makes cannot be kept: {why_anew(chain.ops[most])}. Split before it"
+        )
+    return split
+
+
+def auto_split(wanted: Reuse, ops: tuple[Op, ...], most: int) -> int:
+    """The latest split that leaves enough to the final part, or only decoding is kept: later ones cost less in each epoch, whatever ops cost.
+    So it does not depend on a measurement, and all ranks and all runs find the same."""
+    numbers = outcomes_in_row(ops)
+    for split in range(most, 0, -1):
+        every, final = math.prod(numbers), math.prod(numbers[split:])
+        enough = diversity(every, final, wanted.times) >= wanted.min_diversity
+        if enough and log_ratio(every, final) > MIN_LOG_RATIO:
+            return split
+    return 0
+
+
+def kept_of(wanted: Reuse, dataset: StagedDataset, split: int) -> int:
+    """How many samples there is room for, by the sizes of some. The same wherever the same data is."""
+    if not len(dataset):
+        return 0
+    count = min(LOOKED_AT, len(dataset))
+    sizes = [partial_bytes(dataset, at * len(dataset) // count, split) for at in range(count)]
+    mean = math.ceil(float(np.mean(sizes)))
+    return min(len(dataset), int(FILLED * wanted.bytes) // mean)
+
+
+def partial_bytes(dataset: StagedDataset, index: int, split: int) -> int:
+    """Of a sample in the store, about."""
+    image = dataset.image(dataset.read_header_bytes(index))
+    height, width = program_size(dataset.chain.draw(0, size_of(image), None, 0, split), size_of(image))
+    channels = 3 if isinstance(image, Encoded) else image.shape[2]
+    return HEAD + height * width * channels

@@ -1,0 +1,153 @@
+"""A staged dataset whose samples are partly prepared once and used several times (Revamper): only the final ops are done anew.
+
+Rule 1: what is drawn for the first ops, the *partial* part, depends on (seed, sample, epoch in which the sample was renewed); for the others on the
+        sample's place in the epoch, as ever. So a sample's bytes do not depend on whether anything was kept.
+Rule 2: a sample that is kept has its partial part done first, then the rest, also where it was not found: both ways give the same. One that is
+        never kept is prepared in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.lanes.pickles import dumps, loads
+from penstock.lanes.seeding import call_seed, company
+from penstock.pipeline.chain import executed, size_of
+from penstock.pipeline.decode import Image
+from penstock.pipeline.header import BadImage
+from penstock.pipeline.staged import Begun, StagedDataset, unfinished
+from penstock.plan.renewal import Renewal
+from penstock.plan.seeds import partial_seed
+from penstock.store.kept_memory import MemoryStore
+from penstock.store.partial import Entry, Wanted
+from penstock.transforms.steps import program_size
+
+
+class When(NamedTuple):
+    renewed: int
+    """The epoch of which a sample's partial part is."""
+    kept: bool
+
+
+class Reused(StagedDataset):
+    def __init__(self, source: StagedDataset, split: int, renewal: Renewal, store: MemoryStore) -> None:
+        """`split`: the number of ops that are the partial part."""
+        super().__init__(
+            source.read,
+            source.chain,
+            len(source),
+            decoder=source.decoder,
+            max_pixels=source.max_pixels,
+            fast_decode=source.fast_decode,
+        )
+        self.users_dataset = getattr(source, "users_dataset", source)
+        self.source, self.split, self.renewal, self.store = source, split, renewal, store
+        self._epoch = 0
+        self._when: dict[Any, When] = {}
+
+    @property
+    def _penstock_draws_alone(self) -> bool:
+        return bool(getattr(self.source, "_penstock_draws_alone", False))
+
+    def name(self, index: int) -> str:
+        return self.source.name(index)
+
+    def _penstock_begin(self, epoch: int, keys: Sequence[Any]) -> None:
+        """Samples of these keys are prepared next."""
+        self._epoch = self.store.now = epoch
+        places = np.array([key % len(self) for key in keys], dtype=np.int64)
+        when = zip(
+            self.renewal.renewed(places, epoch).tolist(), self.renewal.is_kept(places).tolist(), strict=True
+        )
+        self._when = {place: When(*each) for place, each in zip(places.tolist(), when, strict=True)}
+
+    def _penstock_unfinished(self, index: int) -> tuple[Any, Any]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        index %= len(self)
+        try:
+            pixels, target = self._prepared(index, call_seed("staged"))
+            return unfinished(self.chain.tail, pixels), target
+        except BadImage as exc:
+            exc.add_note(f"penstock: {self.name(index)}")
+            raise
+
+    def begun(self, index: int) -> Begun:
+        """The sample up to its final part."""
+        index, seed = index % len(self), call_seed("staged")
+        when = self._when_of(index)
+        if not when.kept:
+            data, target, image, program = self._in_one(index, when.renewed, seed)
+            return Begun(data, image, program, target)
+        found = self.store.get(Wanted(index, when.renewed))
+        pixels, target = self._anew(index, when.renewed) if found is None else self._there(index, found)
+        return Begun(b"", pixels, self._final(pixels, seed), target)
+
+    def _prepared(self, index: int, seed: int) -> tuple[Image, Any]:
+        when = self._when_of(index)
+        if not when.kept:
+            _, target, image, program = self._in_one(index, when.renewed, seed)
+            return executed(program, image), target
+        borrowed = self.store.borrow(Wanted(index, when.renewed))
+        if borrowed is not None:
+            kept, target = self._there(index, borrowed.entry)
+            pixels = executed(self._final(kept, seed), kept)
+            if np.may_share_memory(pixels, kept):
+                pixels = pixels.copy()
+            if borrowed.holds():
+                return pixels, target
+        pixels, target = self._anew(index, when.renewed)
+        return executed(self._final(pixels, seed), pixels), target
+
+    def _when_of(self, index: int) -> When:
+        found = self._when.get(index)
+        if found is None:  # another than was announced: it replaces one that cannot be prepared
+            place = np.array([index])
+            renewed = int(self.renewal.renewed(place, self._epoch)[0])
+            found = When(renewed, bool(self.renewal.is_kept(place)[0]))
+        return found
+
+    # ---- parts
+
+    def _partial(self, index: int, renewed: int, image: Any) -> Any:
+        """The program of the partial part."""
+        seed = partial_seed(self.renewal.seed, renewed, index)
+        return self.chain.draw(seed, size_of(image), None, 0, self.split)
+
+    def _final(self, pixels: Any, seed: int) -> Any:
+        """The program of the final part."""
+        return self.chain.draw(seed, size_of(pixels), company(), self.split)
+
+    def _in_one(self, index: int, renewed: int, seed: int) -> tuple[bytes, Any, Any, Any]:
+        """A sample and its whole program."""
+        data, target = self.read(index)
+        image = self.image(data)
+        first = self._partial(index, renewed, image)
+        size = program_size(first, size_of(image))
+        return data, target, image, first + self.chain.draw(seed, size, company(), self.split)
+
+    def _anew(self, index: int, renewed: int) -> tuple[Image, Any]:
+        """The partial part, done and kept; and the target."""
+        data, target = self.read(index)
+        image = self.image(data)
+        pixels = executed(self._partial(index, renewed, image), image)
+        extra = b"" if self.source.knows_targets else written(target)
+        if extra is not None:
+            self.store.put(Wanted(index, renewed), Entry(pixels, extra))
+        return pixels, target
+
+    def _there(self, index: int, entry: Entry) -> tuple[Image, Any]:
+        """The partial part as it was kept; and the target."""
+        target = self.source.target_of(index) if self.source.knows_targets else loads(entry.extra)
+        return entry.values, target
+
+
+def written(target: Any) -> bytes | None:
+    """A target as it can be kept; None: it cannot be, and neither can its sample."""
+    try:
+        return dumps(target)
+    except Exception:  # noqa: BLE001 - whatever a user's object raises here: then it is read again each time
+        return None

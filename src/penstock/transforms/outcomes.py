@@ -1,0 +1,303 @@
+"""How many different results an op can have for one image: |A| of Revamper's section 4, which decides what reuse costs in diversity.
+
+Rule 1: what is drawn from a list is counted: a flip has 2 outcomes, a layer of RandAugment as many as it has ops. How likely each
+        is does not matter as long as it can happen. Independent draws multiply.
+Rule 2: what is drawn from a range counts as `VALUES`, whatever the range; a range of one value counts as 1.
+Rule 3: crops to a fixed size are counted by position, for which the size of the image must be known or assumed (`NOMINAL`).
+Rule 4: an op of a policy counts once, whatever its sign (the paper counts 14 for a layer of RandAugment); noise counts once, since one
+        patch of it is as good as another.
+Rule 5: what we cannot look into (functions, transforms of others, ops by users) counts as 1. Such ops are never kept, and to count
+        too few outcomes of what is drawn anew errs on the side of more diversity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from penstock.transforms.audio import AddNoise, Function, Gain, PadOrCut, Resample, limits
+from penstock.transforms.augment import Space
+from penstock.transforms.batch import CutMix, MixUp
+from penstock.transforms.deep import DeepAutoAugment
+from penstock.transforms.draws import Draws
+from penstock.transforms.foreign import Foreign
+from penstock.transforms.ops import (
+    JITTERS,
+    CenterCrop,
+    ColorJitter,
+    Compose,
+    GaussianBlur,
+    Grayscale,
+    Lambda,
+    Pad,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    around,
+    sides,
+    two,
+)
+from penstock.transforms.policies import (
+    AUGMIX,
+    RANDAUGMENT,
+    WIDE,
+    WITHOUT_COLOURS,
+    AugMix,
+    AutoAugment,
+    RandAugment,
+    ThreeAugment,
+    TrivialAugmentWide,
+)
+from penstock.transforms.published import AUTOAUGMENT
+from penstock.transforms.samples import ClampBoundingBoxes, SanitizeBoundingBoxes
+from penstock.transforms.spectra import STFT, LogMel, SpecAugment
+from penstock.transforms.steps import Code, Program, Size, program_size
+from penstock.transforms.tail import Normalize, ToDtype, ToImage, ToTensor
+from penstock.transforms.together import PerBatch
+from penstock.transforms.views import MultiCrop
+
+VALUES = 16
+"""Distinguishable values of a parameter that is drawn from a range. Those who made policies cut such ranges into 10 (AutoAugment) to 31
+(RandAugment) steps, and neighbouring steps of that size can just be told apart; 16 lies between, and is four bits. What a
+split is chosen by grows with the logarithm, so that twice as many add one bit to each parameter."""
+NOMINAL: Size = (375, 500)
+"""Height and width that an image is taken to have where none is known: the middle of ImageNet's."""
+
+Count = Callable[[Any, Size], int]
+
+
+def outcomes(op: Any, size: Size = NOMINAL) -> int:
+    """Different results of an op on one image of `size`. A class of a user's that is derived from ours may draw anything."""
+    return COUNTS.get(type(op), one)(op, size)
+
+
+def outcomes_in_row(ops: Iterable[Any], size: Size = NOMINAL) -> list[int]:
+    """Of each op, on what the ops before it leave of an image."""
+    found = []
+    for op in ops:
+        found.append(outcomes(op, size))
+        size = size_behind(op, size)
+    return found
+
+
+def size_behind(op: Any, size: Size) -> Size:
+    """What an op makes of a size, by a draw of it; as it was, where the op cannot be drawn by itself or refuses the size."""
+    if not hasattr(op, "draw") or isinstance(op, AUDIO):
+        return size
+    try:
+        return program_size(op.draw(Draws(0), size), size)
+    except ValueError:
+        return size
+
+
+def draw_number(program: Program) -> int:
+    """64 bits that are equal for equal draws, alike in every process; a function of the user's counts by its being called."""
+    said = repr([step.code if step.code is Code.CALL else tuple(step) for step in program])
+    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "little")
+
+
+# ---- counting
+
+
+def one(op: Any, size: Size) -> int:  # noqa: ARG001
+    return 1
+
+
+def drawn_from(low: float, high: float) -> int:
+    """A number from a range."""
+    return VALUES if low < high else 1
+
+
+def with_chance(p: float, done: int) -> int:
+    """Something that is done with a chance, or not."""
+    return (1 if p < 1 else 0) + (done if p > 0 else 0)
+
+
+def in_row(ops: Iterable[Any], size: Size) -> int:
+    return math.prod(outcomes_in_row(ops, size))
+
+
+def flip(op: RandomHorizontalFlip | RandomGrayscale, size: Size) -> int:  # noqa: ARG001
+    return with_chance(op.p, 1)
+
+
+def places(size: Size) -> int:
+    """Where a part of any size may lie."""
+    return min(VALUES, size[0]) * min(VALUES, size[1])
+
+
+def random_crop(op: RandomCrop, size: Size) -> int:
+    height, width = two(op.size, "size")
+    left, top, right, bottom = (0, 0, 0, 0) if op.padding is None else sides(op.padding)
+    rows, columns = size[0] + top + bottom, size[1] + left + right
+    if op.pad_if_needed:
+        rows, columns = rows + 2 * max(0, height - rows), columns + 2 * max(0, width - columns)
+    return max(1, rows - height + 1) * max(1, columns - width + 1)
+
+
+def resized_crop(op: RandomResizedCrop, size: Size) -> int:
+    room = places(size) if min(op.scale) < 1 else 1
+    return drawn_from(*op.scale) * drawn_from(*op.ratio) * room
+
+
+def jitter(op: ColorJitter, size: Size) -> int:  # noqa: ARG001
+    """The factors, and the order in which those that do something are applied."""
+    ranges = [
+        around(getattr(op, name), name, centre=centre, least=least, most=most)
+        for _, name, centre, least, most in JITTERS
+    ]
+    active = [found for found in ranges if found is not None]
+    return math.prod(drawn_from(*found) for found in active) * math.factorial(len(active))
+
+
+def blur(op: GaussianBlur, size: Size) -> int:  # noqa: ARG001
+    return 1 if isinstance(op.sigma, (int, float)) else drawn_from(*op.sigma)
+
+
+def erasing(op: RandomErasing, size: Size) -> int:
+    return with_chance(op.p, drawn_from(*op.scale) * drawn_from(*op.ratio) * places(size))
+
+
+def choice(op: RandomChoice, size: Size) -> int:
+    chances = op.p or [1.0] * len(op.transforms)
+    return sum(outcomes(part, size) for part, p in zip(op.transforms, chances, strict=True) if p > 0)
+
+
+def several_crops(op: MultiCrop, size: Size) -> int:
+    """A sample is all crops together."""
+    return math.prod(in_row(as_list(crop), size) ** count for crop, count in op.crops)
+
+
+def as_list(ops: Any) -> Sequence[Any]:
+    return ops if isinstance(ops, (list, tuple)) else [ops]
+
+
+def magnitudes(space: Space | None, levels: Iterable[int], bins: int, size: Size) -> int:
+    """Different magnitudes among some levels."""
+    return 1 if space is None else len({space.magnitude(at, bins, size) for at in levels})
+
+
+def layer(spaces: Mapping[str, Space | None], levels: Sequence[int], bins: int, size: Size) -> int:
+    """One op of a policy with a magnitude that is drawn too."""
+    return sum(magnitudes(space, levels, bins, size) for space in spaces.values())
+
+
+def trivial(op: TrivialAugmentWide, size: Size) -> int:
+    return layer(WIDE, range(op.num_magnitude_bins), op.num_magnitude_bins, size)
+
+
+def auto(op: AutoAugment, size: Size) -> int:  # noqa: ARG001
+    """What is left of the pairs where either op may be left out."""
+    found = set()
+    for pair in AUTOAUGMENT[op.policy]:
+        for done in product((True, False), repeat=len(pair)):
+            if all(p > 0 if is_done else p < 1 for is_done, (_, p, _) in zip(done, pair, strict=True)):
+                found.add(
+                    tuple((name, at) for is_done, (name, _, at) in zip(done, pair, strict=True) if is_done)
+                )
+    return len(found)
+
+
+def mixed(op: AugMix, size: Size) -> int:
+    """The weights of the image and of all chains but the last, and an op with its magnitude for each link of each chain."""
+    link = layer(AUGMIX if op.all_ops else WITHOUT_COLOURS, range(op.severity), 10, size)
+    depths = [op.chain_depth] if op.chain_depth > 0 else [1, 2, 3]
+    return int(VALUES**op.mixture_width * sum(link**depth for depth in depths) ** op.mixture_width)
+
+
+def three(op: ThreeAugment, size: Size) -> int:
+    colours = jitter(ColorJitter(op.color_jitter, op.color_jitter, op.color_jitter), size)
+    return (2 + drawn_from(*op.sigma)) * colours
+
+
+def deep(op: DeepAutoAugment, size: Size) -> int:
+    drawn = {
+        "RandFlip": 2,
+        "RandCutout": places(size),
+        "RandCutout60": places(size),
+        "RandCrop": 9 * 9,
+        "RandResizeCrop_imagenet": outcomes(RandomResizedCrop(224), size),
+    }
+    return math.prod(
+        sum(drawn.get(name, 1) for name, _ in {(name, level) for p, name, level in choices if p > 0})
+        for choices in op.layers
+    )
+
+
+def masks(op: SpecAugment, size: Size) -> int:  # noqa: ARG001
+    """A width and a start for each mask; a place and a shift for the warp."""
+    bands = (min(VALUES, op.freq_mask + 1) * VALUES if op.freq_mask else 1) ** op.num_freq_masks
+    wide = op.time_mask and op.max_time_share
+    frames = (min(VALUES, op.time_mask + 1) * VALUES if wide else 1) ** op.num_time_masks
+    return int(bands * frames * (VALUES**2 if op.time_warp else 1))
+
+
+AUDIO = (AddNoise, Function, Gain, PadOrCut, Resample, STFT, LogMel, SpecAugment)
+COUNTS: Mapping[type, Count] = {
+    # ---- nothing is drawn, or nothing that we know of
+    **dict.fromkeys((CenterCrop, Grayscale, Pad, Resize, ClampBoundingBoxes, SanitizeBoundingBoxes), one),
+    **dict.fromkeys((Normalize, ToDtype, ToImage, ToTensor, Resample, STFT, LogMel), one),
+    **dict.fromkeys((Lambda, Foreign, Function), one),
+    # ---- ops
+    **dict.fromkeys((RandomHorizontalFlip, RandomVerticalFlip, RandomGrayscale), flip),
+    RandomCrop: random_crop,
+    RandomResizedCrop: resized_crop,
+    ColorJitter: jitter,
+    GaussianBlur: blur,
+    RandomErasing: erasing,
+    # ---- ops made of others
+    Compose: lambda op, size: in_row(op.transforms, size),
+    PerBatch: lambda op, size: in_row(op.transforms, size),
+    RandomApply: lambda op, size: with_chance(op.p, in_row(op.transforms, size)),
+    RandomChoice: choice,
+    MultiCrop: several_crops,
+    # ---- policies
+    RandAugment: lambda op, _: len(RANDAUGMENT) ** op.num_ops,
+    TrivialAugmentWide: trivial,
+    AutoAugment: auto,
+    AugMix: mixed,
+    ThreeAugment: three,
+    DeepAutoAugment: deep,
+    # ---- of a whole batch: the share of the neighbour, and where its box lies; the neighbour itself is not counted
+    MixUp: lambda *_: VALUES,
+    CutMix: lambda op, size: VALUES * places(size),  # noqa: ARG005
+    # ---- sound
+    AddNoise: lambda op, _: drawn_from(*limits("snr_db", op.snr_db)),
+    Gain: lambda op, _: drawn_from(*limits("gain_db", op.gain_db)),
+    PadOrCut: lambda *_: VALUES,
+    SpecAugment: masks,
+}
+
+
+# ---- what can be exchanged
+
+
+FLIP, CROP, PIXEL, OTHER = "flip", "crop", "pixel", "other"
+
+
+def kinds(op: Any) -> frozenset[str]:
+    """What an op does to pixels: mirror all, leave a part of them as it is, change each by itself. What is not known for certain,
+    or does anything else now and then (a table that depends on the image, a border that is filled), is OTHER."""
+    if type(op) not in COUNTS:
+        return frozenset({OTHER})
+    match op:
+        case RandomHorizontalFlip():
+            return frozenset({FLIP})
+        case RandomCrop(padding=None, pad_if_needed=False):
+            return frozenset({CROP})
+        case Grayscale() | RandomGrayscale():
+            return frozenset({PIXEL})
+        case ColorJitter(contrast=0):
+            return frozenset({PIXEL})
+        case RandomApply() | RandomChoice() | Compose():
+            return frozenset().union(*(kinds(part) for part in op.transforms)) or frozenset({OTHER})
+    return frozenset({OTHER})

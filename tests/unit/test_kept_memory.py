@@ -1,0 +1,209 @@
+"""The store in memory: entries come back as they were put, chunks are free when all in them is over, and nobody sees what another writes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.plan.renewal import Renewal
+from penstock.store.kept_memory import SMALLEST_CHUNK, MemoryStore
+from penstock.store.partial import Entry, Wanted
+
+FORK = multiprocessing.get_context("fork")
+
+
+def store_of(samples: int = 20, times: int = 3, chunks: int = 8) -> MemoryStore:
+    return MemoryStore(Renewal(samples, samples, times, seed=1), chunks * SMALLEST_CHUNK)
+
+
+def values_of(wanted: Wanted, size: int = 1000) -> np.ndarray:
+    return np.random.default_rng([wanted.sample, wanted.renewed]).integers(0, 256, size, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8", "?"])
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 5), (4, 0, 2), (2, 3, 4), (2, 1, 2, 3)])
+def test_what_is_put_comes_back(dtype: str, shape: tuple[int, ...]) -> None:
+    store, wanted = store_of(), Wanted(3, 0)
+    values = (np.random.default_rng(1).random(shape) * 9).astype(dtype)
+    assert store.put(wanted, Entry(values, b"cat"))
+    found = store.get(wanted)
+    assert found is not None
+    assert found.extra == b"cat"
+    assert found.values.dtype == values.dtype
+    assert found.values.shape == values.shape
+    assert np.array_equal(found.values, values)
+    assert not found.values.flags.writeable
+    assert store.get(Wanted(3, 1)) is None
+    assert store.get(Wanted(4, 0)) is None
+
+
+def test_values_in_any_order_of_memory_are_kept_as_they_are() -> None:
+    store, values = store_of(), np.arange(24, dtype=np.int32).reshape(2, 3, 4).transpose(2, 0, 1)
+    store.put(Wanted(0, 0), Entry(values))
+    values[:] = 0  # what was put may be changed afterwards
+    found = store.get(Wanted(0, 0))
+    assert found is not None
+    assert np.array_equal(found.values, np.arange(24, dtype=np.int32).reshape(2, 3, 4).transpose(2, 0, 1))
+
+
+def test_a_later_entry_takes_the_place_of_the_one_before() -> None:
+    store = store_of()
+    for renewed in (0, 2):
+        store.put(Wanted(5, renewed), Entry(values_of(Wanted(5, renewed))))
+    assert store.get(Wanted(5, 0)) is None
+    assert store.get(Wanted(5, 2)) is not None
+    store.remove(5)
+    assert store.get(Wanted(5, 2)) is None
+    assert store.stats()["entries"] == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.zeros(SMALLEST_CHUNK, np.uint8), np.zeros((1, 1, 1, 1, 1)), np.array(["a"]), np.zeros(3, complex)],
+)
+def test_what_does_not_fit_is_refused(values: Any) -> None:
+    store = store_of()
+    assert not store.put(Wanted(0, 0), Entry(values))
+    assert store.stats()["refused"] == 1
+
+
+def test_a_full_store_refuses_and_has_room_again_when_entries_have_come_to_their_end() -> None:
+    """Four kinds of chunks for two epochs' worth: epochs go by, and memory does not grow."""
+    store = store_of(samples=64, times=4, chunks=12)
+    size, held = SMALLEST_CHUNK // 8, 0
+    for epoch in range(40):
+        store.now = epoch
+        first, count = store.renewal.stretch(epoch)
+        places = np.arange(first, first + count) % store.renewal.kept
+        for sample in store.renewal.places(places).tolist():
+            assert store.put(Wanted(sample, epoch), Entry(values_of(Wanted(sample, epoch), size - 64)))
+        for sample in range(64):
+            wanted = Wanted(sample, int(store.renewal.renewed(np.array([sample]), epoch)[0]))
+            found = store.get(wanted)
+            assert found is not None, (epoch, wanted)
+            assert np.array_equal(found.values, values_of(wanted, size - 64))
+        held = max(held, store.stats()["held_bytes"])
+    assert store.stats()["held_bytes"] == held <= 12 * SMALLEST_CHUNK + (1 << 20)
+
+
+def test_a_budget_that_is_too_small_refuses_what_is_too_much_and_nothing_else() -> None:
+    store = store_of(samples=64, times=1, chunks=2)
+    put = [
+        store.put(Wanted(at, 0), Entry(values_of(Wanted(at, 0), SMALLEST_CHUNK // 8 - 64)))
+        for at in range(64)
+    ]
+    assert put == [True] * 16 + [False] * 48
+    assert all((store.get(Wanted(at, 0)) is not None) is put[at] for at in range(64))
+
+
+def test_when_time_is_set_back_memory_that_was_claimed_later_is_free() -> None:
+    store = store_of(samples=8, times=2, chunks=1)
+    store.now = 9
+    assert store.put(Wanted(0, 9), Entry(values_of(Wanted(0, 9))))
+    store._unlock(0)
+    store._filling.clear()
+    store.now = 0
+    assert store.put(Wanted(1, 0), Entry(values_of(Wanted(1, 0))))
+    assert store.get(Wanted(0, 9)) is None
+
+
+def test_what_is_borrowed_holds_until_its_chunk_is_claimed_again() -> None:
+    store = store_of(samples=8, times=1, chunks=1)
+    store.put(Wanted(0, 0), Entry(values_of(Wanted(0, 0))))
+    borrowed = store.borrow(Wanted(0, 0))
+    assert borrowed is not None
+    assert borrowed.holds()
+    store.now = 1
+    assert store.put(Wanted(1, 1), Entry(values_of(Wanted(1, 1))))
+    assert not borrowed.holds()
+    assert store.get(Wanted(0, 0)) is None
+
+
+@given(st.integers(0, 4), st.integers(0, 62))
+@settings(max_examples=100)
+def test_a_torn_row_is_no_row(column: int, bit: int) -> None:
+    store = store_of()
+    store.put(Wanted(2, 1), Entry(values_of(Wanted(2, 1))))
+    store.rows[2, column] ^= 1 << bit
+    assert store.get(Wanted(2, 1)) is None
+
+
+def fill(store: MemoryStore, seed: int, rounds: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(rounds):
+        store.now = rng.randrange(4)
+        wanted = Wanted(rng.randrange(20), store.now)
+        store.put(wanted, Entry(values_of(wanted, 20_000)))
+
+
+def check(store: MemoryStore) -> int:
+    """Entries that are there; every one must be what was put."""
+    there = 0
+    for sample in range(20):
+        for renewed in range(4):
+            found = store.get(Wanted(sample, renewed))
+            if found is not None:
+                assert np.array_equal(found.values, values_of(Wanted(sample, renewed), 20_000))
+                there += 1
+    return there
+
+
+def test_processes_that_write_at_once_and_are_killed_leave_nothing_wrong() -> None:
+    """Chunks come to their ends all the time here: without the locks on them, or the generations, this fails."""
+    store, rng = store_of(times=1, chunks=3), random.Random(3)
+    for _ in range(12):
+        writers = [FORK.Process(target=fill, args=(store, rng.random(), 10**6)) for _ in range(3)]
+        for writer in writers:
+            writer.start()
+        end = time.monotonic() + 0.25
+        while time.monotonic() < end:
+            check(store)
+        for writer in writers:
+            assert writer.pid is not None
+            os.kill(writer.pid, signal.SIGKILL)
+            writer.join()
+        check(store)
+    store.now = 9
+    for sample in range(20):  # what the killed had claimed is free
+        assert store.put(Wanted(sample, 9), Entry(values_of(Wanted(sample, 9), 20_000)))
+
+
+def test_another_process_that_is_started_anew_sees_the_same() -> None:
+    store = store_of()
+    store.put(Wanted(1, 0), Entry(values_of(Wanted(1, 0), 20_000)))
+    copy: MemoryStore = pickle.loads(pickle.dumps(store))  # as a spawned worker gets it
+    assert check(copy) == 1
+    copy.put(Wanted(2, 0), Entry(values_of(Wanted(2, 0), 20_000)))
+    assert check(store) == 2
+
+
+def test_other_ranks_find_it_by_its_address_and_nothing_else() -> None:
+    store = store_of()
+    store.put(Wanted(1, 0), Entry(values_of(Wanted(1, 0), 20_000)))
+    other = MemoryStore.of(store.renewal, store.max_bytes, store.address)
+    assert check(other) == 1
+    assert other.stats()["found"] == store.stats()["found"] == 1
+    with pytest.raises(OSError, match="another file"):
+        MemoryStore.of(store.renewal, store.max_bytes, store.address._replace(sign=3))
+    with pytest.raises(OSError):
+        MemoryStore.of(store.renewal, store.max_bytes, store.address._replace(fd=10**6))
+
+
+def test_memory_is_taken_as_it_is_needed() -> None:
+    store = store_of(chunks=64)
+    assert store.stats()["held_bytes"] < SMALLEST_CHUNK
+    store.put(Wanted(0, 0), Entry(values_of(Wanted(0, 0))))
+    stats = store.stats()
+    assert (stats["entries"], stats["max_bytes"]) == (1, 64 * SMALLEST_CHUNK)
+    assert SMALLEST_CHUNK < stats["held_bytes"] < 2 * SMALLEST_CHUNK
+    assert os.fstat(store._fd).st_blocks * 512 < 2 * SMALLEST_CHUNK
