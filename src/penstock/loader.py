@@ -25,12 +25,11 @@ from penstock.engine.crew import AUTO, Crew, check_workers, count_workers, has_l
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
-from penstock.engine.helping import helped, lane_line, lane_stats, refuse_without_workers
+from penstock.engine.helping import helped, lane_line, lane_stats, refuse_without_workers, reusing_of
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, prepare_one
 from penstock.engine.mover import check_device, moved, mover_for
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, resumed_streams
-from penstock.engine.reusing import reusing
 from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, resolve_shard, shared_seed
 from penstock.engine.trainers import KEYWORDS, AskedByAccelerate
 from penstock.errors import ConfigError
@@ -141,7 +140,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.on_error, self.max_skipped, self.trace = on_error, max_skipped, trace
         self.worker_memory, self.slab_bytes, self.adopt = worker_memory, slab_bytes, adopt
         self.gpu_prep, self.deterministic, self.reuse = gpu_prep, deterministic, reuse
-        self._reusing = reusing(reuse, dataset)
+        self._reusing = reusing_of(reuse, dataset)
         if type(self.sampler) is SequentialSampler and batch_sampler is None:
             own = self.sampler.data_source is dataset
         source = Source(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock.policy.backlog import MOST, MOST_PATIENCE, PATIENCE, PLENTY, Backlog, Seen
@@ -63,7 +63,7 @@ class Plant:
         self.lane: deque[int] = deque()
         self.arrived = self.made = 0
         self.to_do, self.busy_s, self.asked = 0, 0.0, 0.0
-        self.is_busy, self.is_asking = False, True
+        self.is_busy, self.is_asking, self.full = False, True, False
 
     def at(self, delay: float, then: Callable[[], None]) -> None:
         self.number += 1
@@ -106,6 +106,7 @@ class Plant:
             packed = False
         else:
             room = self.on_their_way < BATCH * self.backlog.limit
+            self.full = self.full or not room
             self.dear = share_after(self.dear, room=room, samples=BATCH)
             packed = self.ranks.is_dear(cost, self.dear) and room
         if packed:
@@ -148,8 +149,9 @@ class Plant:
         self.is_asking = False
         period_s = self.now - before
         busy = self.busy_s / max(1e-9, period_s)
-        self.backlog.on_batch(Seen(len(self.ready), self.window, self.now - self.asked, period_s, busy))
-        self.busy_s = 0.0
+        wait_s = self.now - self.asked
+        self.backlog.on_batch(Seen(len(self.ready), self.window, wait_s, period_s, busy, self.full))
+        self.busy_s, self.full = 0.0, False
         self.at(self.train_s, self.ask)
 
     def ask(self) -> None:
@@ -202,6 +204,10 @@ def test_many_batches_between_decision_and_effect_do_no_harm(costs: str, train_s
     st.integers(0, 1 << 30),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(
+    "few are dear", 4, 0.0042, 0.0042, 4, 24
+)  # a slow lane, which was flooded and then starved, again and again
+@example("few are dear", 14, 0.00499, 0.001, 4, 470797364)
 def test_whatever_is_slow_every_batch_comes_about_as_fast_as_it_can(
     costs: str, workers: int, lane_s: float, train_s: float, window: int, seed: int
 ) -> None:

@@ -14,7 +14,7 @@ def run(modes: Modes, batches: int, batch_s: dict[Sharing, float], step_s: float
     found = []
     for _ in range(batches):
         period = batch_s[modes.mode]
-        modes.on_batch(Seen(0, 8, max(0.0, period - step_s), period, 0.1))
+        modes.on_batch(Seen(0, 8, max(0.0, period - step_s), period, 0.1, full=True))
         found.append(modes.mode)
     return found
 

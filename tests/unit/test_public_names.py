@@ -30,6 +30,7 @@ NO_ERRORS = (
     "DataLoader",
     "GpuPrep",
     "ImageFolder",
+    "Reuse",
     "StagedDataset",
     "TarDataset",
     "__version__",

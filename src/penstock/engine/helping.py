@@ -88,3 +88,12 @@ def lane_line(loader: Any) -> str:
     return (
         f"the GPU helps (gpu_prep, {wanted.mode}) with what is baseline JPEG and at most {look.room:,} bytes"
     )
+
+
+def reusing_of(wanted: Any, dataset: Any) -> Any:
+    """What a loader with `reuse=` has (`engine.reusing.Reusing`); None without."""
+    if wanted is None:
+        return None
+    from penstock.engine.reusing import reusing  # Linux only, and it imports much
+
+    return reusing(wanted, dataset)

@@ -157,7 +157,8 @@ class GpuLane:
         self._young = max(0, self._young - 1)
         if before and not self._young:
             busy = busy_s / ((now - before) * max(1, len(self._stations)))
-            self._modes.on_batch(Seen(ready, ahead, max(0.0, now - asked_s), now - before, busy))
+            wait_s, full = max(0.0, now - asked_s), self._wishes.was_full()
+            self._modes.on_batch(Seen(ready, ahead, wait_s, now - before, busy, full))
         self.gate.idle_only = self._modes.is_idle
         self._wish()
 

@@ -27,7 +27,7 @@ class Wishes:
         size = -(-(NUMBERS_BYTES + 8 * ENTRIES) // mmap.PAGESIZE) * mmap.PAGESIZE
         os.ftruncate(fd, size)
         memory = mmap.mmap(fd, size)
-        self._fd = fd
+        self._fd, self._refused = fd, 0.0
         self._numbers = np.frombuffer(memory, np.float64, NUMBERS_BYTES // 8)
         self._counts = np.frombuffer(memory, np.int32, ENTRIES, NUMBERS_BYTES)
         self._born = np.frombuffer(memory, np.int32, ENTRIES, NUMBERS_BYTES + 4 * ENTRIES)
@@ -73,8 +73,15 @@ class Wishes:
     def has_room(self) -> bool:
         """Whether one more may be on its way; what counts as dear follows."""
         room = bool(self._counts.sum() < self._numbers[1])
+        if not room:
+            self._numbers[6] += 1
         self._numbers[3] = share_after(float(self._numbers[3]), room=room, samples=float(self._numbers[4]))
         return room
+
+    def was_full(self) -> bool:
+        """Whether a worker has found no room since this was asked last; workers that count at the same instant count as one."""
+        before, self._refused = self._refused, float(self._numbers[6])
+        return before != self._refused
 
     @property
     def dear(self) -> float:

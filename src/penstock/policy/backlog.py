@@ -4,7 +4,8 @@ Workers leave a sample to the lane while fewer than a limit are on their way to 
 it has done, and both work as fast as they can, without anybody knowing how fast that is. What is
 left to find is the limit, by what shows:
 
-Rule 1: hardly a batch is ready, and the lane has time: workers are too slow, and it gets more. Is it busy all the time, more would only wait there.
+Rule 1: hardly a batch is ready, the lane has time, and workers would have left it more: they are too slow, and it gets more. Is it busy all the time,
+        more would only wait there; and where there was room, it is not the limit that it lacks.
 Rule 2: batches are ready, and training does not wait: workers are fast enough, and the lane gets less, at last nothing.
 Rule 3: batches are ready, and training waits: for the lane. It gets less, but slowly: what is decided now shows when all that are
         ready have passed.
@@ -48,6 +49,8 @@ class Seen(NamedTuple):
     """Time since it took the one before."""
     busy: float
     """Share of that time that the lane was at work."""
+    full: bool
+    """Whether workers found no room meanwhile for a file that they would have left."""
 
     @property
     def waited(self) -> bool:
@@ -69,7 +72,9 @@ class Backlog:
         self._calm = self._calm + 1 if seen.ready >= plenty and not seen.waited else 0
         if seen.ready >= plenty:
             self.limit *= 1.0 - SLOWLY / seen.ahead if seen.waited else SHRINKS
-        elif seen.ready <= plenty // 4 and seen.busy < BUSY and self.finishes:
+        elif (
+            seen.ready <= plenty // 4 and seen.busy < BUSY and self.finishes and (seen.full or not self.limit)
+        ):
             self.limit = min(MOST, max(LEAST, GROWS * self.limit))
         if self.limit < LEAST:
             self.limit = 0.0
