@@ -25,7 +25,7 @@ from penstock.engine.crew import AUTO, Crew, check_workers, count_workers, has_l
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
-from penstock.engine.helping import helped, lane_line, lane_stats, refuse_without_workers, reusing_of
+from penstock.engine.helping import helped, lane_stats, other_ways, refuse_without_workers, reusing_of
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, prepare_one
 from penstock.engine.mover import check_device, moved, mover_for
 from penstock.engine.portable import over_torchs_workers
@@ -425,7 +425,7 @@ class DataLoader(TorchDataLoader[T_co]):
         from penstock.pipeline.explain import explained
 
         with generators_kept():
-            return explained(self.dataset, lane=lane_line(self))
+            return explained(self.dataset, lane=other_ways(self))
 
     def skipped(self) -> list[dict[str, Any]]:
         """Samples that `on_error` left out or replaced, with their errors."""

@@ -382,3 +382,12 @@ def test_ranks_of_one_machine_find_what_others_have_kept(files: list[bytes], tmp
         assert sum(reads) == renewal.misses(epoch)
         assert abs(reads[0] - reads[1]) <= 1
         assert [rank["entries"][epoch] for rank in found] == [SAMPLES, SAMPLES]
+
+
+def test_explain_says_what_is_done_anew(files: list[bytes]) -> None:
+    text = loader_of(dataset_of(files), Reuse(times=3, split=1)).explain()
+    assert (
+        "all up to RandAugment is done for 3 uses (reuse), RandomResizedCrop, RandomHorizontalFlip anew"
+        in text
+    )
+    assert "decoding is done for 3 uses" in loader_of(dataset_of(files), Reuse(times=3, split=0)).explain()

@@ -72,8 +72,14 @@ def lane_stats(loader: Any) -> dict[str, Any] | None:
     return None if kept is None else kept.lane.stats()
 
 
+def other_ways(loader: Any) -> str:
+    """For `explain()`: what could spare workers a part of all this."""
+    reusing = loader._reusing
+    return lane_line(loader) + ("" if reusing is None else f"\n  {reusing.line(loader.dataset.chain)}")
+
+
 def lane_line(loader: Any) -> str:
-    """For `explain()`: whether the GPU helps, could, or what keeps it from it."""
+    """Whether the GPU helps, could, or what keeps it from it."""
     from penstock.gpu.prep import looked, unsuited
 
     dataset = (loader._adopted() if loader.adopt else None) or loader.dataset

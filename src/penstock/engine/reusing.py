@@ -67,6 +67,13 @@ class Reusing:
             self._store = (store_of_machine if several else MemoryStore)(renewal, self.wanted.bytes)
         return Reused(source, self.split, renewal, self._store)
 
+    def line(self, chain: Chain) -> str:
+        """For `explain()`."""
+        names = [op.name for op in chain.ops]
+        what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
+        rest = ", ".join(names[self.split :]) or "nothing"
+        return f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {self.kept:,} samples"
+
     def stats(self) -> dict[str, Any]:
         """Numbers of the store."""
         found = {"times": self.wanted.times, "split": self.split, "kept": self.kept}
