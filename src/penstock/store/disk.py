@@ -1,0 +1,232 @@
+"""The store on disk: partly prepared samples that stay, across epochs, runs and jobs.
+
+    <path>/<namespace>/FORMAT                 what it is, and of how many samples
+                       index                  where each sample's record lies (`kept_index`)
+                       segments/<number>      small entries, one after another (`segments`)
+                       large/<xx>/<number>    large entries, each in a file of its own
+                       lock, compact, users   of the kernel's locks only
+
+Rule 1: a namespace stands for a data set, what is done to its samples, the seed and the libraries: its name is a digest of them. Entries of
+        one are never read for another.
+Rule 2: what is read was checked (`disk_records`). What does not match is a miss, and counted.
+Rule 3: a disk that is full, slow or broken costs time. Only a store that was made for something else is an error, when it is opened.
+Rule 4: every process has a store of its own: one that was forked begins anew, and one that was sent to another process goes as its
+        arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+from penstock.errors import ConfigError
+from penstock.store.disk_files import Files, write_whole
+from penstock.store.disk_process import OpenStore
+from penstock.store.disk_scan import Verified, rebuild, verify
+from penstock.store.disk_upkeep import alone
+from penstock.store.partial import Entry, Wanted
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+NAMESPACE = re.compile(r"[0-9a-f]{8,128}")
+LEAST_BYTES = 1 << 16
+
+
+@dataclass(slots=True)
+class _Mine:
+    """What one process has open."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    tried: bool = False
+    store: OpenStore | None = None
+
+
+class DiskStore:
+    """A `PartialStore`. May be used by several threads, by processes forked from this one, and by those it is sent to."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        namespace: str,
+        samples: int,
+        max_bytes: int,
+        small_bytes: int = 16 << 10,
+        segment_bytes: int = 64 << 20,
+        upkeep_s: float = 1.0,
+        files: Files | None = None,
+    ) -> None:
+        """`upkeep_s`: how long an entry may wait before others see it; 0: there is no background thread, see `flush`, `compact`."""
+        if not NAMESPACE.fullmatch(namespace):
+            raise ConfigError(
+                f"the namespace of a store must be 8 to 128 hexadecimal digits, got {namespace!r}"
+            )
+        if samples < 1 or max_bytes < LEAST_BYTES:
+            raise ConfigError(
+                f"a store needs samples >= 1 and max_bytes >= {LEAST_BYTES}, got {samples} and {max_bytes}"
+            )
+        if small_bytes < 0 or not 4096 <= segment_bytes <= 1 << 31:
+            raise ConfigError(f"segment_bytes must lie between 4096 and {1 << 31}, small_bytes must be >= 0")
+        self._arguments = (
+            os.fspath(path),
+            namespace,
+            samples,
+            max_bytes,
+            small_bytes,
+            segment_bytes,
+            upkeep_s,
+            files,
+        )
+        self.folder = str(Path(path).absolute() / namespace)
+        self._by_process: dict[int, _Mine] = {}
+        self._here()
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), self._arguments
+
+    def _here(self) -> OpenStore | None:
+        """This process's own (Rule 4); None where it has none, and can have none."""
+        mine = self._by_process.get(os.getpid())
+        if mine is None:
+            for process, theirs in list(self._by_process.items()):
+                self._by_process.pop(process, None)
+                if theirs.store is not None:
+                    theirs.store.forget()
+            mine = self._by_process.setdefault(os.getpid(), _Mine())
+        if not mine.tried:
+            with mine.lock:
+                if not mine.tried:
+                    mine.store = self._open()
+                    mine.tried = True
+        return mine.store
+
+    def _open(self) -> OpenStore | None:
+        _, namespace, samples, max_bytes, *sizes, upkeep_s, given = self._arguments
+        files = given or Files()
+        try:
+            Path(self.folder).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if files.make_folder(self.folder):
+                files.sync_folder(str(Path(self.folder).parent))
+            check_owner(self.folder)
+            check_format(files, self.folder, samples)
+            return OpenStore(
+                files, self.folder, namespace, samples, max_bytes, (sizes[0], sizes[1]), upkeep_s
+            )
+        except OSError as exc:
+            log.warning(
+                "the sample store %s cannot be opened (%s): samples are prepared each time", self.folder, exc
+            )
+            return None
+
+    def get(self, wanted: Wanted) -> Entry | None:
+        return self.get_many([wanted])[0]
+
+    def get_many(self, wanted: Sequence[Wanted]) -> list[Entry | None]:
+        store = self._here()
+        return [None] * len(wanted) if store is None else store.get_many(wanted)
+
+    def put(self, wanted: Wanted, entry: Entry) -> bool:
+        store = self._here()
+        return store is not None and store.put(wanted, entry)
+
+    def remove(self, sample: int) -> None:
+        store = self._here()
+        if store is not None:
+            store.remove(sample)
+
+    def stats(self) -> dict[str, int]:
+        """Also what this process found and did not: `hits`, `misses`, `damaged`, `refused`; and whether it is `read_only`."""
+        store = self._here()
+        if store is None:
+            return {"entries": 0, "bytes": 0, "held_bytes": 0, "max_bytes": self._arguments[3]}
+        return store.stats()
+
+    def flush(self) -> None:
+        """Let other processes see what this one has put."""
+        store = self._here()
+        if store is not None:
+            store.flush()
+
+    def compact(self) -> bool:
+        """Make the space free of entries that were replaced, unless another process does; whether any was."""
+        store = self._here()
+        return store is not None and store.compact()
+
+    def rebuild(self) -> int:
+        """Find all entries again by reading everything; how many there are."""
+        store = self._here()
+        if store is None:
+            return 0
+        store.flush()
+        with alone(store.shelf) as may:
+            return rebuild(store.shelf) if may else 0
+
+    def verify(self) -> Verified:
+        """Read everything, and count what is right."""
+        store = self._here()
+        if store is None:
+            return Verified(good=0, dead=0, bad=0, lost=0, files=0, bytes=0)
+        store.flush()
+        return verify(store.shelf)
+
+    def close(self) -> None:
+        mine = self._by_process.get(os.getpid())
+        if mine is not None:
+            mine.tried = True
+            store, mine.store = mine.store, None
+            if store is not None:
+                store.close()
+
+
+def check_owner(folder: str) -> None:
+    """A store of another user, or one that a link leads to, is not ours to trust."""
+    found = os.lstat(folder)
+    if found.st_uid != os.geteuid() or not os.path.isdir(folder) or os.path.islink(folder):  # noqa: PTH112, PTH114
+        raise ConfigError(
+            f"{folder} is not a folder of this user: give another path for kept samples, or remove it"
+        )
+
+
+def encode_format(samples: int) -> bytes:
+    body = json.dumps({"store": "penstock", "version": VERSION, "samples": samples})
+    return b"%s\n%08x\n" % (body.encode(), crc32(body.encode()))
+
+
+def read_format(files: Files, folder: str) -> dict[str, object] | None:
+    """What a folder says that it holds; None where it says nothing, or nothing that is right."""
+    try:
+        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        body, _, check = files.read(fd, 4096, 0).partition(b"\n")
+    finally:
+        files.close(fd)
+    if check != b"%08x\n" % crc32(body):
+        return None
+    found = json.loads(body)
+    return found if isinstance(found, dict) else None
+
+
+def check_format(files: Files, folder: str, samples: int) -> None:
+    """Leave the mark of a store in a new folder; ConfigError where there is that of another one."""
+    if read_format(files, folder) is None:  # where it is damaged, records still say what they are
+        write_whole(files, f"{folder}/FORMAT", encode_format(samples))
+    found = read_format(files, folder) or {}
+    if found.get("version") != VERSION:
+        raise ConfigError(
+            f"the sample store {folder} has format {found.get('version')}, this version of penstock reads format {VERSION}: "
+            f"remove it, or give another path"
+        )
+    if found.get("samples") != samples:
+        raise ConfigError(
+            f"the sample store {folder} was made for {found.get('samples')} samples, not for {samples}: another data set must "
+            f"have another namespace; remove the folder, or give another path"
+        )

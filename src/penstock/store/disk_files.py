@@ -1,0 +1,184 @@
+"""All that the store on disk asks of the file system: one thin object, so that tests can record it and have it fail.
+
+Rule 1: nothing else in the store's files opens, writes, renames or removes a file.
+Rule 2: folders are 0700, files 0600, and no name is followed that is a symbolic link.
+Rule 3: a kernel lock is waited for with a deadline: its holder may be stopped, and whoever waits has an epoch to finish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+LOCK_WAIT_S = 5.0
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Files:
+    """Calls of the system, as they are. Of several threads; has no state."""
+
+    def boot(self) -> bytes:
+        """16 bytes that differ after the machine was started anew: then what nobody had synced may be gone."""
+        try:
+            return bytes.fromhex(BOOT.read_text().strip().replace("-", ""))[:16].ljust(16, b"\0")
+        except (OSError, ValueError):
+            return bytes(16)
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def read(self, fd: int, nbytes: int, offset: int) -> bytes:
+        """Fewer bytes only where the file ends."""
+        data = os.pread(fd, nbytes, offset)
+        while len(data) < nbytes:
+            more = os.pread(fd, nbytes - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def will_jump(self, fd: int) -> None:
+        """What lies beyond a read is not likely to be wanted next."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def will_need(self, fd: int, offset: int, nbytes: int) -> None:
+        """Have the disk begin to read, and no more than this."""
+        try:  # `contextlib.suppress` would take longer than the call
+            os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_WILLNEED)
+        except OSError:
+            return
+
+    def write(self, fd: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+        """All of the pieces, one after another."""
+        left = [memoryview(piece) for piece in pieces if len(piece)]
+        while left:
+            done = os.pwritev(fd, left[:512], offset)
+            if not done:
+                raise OSError(errno.EIO, "nothing was written")
+            offset += done
+            while left and done >= len(left[0]):
+                done -= len(left.pop(0))
+            if done:
+                left[0] = left[0][done:]
+
+    def reserve(self, fd: int, start: int, nbytes: int) -> None:
+        """Take the space now, or say that there is none: a full disk must not show first in a mapping, as SIGBUS."""
+        os.posix_fallocate(fd, start, nbytes)
+
+    def cut(self, fd: int, nbytes: int) -> None:
+        os.ftruncate(fd, nbytes)
+
+    def sync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)  # noqa: PTH104 - paths are text here, thousands of times a second
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)  # noqa: PTH108
+
+    def make_folder(self, path: str) -> bool:
+        """Whether it is new."""
+        try:
+            os.mkdir(path, 0o700)  # noqa: PTH102
+        except FileExistsError:
+            return False
+        return True
+
+    def remove_folder(self, path: str) -> None:
+        os.rmdir(path)  # noqa: PTH106
+
+    def sync_folder(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def names(self, path: str) -> list[str]:
+        """What is in a folder; nothing, where there is none."""
+        try:
+            return os.listdir(path)  # noqa: PTH208
+        except OSError:
+            return []
+
+    def size(self, path: str) -> int:
+        """Bytes of a file; 0 where there is none."""
+        try:
+            return os.lstat(path).st_size
+        except OSError:
+            return 0
+
+
+def size_of(fd: int) -> int:
+    return os.fstat(fd).st_size
+
+
+def is_gone(fd: int) -> bool:
+    """Whether no name leads to an open file any more."""
+    return os.fstat(fd).st_nlink == 0
+
+
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Take or change the kernel lock of an open file, if that can be done at once. It ends with its holder."""
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def close_locked(files: Files, fd: int) -> None:
+    """Close a file that may be locked. A child that was forked meanwhile has it too, and would keep the lock: so it is given up first."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    files.close(fd)
+
+
+@contextmanager
+def locked(fd: int, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    """Hold the kernel lock of an open file; TimeoutError, which is an OSError, when it was not to be had in time (Rule 3)."""
+    held, pause_s, until_s = try_lock(fd), 0.0002, 0.0
+    while not held:  # the kernel knows no deadline for a lock, so it is asked again and again
+        until_s = until_s or time.monotonic() + wait_s
+        if time.monotonic() >= until_s:
+            raise TimeoutError(
+                errno.ETIMEDOUT, "another process holds the lock of the store and does not let go"
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.02)
+        held = try_lock(fd)
+    try:
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def write_whole(files: Files, path: str, data: bytes) -> None:
+    """A small file that appears whole or not at all, and stays."""
+    folder, _, name = path.rpartition("/")
+    temporary = f"{folder}/{name}.{secrets.token_hex(8)}.tmp"
+    fd = files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        files.write(fd, [data], 0)
+        files.sync(fd)
+        files.rename(temporary, path)
+        files.sync_folder(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)
+        raise
+    finally:
+        files.close(fd)

@@ -1,0 +1,397 @@
+"""The store on disk as one process has it open: what it has yet to write, what it reads, and its background thread.
+
+Rule 1: an entry is readable here as soon as `put` has said yes, and by others once it is written out: when `BUFFER_BYTES` or `BUFFER_ENTRIES`
+        wait, or one has waited for `upkeep_s`.
+Rule 2: a disk that is full or fails makes the store read-only for this process: one warning, what waited is forgotten, reads go on.
+Rule 3: locks are taken in one order: of writing, of upkeep, of the index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.store.disk_files import FULL, Files, close_locked, try_lock
+from penstock.store.disk_records import decode, digest_of, encode
+from penstock.store.disk_scan import rebuild
+from penstock.store.disk_upkeep import TEMPORARY, Upkeep, alone, recount
+from penstock.store.kept_index import LARGE, KeptIndex, Rows, Samples, new_rows
+from penstock.store.partial import Entry, Wanted
+from penstock.store.segments import Place, SegmentReader, SegmentWriter, Shelf, new_number
+
+log = logging.getLogger(__name__)
+
+BUFFER_BYTES = 1 << 20
+BUFFER_ENTRIES = 256
+RETRY_S = 1.0
+"""A full store is searched for dead space no more often than this, unless much was replaced."""
+
+
+class Waiting(NamedTuple):
+    """An entry that has no row yet."""
+
+    wanted: Wanted
+    place: Place
+    record: bytes
+
+
+class OpenStore:
+    """All methods may be called by several threads; none raises for what a disk does."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        namespace: str,
+        samples: int,
+        max_bytes: int,
+        sizes: tuple[int, int],
+        upkeep_s: float,
+    ) -> None:
+        """`sizes`: of a small entry and of a segment, at most. OSError where the index has no space."""
+        self.files = files
+        segment_bytes = max(4096, min(sizes[1], max_bytes // 16))
+        self.small_bytes = min(sizes[0], segment_bytes // 2)
+        index = KeptIndex(files, folder, samples)
+        self.shelf = Shelf(files, folder, digest_of(namespace), index, max_bytes, segment_bytes)
+        self.reader = SegmentReader(self.shelf)
+        self.upkeep = Upkeep(self.shelf)
+        self.read_only = self.closed = False
+        self.counts = dict.fromkeys(("hits", "misses", "damaged", "refused"), 0)
+        self._write = threading.Lock()
+        self._writer: SegmentWriter | None = None
+        self._full: list[SegmentWriter] = []
+        """Segments to be synced and let go of."""
+        self._waiting: dict[int, Waiting] = {}
+        self._replaced_bytes = self._tended_bytes = self._reclaimed_bytes = 0
+        """What was replaced so far; and had been when upkeep was last run by the thread, and for a full store."""
+        self._retry_at_s = 0.0
+        self._upkeeping = threading.Lock()
+        self._upkeep_s, self._stop = upkeep_s, threading.Event()
+        self._thread: threading.Thread | None = None
+        try:
+            self._users_fd = files.open(f"{folder}/users", os.O_RDWR | os.O_CREAT)
+            try:
+                self._begin()
+            except OSError:
+                files.close(self._users_fd)
+                raise
+        except OSError:
+            index.close()
+            raise
+
+    def _begin(self) -> None:
+        index = self.shelf.index
+        if self.files.make_folder(self.shelf.segments) | self.files.make_folder(f"{self.shelf.folder}/large"):
+            self.files.sync_folder(self.shelf.folder)  # or what is synced in them could be lost with them
+        with index.locked():
+            is_alone = try_lock(self._users_fd)
+            index.begin(alone=is_alone)
+            if is_alone:
+                recount(self.shelf)
+            try_lock(self._users_fd, shared=True)
+        if index.is_stale:
+            with alone(self.shelf) as may:
+                if may:
+                    rebuild(self.shelf)
+
+    # ---- reading
+
+    def get_many(self, wanted: Sequence[Wanted]) -> list[Entry | None]:
+        found: list[Entry | None] = [None] * len(wanted)
+        samples = np.array(
+            [want[0] if 0 <= want[0] < self.shelf.index.samples else -1 for want in wanted], np.int64
+        )
+        for at, want in enumerate(wanted) if self._waiting else ():
+            waiting = self._waiting.get(want.sample)
+            if waiting is not None:  # before the rows: it leaves here after it has its row
+                samples[at] = -1
+                if waiting.wanted == want:
+                    found[at] = decode(waiting.record, self.shelf.digest, want)
+        left = np.flatnonzero(samples >= 0)
+        tried = new_rows(len(left))
+        for _ in range(2):  # compaction may move a record while we look for it; its row then says where to
+            if len(left):
+                left, tried = self._look_up(wanted, samples, left, tried, found)
+        self.counts["damaged"] += len(left)
+        misses = found.count(None)
+        self.counts["hits"] += len(wanted) - misses
+        self.counts["misses"] += misses
+        return found
+
+    def _look_up(
+        self,
+        wanted: Sequence[Wanted],
+        samples: Samples,
+        left: Samples,
+        tried: Rows,
+        found: list[Entry | None],
+    ) -> tuple[Samples, Rows]:
+        """Read what rows lead to for those that are `left`, but not where it was tried; which were not right, and their rows."""
+        rows = self.shelf.index.at(samples[left])
+        epochs = np.array([wanted[at][1] for at in left.tolist()])
+        there = (
+            (rows["segment"] != 0) & (rows["renewed"] == epochs) & (rows["length"] <= self.shelf.max_bytes)
+        )
+        read = np.flatnonzero(there & (rows != tried))
+        of = left[read].tolist()
+        right: list[int] = []
+        for place, data in self.reader.read(rows[read]):
+            at = of[place]
+            entry = found[at] = decode(data, self.shelf.digest, wanted[at])
+            if entry is not None:
+                right.append(place)
+        wrong = there
+        wrong[read[right]] = False
+        return left[wrong], rows[wrong]
+
+    # ---- writing
+
+    def put(self, wanted: Wanted, entry: Entry) -> bool:
+        kept = False
+        pieces = (
+            encode(self.shelf.digest, wanted, entry)
+            if 0 <= wanted.sample < self.shelf.index.samples
+            else None
+        )
+        if pieces is not None:
+            with self._write:
+                if not self.read_only and not self.closed:
+                    try:
+                        kept = self._put(wanted, pieces)
+                    except OSError as exc:
+                        self._give_up(exc)
+        self.counts["refused"] += not kept
+        return kept
+
+    def _put(self, wanted: Wanted, pieces: list[bytes | memoryview]) -> bool:
+        length = sum(map(len, pieces))
+        if length >= self.small_bytes:
+            return self._put_large(wanted, pieces, length)
+        record = b"".join(pieces)
+        writer = self._writer_with_room(length)
+        if writer is None:
+            return False
+        self._waiting[wanted.sample] = Waiting(wanted, writer.append(record), record)
+        if writer.waiting_bytes >= BUFFER_BYTES or len(self._waiting) >= BUFFER_ENTRIES:
+            self._write_out()
+        self._start_thread()
+        return True
+
+    def _writer_with_room(self, length: int) -> SegmentWriter | None:
+        if self._writer is not None and not self._writer.fits(length):
+            self._write_out()
+            self._full.append(self._writer)
+            self._writer = None
+            if not self._upkeep_s:
+                self._settle()
+        if self._writer is None:
+            self._writer = SegmentWriter(self.shelf, self.shelf.put_bytes)
+        if not self._writer.take_room(length):
+            self._reclaim()
+            if not self._writer.take_room(length):
+                return None
+        return self._writer
+
+    def _put_large(self, wanted: Wanted, pieces: list[bytes | memoryview], length: int) -> bool:
+        index = self.shelf.index
+        if index.held_bytes + length > self.shelf.put_bytes:
+            self._reclaim()
+            if index.held_bytes + length > self.shelf.put_bytes:
+                return False
+        number = new_number() | LARGE
+        path = self.shelf.path_of(number)
+        temporary = path + TEMPORARY
+        self.files.make_folder(path.rpartition("/")[0])
+        fd = self.files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        kept = False
+        try:
+            if try_lock(fd):  # so that nobody takes it for a dead writer's
+                self.files.reserve(fd, 0, length)
+                self.files.write(fd, pieces, 0)
+                with index.locked():
+                    if index.held_bytes + length <= self.shelf.put_bytes:
+                        self.files.rename(temporary, path)
+                        rows = new_rows(1)
+                        rows[0] = (number, wanted.renewed, length, 0, 0)
+                        self._note(np.array([wanted.sample]), rows, length)
+                        kept = True
+        finally:
+            close_locked(self.files, fd)
+            if not kept:
+                with contextlib.suppress(OSError):
+                    self.files.unlink(temporary)
+        if kept:
+            self._waiting.pop(wanted.sample, None)
+            self._start_thread()
+        return kept
+
+    def _note(self, samples: Samples, rows: Rows, more_bytes: int) -> None:
+        """Write rows, and remove large files that they take the place of. Under the index's lock; samples in rising order."""
+        index = self.shelf.index
+        old = index.at(samples)
+        index.write(samples, rows)
+        self._replaced_bytes += int(old["length"].sum())
+        large = old[old["segment"] >= LARGE]
+        for number in large["segment"].tolist():
+            with contextlib.suppress(OSError):
+                self.files.unlink(self.shelf.path_of(number))
+        if more_bytes or len(large):
+            held_bytes = index.held_bytes + more_bytes - int(large["length"].sum())
+            index.count(held_bytes=held_bytes, gone=len(large))
+
+    def _write_out(self) -> None:
+        """Give what waits to everyone."""
+        if self._writer is None or not self._waiting:
+            return
+        self._writer.write_out()
+        samples = sorted(self._waiting)
+        rows = new_rows(len(samples))
+        for at, sample in enumerate(samples):
+            (_, renewed), place, _ = self._waiting[sample]
+            rows[at] = (place.segment, renewed, place.length, place.offset, 0)
+        with self.shelf.index.locked():
+            self._note(np.array(samples, np.int64), rows, 0)
+        self._waiting.clear()
+
+    def remove(self, sample: int) -> None:
+        if not 0 <= sample < self.shelf.index.samples:
+            return
+        with self._write:
+            self._waiting.pop(sample, None)
+            try:
+                if not self.closed:
+                    with self.shelf.index.locked():
+                        self._note(np.array([sample]), new_rows(1), 0)
+            except OSError as exc:
+                self._give_up(exc)
+
+    def flush(self) -> None:
+        with self._write:
+            try:
+                self._write_out()
+            except OSError as exc:
+                self._give_up(exc)
+
+    def _settle(self) -> None:
+        """Sync segments that are full, and let go of them."""
+        while self._full:
+            self._full.pop().close(sync=True)
+
+    def _give_up(self, exc: OSError) -> None:
+        """Write no more (Rule 2)."""
+        if not self.read_only:
+            why = "is full" if exc.errno in FULL else "fails"
+            log.warning(
+                "the disk of the sample store %s %s (%s): samples are no longer kept by this process, those that are there are "
+                "still read",
+                self.shelf.folder,
+                why,
+                exc,
+            )
+        self.read_only = True
+        self._waiting.clear()
+        writers, self._full, self._writer = [*self._full, self._writer], [], None
+        for writer in writers:
+            if writer is not None:
+                with contextlib.suppress(OSError):
+                    writer.close(sync=False)  # a sync that failed says nothing when it is asked again
+
+    # ---- upkeep
+
+    def _reclaim(self) -> None:
+        """Look for dead space, the store being full; not again and again when there was none."""
+        much = self._replaced_bytes - self._reclaimed_bytes >= self.shelf.segment_bytes // 4
+        if not much and time.monotonic() < self._retry_at_s:
+            return
+        self._write_out()
+        self._settle()
+        self._reclaimed_bytes = self._replaced_bytes
+        with self._upkeeping:  # where our own thread is at it, its end is worth waiting for
+            self.upkeep.run(full=True)
+        self._retry_at_s = time.monotonic() + RETRY_S
+
+    def compact(self) -> bool:
+        """Make dead space free; whether any was."""
+        self._tended_bytes = self._replaced_bytes
+        try:
+            with self._upkeeping:
+                return not self.read_only and self.upkeep.run()
+        except OSError as exc:
+            with self._write:
+                self._give_up(exc)
+            return False
+
+    def _start_thread(self) -> None:
+        if self._thread is None and self._upkeep_s:
+            self._thread = threading.Thread(target=self._tend, name="penstock-disk-store", daemon=True)
+            self._thread.start()
+
+    def _tend(self) -> None:
+        while not self._stop.wait(self._upkeep_s):
+            self.flush()
+            with self._write:
+                full, self._full = self._full, []
+            for writer in full:
+                try:
+                    writer.close(sync=True)
+                except OSError as exc:
+                    with self._write:
+                        self._give_up(exc)
+            if self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4:
+                self.compact()
+
+    # ---- the end
+
+    def stats(self) -> dict[str, int]:
+        rows = self.shelf.index.all()
+        waiting = {sample: len(kept.record) for sample, kept in self._waiting.copy().items()}
+        for sample in waiting:
+            rows[sample] = 0
+        held_bytes = self.shelf.index.held_bytes + self.shelf.index.nbytes
+        return {
+            "entries": int(np.count_nonzero(rows["segment"])) + len(waiting),
+            "bytes": int(rows["length"].sum()) + sum(waiting.values()),
+            "held_bytes": held_bytes,
+            "max_bytes": self.shelf.max_bytes,
+            "read_only": int(self.read_only),
+            **self.counts,
+        }
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._write:
+            if self.closed:
+                return
+            self.closed = True
+            try:
+                self._write_out()
+                self._settle()
+                if self._writer is not None:
+                    writer, self._writer = self._writer, None
+                    writer.close(sync=True)
+            except OSError as exc:
+                self._give_up(exc)
+            self.reader.close()
+            with contextlib.suppress(OSError), self.shelf.index.locked():
+                if try_lock(self._users_fd):
+                    self.shelf.index.end()
+            close_locked(self.files, self._users_fd)
+            self.shelf.index.close()
+
+    def forget(self) -> None:
+        """In a child that was forked: let go of the parent's descriptors without touching what it holds with them."""
+        descriptors = [writer.fd for writer in [*self._full, self._writer] if writer is not None]
+        descriptors += [*self.reader.descriptors(), *self.shelf.index.descriptors(), self._users_fd]
+        for fd in descriptors if not self.closed else ():
+            with contextlib.suppress(OSError):
+                os.close(fd)

@@ -1,0 +1,141 @@
+"""The guards of the store on disk: each is removed in turn, and its test must fail (see `guards`)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.fault.guards import FAILED, PASSED, Guard, guard, mutate
+from tests.fault.programs import Zygote
+from tests.fault.test_guards import bare, copied, run_mutant  # noqa: F401 - a fixture
+
+RECORDS, INDEX, SEGMENTS = "store/disk_records.py", "store/kept_index.py", "store/segments.py"
+UPKEEP, PROCESS, FILES, STORE = (f"store/disk{name}.py" for name in ("_upkeep", "_process", "_files", ""))
+UNIT, PARTS = "unit/test_disk_store.py::test_", "unit/test_disk_records.py::test_"
+DAMAGE, KILLS = "fault/test_disk_store_damage.py::test_", "fault/test_disk_store_kills.py::test_"
+POWER = "fault/test_disk_store_power_cut.py::test_no_power_cut_costs_a_synced_entry_or_gives_wrong_bytes"
+
+DISK_GUARDS = [
+    guard(
+        "what is read has its checksum",
+        f"{DAMAGE}every_bit_that_flips_in_a_record_is_noticed_at_the_next_read",
+        (RECORDS, " or crc32(memoryview(data)[_SUM_AT:total]) != said", ""),
+    ),
+    guard(
+        "a record is the one that is wanted",
+        f"{PARTS}a_record_is_given_out_only_for_what_it_says",
+        (RECORDS, "    if _KEY.unpack_from(data, _KEY_AT) != wanted:\n", "    if False:\n"),
+    ),
+    guard(
+        "a walk trusts no length without its checksum",
+        f"{PARTS}changed_records_are_never_given_out_and_a_walk_finds_the_others",
+        (RECORDS, "crc32(view[at + _HEAD_SUM_AT : at + HEAD.size]) != said[1] or ", ""),
+    ),
+    guard(
+        "a type is a plain one",
+        f"{PARTS}types_and_shapes_that_are_not_plain_are_refused[|O-1-shape0-8]",
+        (RECORDS, "    if dtype.kind not in PLAIN or ndim > MOST_DIMENSIONS:\n", "    if False:\n"),
+    ),
+    guard(
+        "a row has its checksum",
+        f"{PARTS}rows_are_kept_and_a_changed_one_is_none",
+        (INDEX, '        rows[rows["check"] != checks(samples, rows)] = 0\n', ""),
+    ),
+    guard(
+        "compaction does not undo what was put meanwhile",
+        f"{UNIT}an_entry_put_during_compaction_is_not_undone",
+        (INDEX, "same = self.at(samples) == before", "same = np.ones(len(samples), bool)"),
+    ),
+    guard(
+        "a segment that is being written is not removed",
+        f"{UNIT}a_segment_that_is_being_written_is_let_be",
+        (UPKEEP, "        if try_lock(fd):\n            return fd\n", "        return fd\n"),
+    ),
+    guard(
+        "copies are synced before rows lead to them",
+        POWER,
+        (UPKEEP, "            self._out.sync()\n", ""),
+    ),
+    guard(
+        "the name of a segment is synced too",
+        POWER,
+        (SEGMENTS, "        self.shelf.files.sync_folder(self.shelf.segments)\n", ""),
+    ),
+    guard(
+        "after a power cut rows are found again",
+        POWER,
+        (INDEX, "alone and boot != self.files.boot()", "False"),
+    ),
+    guard(
+        "nothing is removed while rows are missing",
+        f"{UNIT}nothing_is_removed_while_the_index_is_not_whole",
+        (UPKEEP, "not may or self.shelf.index.is_stale", "not may"),
+    ),
+    guard(
+        "one process compacts at a time",
+        f"{UNIT}only_one_process_compacts_at_a_time",
+        (UPKEEP, "        yield try_lock(fd)\n", "        yield True\n"),
+    ),
+    guard(
+        "a record that has moved is looked for where it is",
+        f"{UNIT}a_record_that_moves_while_it_is_looked_for_is_found",
+        (PROCESS, "for _ in range(2):", "for _ in range(1):"),
+    ),
+    guard(
+        "files that were removed are let go of",
+        f"{UNIT}a_reader_finds_what_compaction_moved_and_lets_go_of_the_old_file",
+        (SEGMENTS, "            self._let_go()\n", ""),
+    ),
+    guard(
+        "no more is held than may be",
+        "contract/test_disk_store.py::test_a_full_store_refuses_and_keeps_what_it_has[disk-900]",
+        (INDEX, "            if self.held_bytes + nbytes > most_bytes:\n", "            if False:\n"),
+    ),
+    guard(
+        "a full disk makes the store read-only",
+        "fault/test_disk_store_errors.py::test_a_write_that_fails_makes_the_store_read_only_with_one_warning",
+        (PROCESS, "        self.read_only = True\n", ""),
+    ),
+    guard(
+        "a forked child begins anew",
+        f"{KILLS}a_forked_child_has_a_store_of_its_own",
+        (
+            STORE,
+            "        mine = self._by_process.get(os.getpid())\n        if mine is None:\n",
+            "        mine = next(iter(self._by_process.values()), None)\n        if mine is None:\n",
+        ),
+    ),
+    guard(
+        "a lock is given up even if a child has the file",
+        f"{KILLS}a_child_that_never_used_the_store_does_not_keep_the_locks_of_its_parent",
+        (
+            FILES,
+            "    with contextlib.suppress(OSError):\n        fcntl.flock(fd, fcntl.LOCK_UN)\n    files.close(fd)\n",
+            "    files.close(fd)\n",
+        ),
+    ),
+    guard(
+        "links are not followed",
+        f"{UNIT}a_link_in_the_place_of_a_segment_is_not_followed",
+        (FILES, "flags | os.O_NOFOLLOW", "flags"),
+    ),
+    guard(
+        "a store of another number of samples is refused",
+        f"{UNIT}a_store_for_another_number_of_samples_says_what_to_do",
+        (STORE, 'found.get("samples") != samples', "False"),
+    ),
+]
+
+
+@pytest.mark.parametrize("removed", DISK_GUARDS, ids=lambda guard: guard.name.replace(" ", "_"))
+def test_a_guard_that_is_gone_is_missed(removed: Guard, bare: Zygote, tmp_path: Path) -> None:  # noqa: F811
+    sources = copied(tmp_path)
+    mutate(sources / "penstock", removed)
+    code, said = run_mutant(removed, bare, sources)
+    assert code == FAILED, (
+        "the test passes without the guard" if code == PASSED else f"it did not run: {said}"
+    )
+    assert not re.search(r"^E +(NameError|SyntaxError|ImportError)", said, re.MULTILINE), f"no mutant: {said}"
+    assert "= FAILURES =" in said, f"it only hangs: {said}"
