@@ -251,6 +251,18 @@ def test_the_rest_of_an_epoch_is_dealt_out_to_another_world(files: list[bytes], 
 # ---- faults
 
 
+def test_a_file_that_cannot_be_read_is_an_error_when_it_is_due_and_not_before(files: list[bytes]) -> None:
+    broken = [b"no image" if at == 0 else data for at, data in enumerate(files)]
+    loader = loader_of(dataset_of(broken), workers=2)
+    assert loader.stats()["reuse"]["kept"] == SAMPLES
+    for _ in range(2):
+        with pytest.raises(Exception, match="sample 0"):
+            epochs(loader, 1)
+    skipping = loader_of(dataset_of(broken), workers=2, on_error="skip")
+    for _ in range(4):
+        assert sorted(key for _, keys in epochs(skipping, 1)[0] for key in keys) == list(range(1, SAMPLES))
+
+
 def test_killed_workers_leave_no_trace(files: list[bytes]) -> None:
     loader, expected = loader_of(dataset_of(files), workers=2), loader_of(dataset_of(files))
     for _ in range(6):

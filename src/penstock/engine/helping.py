@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -100,6 +101,8 @@ def reusing_of(wanted: Any, dataset: Any) -> Any:
     """What a loader with `reuse=` has (`engine.reusing.Reusing`); None without."""
     if wanted is None:
         return None
-    from penstock.engine.reusing import reusing  # Linux only, and it imports much
+    if sys.platform != "linux":
+        raise ConfigError("reuse needs Linux: what is kept is shared by processes in ways that only it has")
+    from penstock.engine.reusing import reusing  # it imports much
 
     return reusing(wanted, dataset)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import math
 import socket
+import statistics
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch.distributed as dist
 
 from penstock.config import AUTO_SPLIT, Reuse
@@ -161,12 +162,13 @@ def auto_split(wanted: Reuse, ops: tuple[Op, ...], most: int) -> int:
 
 def kept_of(wanted: Reuse, dataset: StagedDataset, split: int) -> int:
     """How many samples there is room for, by the sizes of some. The same wherever the same data is."""
-    if not len(dataset):
+    count, sizes = min(LOOKED_AT, len(dataset)), list[int]()
+    for at in range(count):
+        with contextlib.suppress(Exception):  # whoever prepares it will say so
+            sizes.append(partial_bytes(dataset, at * len(dataset) // count, split))
+    if not sizes:
         return 0
-    count = min(LOOKED_AT, len(dataset))
-    sizes = [partial_bytes(dataset, at * len(dataset) // count, split) for at in range(count)]
-    mean = math.ceil(float(np.mean(sizes)))
-    return min(len(dataset), int(FILLED * wanted.bytes) // mean)
+    return min(len(dataset), int(FILLED * wanted.bytes) // math.ceil(statistics.fmean(sizes)))
 
 
 def partial_bytes(dataset: StagedDataset, index: int, split: int) -> int:
