@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from penstock import transforms as T
 from penstock.errors import ConfigError
 from penstock.policy.diversity import diversity
-from penstock.policy.split import FASTER, Costs, Part, Terms, choose, interchangeable, reorderings, splits
+from penstock.policy.split import (
+    FASTER,
+    Costs,
+    Part,
+    Terms,
+    choose,
+    interchangeable,
+    latest,
+    reorderings,
+    splits,
+)
 from penstock.transforms.cpu import execute
 from penstock.transforms.draws import Draws
 from penstock.transforms.outcomes import kinds
@@ -101,6 +111,14 @@ def test_where_costs_add_up_it_is_the_cheapest_final_part(
         assert choice.why
     else:
         assert choice.split.final_s <= min(split.final_s for split in fit) * (1 + 1e-9)
+
+
+@SETTINGS
+@given(chains(), TERMS)
+def test_the_latest_split_is_admissible_and_none_behind_it_is(parts: list[Part], terms: Terms) -> None:
+    table = splits(parts, Costs.added(parts), terms)
+    admissible = [split.at for split in table if split.at and not split.refused]
+    assert latest(parts, terms) == max(admissible, default=0)
 
 
 def test_the_papers_split_keeps_the_layers_and_draws_crop_and_flip_anew() -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import math
-import socket
 import statistics
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -23,10 +20,9 @@ from penstock.pipeline.op_costs import why_anew
 from penstock.pipeline.reused import Reused
 from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
-from penstock.policy.diversity import diversity, log_ratio
-from penstock.policy.split import MIN_LOG_RATIO
+from penstock.policy.split import Part, Terms, latest
+from penstock.store.disk_files import Files
 from penstock.store.kept_memory import HEAD, Address, MemoryStore
-from penstock.transforms.ops import Op
 from penstock.transforms.outcomes import outcomes_in_row
 from penstock.transforms.steps import program_size
 
@@ -83,7 +79,7 @@ class Reusing:
 
 def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
     """One that all ranks of this machine have in common: the first of them makes it. All ranks must be here."""
-    machine = int(boot_id()[:15], 16)
+    machine = int.from_bytes(Files().boot()[:7], "little")
     ranks = [rank for rank, (theirs,) in enumerate(gathered([machine])) if theirs == machine]
     store = MemoryStore(renewal, max_bytes) if dist.get_rank() == ranks[0] else None
     address = Address(*gathered(store.address if store is not None else Address(0, 0, 0))[ranks[0]])
@@ -98,14 +94,6 @@ def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
             exc,
         )
         return MemoryStore(renewal, max_bytes)
-
-
-def boot_id() -> str:
-    """Tells machines apart, in hexadecimal digits."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "").strip()
-    except OSError:
-        return hashlib.blake2b(socket.gethostname().encode(), digest_size=16).hexdigest()
 
 
 def unsuited(dataset: Any) -> str:
@@ -132,7 +120,9 @@ def split_of(wanted: Reuse, chain: Chain) -> int:
     names = [op.name for op in chain.ops]
     most = first_unfit(chain)
     if wanted.split == AUTO_SPLIT:
-        return auto_split(wanted, chain.ops, most)
+        counts = zip(chain.ops, outcomes_in_row(chain.ops), strict=True)
+        parts = [Part(name=op.name, outcomes=count, anew=why_anew(op)) for op, count in counts]
+        return latest(parts, Terms(times=wanted.times, min_diversity=wanted.min_diversity))
     if isinstance(wanted.split, str):
         if wanted.split not in names:
             raise ConfigError(f"split names {wanted.split!r}; the chain has {', '.join(names)}")
@@ -146,18 +136,6 @@ def split_of(wanted: Reuse, chain: Chain) -> int:
             f"split is {split}, but what {names[most]} (op {most}) makes cannot be kept: {why_anew(chain.ops[most])}. Split before it"
         )
     return split
-
-
-def auto_split(wanted: Reuse, ops: tuple[Op, ...], most: int) -> int:
-    """The latest split that leaves enough to the final part, or only decoding is kept: later ones cost less in each epoch, whatever ops cost.
-    So it does not depend on a measurement, and all ranks and all runs find the same."""
-    numbers = outcomes_in_row(ops)
-    for split in range(most, 0, -1):
-        every, final = math.prod(numbers), math.prod(numbers[split:])
-        enough = diversity(every, final, wanted.times) >= wanted.min_diversity
-        if enough and log_ratio(every, final) > MIN_LOG_RATIO:
-            return split
-    return 0
 
 
 def kept_of(wanted: Reuse, dataset: StagedDataset, split: int) -> int:

@@ -66,7 +66,8 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
     """Whether `target_of` gives a sample's target without reading the sample."""
 
     def target_of(self, index: int) -> Any:
-        raise NotImplementedError
+        """Only where that is so: of any other dataset a target comes with the sample's bytes."""
+        raise NotImplementedError(f"{type(self).__name__} gives targets together with samples only")
 
     def __len__(self) -> int:
         return self.length

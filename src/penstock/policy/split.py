@@ -164,6 +164,17 @@ def refusal(kept: Sequence[Part], left: float, ratio: float, terms: Terms) -> st
     return ""
 
 
+def latest(parts: Sequence[Part], terms: Terms) -> int:
+    """The latest admissible split, whatever ops cost, so that whoever asks finds the same; 0 where only decoding can be kept."""
+    every = math.prod(part.outcomes for part in parts)
+    for at in range(len(parts), 0, -1):
+        final = math.prod(part.outcomes for part in parts[at:])
+        left = diversity(every, final, terms.times, terms.epochs)
+        if not refusal(parts[:at], left, log_ratio(every, final), terms):
+            return at
+    return 0
+
+
 def choose(parts: Sequence[Part], costs: Costs, terms: Terms) -> Choice:
     """The split to take, if any."""
     if terms.times == 1:
