@@ -41,10 +41,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def batches(root: Path, chain: list[Any], mode: str, **options: Any) -> tuple[list[Any], Any]:
+def batches(
+    root: Path, chain: list[Any], mode: str, batch_size: int = 16, **options: Any
+) -> tuple[list[Any], Any]:
     loader = DataLoader(
         ImageFolder(root, T.Compose(chain)),
-        batch_size=16,
+        batch_size=batch_size,
         shuffle=True,
         seed=3,
         num_workers=2,

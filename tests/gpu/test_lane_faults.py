@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
+from penstock.gpu.nvjpeg import LEFT_BYTES
 from tests.gpu.test_lane import CHAINS, batches, photos
 
 __all__ = ["photos"]
@@ -34,6 +35,22 @@ def test_without_memory_for_it_the_lane_yields_and_training_goes_on(photos: Path
         assert stats["packed"] > 0
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_memory_that_training_has_left_little_of_is_not_taken(photos: Path) -> None:
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    held = torch.empty(free - LEFT_BYTES - (8 << 20), dtype=torch.uint8, device="cuda")
+    try:
+        found, iterator = batches(photos, CHAINS["W1"], "concurrent", batch_size=4)
+        stats = iterator._mover.lane.stats()
+        assert len(found) == 12
+        assert "no device memory is left for it" in stats["cannot"]
+        assert stats["held_bytes"] == 0
+        assert torch.cuda.mem_get_info()[0] >= LEFT_BYTES - (64 << 20), "modules and batches, no station"
+    finally:
+        del held
+        torch.cuda.empty_cache()
 
 
 @pytest.mark.parametrize("at", [0.3, 0.6, 0.9])

@@ -136,7 +136,7 @@ def test_what_torchvision_forgives_is_made_of_its_pixels(photos: Path) -> None:
     torch.manual_seed(3)
     expected, _ = theirs[0]
     torch.manual_seed(3)
-    begun = prep.lane.begin(default_collate([prep.dataset[0]]))
+    begun = prep.lane.begin(default_collate([prep.dataset[0]]), spare_known=True)
     prep.lane.make(begun, None).order(None)
     assert torch.equal(begun.images[0], expected)
 
@@ -348,11 +348,27 @@ def test_the_share_is_searched(photos: Path) -> None:
     assert 0 < prep.lane.packed < 240
 
 
+def test_on_a_card_stations_take_their_memory_when_training_has_its_own(photos: Path) -> None:
+    prep = prep_of(ImageFolder(photos, CHAIN), None)
+    prep.lane._is_late = True  # as on a CUDA device
+    prep.lane._wish()
+    batch = default_collate([prep.dataset[0]])
+    prep.lane.begin(batch, spare_known=False)
+    assert prep.lane._ready is None
+    assert not prep.dataset.wishes.limit, "workers leave nothing to stations that are not there"
+    assert not prep.dataset.wishes.finishes
+    prep.lane.begin(batch, spare_known=True)
+    prep.lane._wish()
+    assert prep.lane._ready.can_help
+    assert prep.dataset.wishes.limit
+    assert prep.dataset.wishes.finishes
+
+
 def test_dropping_the_lane_ends_its_threads(photos: Path) -> None:
     before = {thread.ident for thread in threading.enumerate()}
     prep = prep_of(ImageFolder(photos, CHAIN), 0.5)
     assert {thread.ident for thread in threading.enumerate()} == before, "workers are forked first"
-    prep.lane.begin(default_collate([prep.dataset[0]]))
+    prep.lane.begin(default_collate([prep.dataset[0]]), spare_known=True)
     threads = [thread for thread in threading.enumerate() if thread.ident not in before]
     assert len(threads) == 2
     del prep

@@ -88,7 +88,7 @@ def made_by(
     for index in indices:
         seed_all(index)
         samples.append(prep.dataset[index])
-    begun = prep.lane.begin(default_collate(samples))
+    begun = prep.lane.begin(default_collate(samples), spare_known=True)
     prep.lane.make(begun, None).order(None)
     return begun, prep.lane
 
@@ -129,7 +129,7 @@ def test_all_forms_in_one_batch_are_made_by_the_kernels(photos: Path) -> None:
         seed_all(index)
         samples.append(prep.dataset[index])
     prep.lane._wished = True
-    begun = prep.lane.begin(default_collate(samples))
+    begun = prep.lane.begin(default_collate(samples), spare_known=True)
     prep.lane.make(begun, None).order(None)
     assert begun.contents.forms.tolist() == [ENCODED, DECODED, FINISHED]
     for index in range(3):

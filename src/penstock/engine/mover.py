@@ -91,8 +91,9 @@ class Lane(Protocol):
     def belong_to(self, owner: Any) -> None:
         """Make batches for this iterator."""
 
-    def begin(self, batch: Any) -> Any:
-        """`images` there, `others` where they were, and what is still to be made."""
+    def begin(self, batch: Any, *, spare_known: bool) -> Any:
+        """`images` there, `others` where they were, and what is still to be made. `spare_known`: training has all the memory that it
+        needs, and the lane may take of the rest."""
 
     def make(self, begun: Any, copied: Any) -> Any:
         """Has that made when `copied` has come to pass; gives an `Arrival`."""
@@ -148,7 +149,7 @@ class Mover:
         """The batch there, and what the lane has still to do for it."""
         if self.lane is None:
             return mapped(batch, self._tensor), None
-        begun = self.lane.begin(batch)
+        begun = self.lane.begin(batch, spare_known=self._places.are_settled)
         return [begun.images, *(mapped(other, self._tensor) for other in begun.others)], begun
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:

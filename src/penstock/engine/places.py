@@ -58,6 +58,11 @@ class Places:
         self.most = MOST if card is None else 1
         self._batches, self._sizes = 0, [0]
 
+    @property
+    def are_settled(self) -> bool:
+        """Whether training has shown what it needs, and batches have theirs."""
+        return self._card is None
+
     def on_batch(self, sizes: Sequence[int]) -> None:
         """One more was begun, with tensors of these sizes."""
         self._batches += 1

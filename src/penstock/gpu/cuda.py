@@ -1,7 +1,9 @@
 """Stations on a CUDA device: nvJPEG decodes parcels, the kernels execute their programs, on a stream of the station's own.
 
-Rule 1: all memory is taken when a station gets ready, and stays: what it makes afterwards allocates nothing on the device.
-Rule 2: too little memory makes a station smaller, then it does not help; training is never asked for any.
+Rule 1: all memory is taken when a station gets ready, and stays: what it makes afterwards allocates nothing on the device. Only nvJPEG takes
+        what it needs for the files that it meets, up to a budget.
+Rule 2: only memory that nobody has is taken, and some is left of it: torch would otherwise give away what training will need again. Too
+        little makes a station smaller, then it does not help.
 Rule 3: a parcel that cannot be made here is made by the CPU, in this thread: what its file is worth, the CPU's decoder says.
 """
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.config import GpuPrep
 from penstock.errors import DeviceLost, PenstockError
-from penstock.gpu.nvjpeg import DEFAULT, ENGINES, DecodeError, Decoder
+from penstock.gpu.nvjpeg import DEFAULT, ENGINES, DecodeError, Decoder, is_spare
 from penstock.gpu.parcels import IMAGE_BYTES, SCRATCH_BYTES
 from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.slots import ENCODED, Contents, Room, Task, left, tasks_of
@@ -122,6 +124,8 @@ class CudaStation:
 
     def _build(self) -> None:
         files, rows, image_bytes, scratch_bytes = self._room
+        if not is_spare(self._like.device, image_bytes + scratch_bytes):
+            raise torch.cuda.OutOfMemoryError("training needs it")
         self._images = torch.empty(image_bytes, dtype=torch.uint8, device=self._like.device)
         try:
             self._decoder = Decoder(self._stream, most=files, backend=ENGINES)

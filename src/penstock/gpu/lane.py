@@ -5,6 +5,9 @@ threads with streams of their own, which decode files and execute programs strai
 batches are under way at once, so that stations have work whenever the device has a moment for them.
 
 What workers leave to the lane, and whether it may work beside training or only in its pauses, is decided as batches are taken (`taken`).
+
+Training comes first: stations take their memory of what its first batches have left (`begin` is told when). Until they are ready, workers
+leave nothing to the lane. Only where a share is fixed, which must not depend on when anything happened, they get ready before the first batch.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ class GpuLane:
         self._format = memory_format or torch.contiguous_format
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ready: Readiness | None = None
-        self._wished = False
+        self._wished, self._is_late = False, device.type == "cuda" and modes.fixed_share is None
         self.owner: Callable[[], Any] = lambda: None
         """The iterator that it makes batches for, while that is there."""
         self._packed_lately = self._busy_s = self._taken_s = 0.0
@@ -93,15 +96,17 @@ class GpuLane:
         share = AS_THERE_IS_ROOM if fixed is None else fixed
         limit, finishes = self._modes.limit * self._batch, self._modes.finishes
         useless = self._ready is not None and not self._ready.can_help and fixed is None
-        if not self._stations or useless:
+        self._wished = bool(self._stations) and bool(
+            finishes or (limit if share == AS_THERE_IS_ROOM else share)
+        )
+        if not self._wished or useless or (self._is_late and self._ready is None):
             share, limit, finishes = 0.0, 0.0, False
-        self._wished = bool(finishes or (limit if share == AS_THERE_IS_ROOM else share))
         self._wishes.say(share=share, limit=limit, finishes=finishes, samples=self._batch)
 
-    def _prepared(self) -> None:
+    def _prepared(self, *, spare_known: bool) -> None:
         """The first time that anything is wished, stations get ready for it. Not before there are workers: those are forked, and a
         thread that imports or compiles then would leave them its locks."""
-        if self._wished and self._ready is None:
+        if self._wished and self._ready is None and (spare_known or not self._is_late):
             self._ready = Readiness(len(self._stations))
             for number, station in enumerate(self._stations):
                 arguments = (station, self._jobs, self._ready, self.gate)
@@ -111,9 +116,9 @@ class GpuLane:
         if self._ready is not None:
             self._ready.wait()
 
-    def begin(self, batch: Any) -> Begun:
-        """The batch's copies, on the current stream."""
-        self._prepared()
+    def begin(self, batch: Any, *, spare_known: bool) -> Begun:
+        """The batch's copies, on the current stream. `spare_known`: what the device's memory has left beside training is free to take."""
+        self._prepared(spare_known=spare_known)
         slots, *others = batch
         contents = Contents(slots, self._size)
         packed = contents.count(ENCODED)
