@@ -190,7 +190,16 @@ def test_a_file_that_ends_early_or_goes_on_is_left_to_libjpeg() -> None:
 
 def test_damaged_files_under_sanitizers(tmp_path: Path) -> None:
     """Damaged files never read or write a byte that is not theirs, and what is decoded all the same is what libjpeg makes of it."""
-    path = tmp_path / "loops.so"
+    played = under_sanitizers(tmp_path, "tests.unit.test_jpeg_parts", str(DAMAGED))
+    assert played.returncode == 0, played.stderr[-4000:]
+    decoded, same = map(int, played.stdout.split())
+    assert decoded > DAMAGED // 100, "some damage leaves a file that can be decoded"
+    assert same == decoded
+
+
+def under_sanitizers(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A module run with the path of loops in which every read and write is checked, and more arguments."""
+    path = folder / "loops.so"
     options = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-shared", "-fPIC"]
     built = subprocess.run([compiler(), *options, "-o", str(path), *map(str, SOURCES), "-lm"], check=False)
     asan = subprocess.run(
@@ -204,14 +213,15 @@ def test_damaged_files_under_sanitizers(tmp_path: Path) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
     }
-    command = [sys.executable, "-m", "tests.unit.test_jpeg_parts", str(path), str(DAMAGED)]
-    played = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=3000
+    return subprocess.run(
+        [sys.executable, "-m", module, str(path), *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3000,
     )
-    assert played.returncode == 0, played.stderr[-4000:]
-    decoded, same = map(int, played.stdout.split())
-    assert decoded > DAMAGED // 100, "some damage leaves a file that can be decoded"
-    assert same == decoded
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:

@@ -44,7 +44,9 @@ def loops_in(path: str) -> ctypes.CDLL:
     ]
     loops.penstock_jpeg.argtypes = [ctypes.c_char_p, stride, *[number] * 7, pointer]
     loops.penstock_sharpen.argtypes = [pointer, number, number, number, ctypes.c_float, pointer]
-    for name in ("planes", "normal", "saturate", "sharpen", "affine"):
+    loops.penstock_look_up.argtypes = [pointer, stride, pointer, number, pointer]
+    loops.penstock_histogram.argtypes = [pointer, stride, *[number] * 3, pointer]
+    for name in ("planes", "normal", "saturate", "affine", "look_up", "histogram"):
         getattr(loops, f"penstock_{name}").restype = None
     return loops
 
@@ -151,7 +153,33 @@ def sharpen(image: NDArray[np.uint8], share: float) -> NDArray[np.uint8] | None:
     if loops is None or min(rows, columns) < 3 or not image.flags.c_contiguous:
         return None
     out = np.empty(image.shape, np.uint8)
-    loops.penstock_sharpen(image.ctypes.data, rows, columns * channels, channels, share, out.ctypes.data)
+    done = loops.penstock_sharpen(
+        image.ctypes.data, rows, columns * channels, channels, share, out.ctypes.data
+    )
+    return out if done else None
+
+
+def look_up(image: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """What each value becomes: by a table of 256, or of 256 x 3 for three channels."""
+    loops = compiled()
+    tables = 1 if table.ndim == 1 else table.shape[1]
+    if loops is None or not image.flags.c_contiguous or tables not in (1, image.shape[2]):
+        return None
+    if tables not in (1, 3):
+        return None
+    table, out = np.ascontiguousarray(table), np.empty(image.shape, np.uint8)
+    loops.penstock_look_up(image.ctypes.data, image.size, table.ctypes.data, tables, out.ctypes.data)
+    return out
+
+
+def histograms(image: NDArray[np.uint8]) -> NDArray[np.int64] | None:
+    """How often each value is there, channels x 256."""
+    loops = compiled()
+    if loops is None or not fits(image):
+        return None
+    rows, columns, channels = image.shape
+    out = np.empty((channels, 256), np.int64)
+    loops.penstock_histogram(image.ctypes.data, image.strides[0], rows, columns, channels, out.ctypes.data)
     return out
 
 

@@ -76,6 +76,9 @@ def picture(image: Any) -> Any:
 
 def look_up(image: Image, table: tables.Table) -> Image:
     flat = np.ascontiguousarray(image)
+    quick = accel.look_up(flat, table)
+    if quick is not None:
+        return quick
     if table.ndim == 2:
         table = table[:, None, :]
     found: Image = opencv().LUT(flat, np.ascontiguousarray(table))
@@ -242,6 +245,9 @@ def autocontrast(image: Image) -> tables.Table:
 
 
 def equalize(image: Image) -> tables.Table:
+    quick = accel.histograms(image)
+    if quick is not None:
+        return tables.equalize(list(quick))
     pixels = np.ascontiguousarray(image)
     return tables.equalize([histogram(pixels, c) for c in range(pixels.shape[2])])
 

@@ -1,0 +1,166 @@
+/* Single ops on uint8 images, as Pillow does them: look-up tables, histograms, flips, blends, the nearest pixel under a map. Written so
+ * that compilers make vectors of them; plain C without Python's API, see accel/__init__.py. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define VECTORS __attribute__((target_clones("avx2", "default")))
+#else
+#define VECTORS
+#endif
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+/* By one table, as many as come in thirty-twos; how many that were. A shuffle looks up sixteen values, and gives 0 for a place above 127: so all
+ * sixteen parts of the table are asked, each with its own sixteen values moved to where they lie below that and all others above. */
+__attribute__((target("avx2"))) static long look_up_avx2(const uint8_t *image, long count, const uint8_t *table, uint8_t *restrict out) {
+    const __m256i lift = _mm256_set1_epi8(0x70), part = _mm256_set1_epi8(16);
+    long i = 0;
+    for (; i + 32 <= count; i += 32) {
+        __m256i value = _mm256_loadu_si256((const __m256i *)(image + i)), found = _mm256_setzero_si256();
+        for (int at = 0; at < 256; at += 16, value = _mm256_sub_epi8(value, part)) {
+            const __m256i row = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table + at)));
+            found = _mm256_or_si256(found, _mm256_shuffle_epi8(row, _mm256_adds_epu8(value, lift)));
+        }
+        _mm256_storeu_si256((__m256i *)(out + i), found);
+    }
+    return i;
+}
+#endif
+
+/* What each value becomes: by one table of 256, or with three channels by one for each, value by value next to each other. */
+void penstock_look_up(const uint8_t *image, long count, const uint8_t *table, int tables, uint8_t *restrict out) {
+    uint8_t own[3][256];
+    if (tables == 1) {
+        long i = 0;
+#ifdef __x86_64__
+        if (__builtin_cpu_supports("avx2")) i = look_up_avx2(image, count, table, out);
+#endif
+        for (; i < count; i++) out[i] = table[image[i]];
+        return;
+    }
+    for (int value = 0; value < 256; value++)
+        for (int c = 0; c < 3; c++) own[c][value] = table[3 * value + c];
+    for (long i = 0; i + 2 < count; i += 3) {
+        out[i] = own[0][image[i]];
+        out[i + 1] = own[1][image[i + 1]];
+        out[i + 2] = own[2][image[i + 2]];
+    }
+}
+
+/* How often each value is there, by channel; of rows that lie `stride` bytes apart. Neighbours count apart, four rows' worth: what was
+ * just written is not read again at once. */
+void penstock_histogram(const uint8_t *image, long stride, int height, int width, int channels, int64_t *out) {
+    static const int WAYS = 4;
+    uint32_t counts[4][3][256];
+    memset(out, 0, sizeof(int64_t) * 256 * channels);
+    for (int row = 0; row < height;) {
+        memset(counts, 0, sizeof counts);
+        const int64_t most = UINT32_MAX / (width ? width : 1); /* rows whose counts cannot run over */
+        for (int64_t rows = 0; row < height && rows < most; row++, rows++) {
+            const uint8_t *at = image + (size_t)stride * row;
+            for (int x = 0; x < width; x++, at += channels)
+                for (int c = 0; c < channels; c++) counts[x % WAYS][c][at[c]]++;
+        }
+        for (int way = 0; way < WAYS; way++)
+            for (int c = 0; c < channels; c++)
+                for (int value = 0; value < 256; value++) out[256 * c + value] += counts[way][c][value];
+    }
+}
+
+/* Pillow's grey of a pixel, and its blend: cut towards 0 in single precision. */
+static inline int grey(const uint8_t *p) { return (p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16; }
+
+static inline uint8_t mixed(int from, int to, float share) {
+    float value = (float)from + share * (float)(to - from);
+    value = value < 0.0f ? 0.0f : value;
+    return (uint8_t)(int)(value > 255.0f ? 255.0f : value);
+}
+
+/* The sum of the greys of an image of three channels. */
+VECTORS int64_t penstock_grey_sum(const uint8_t *image, long stride, int height, int width) {
+    int64_t sum = 0;
+    for (int row = 0; row < height; row++) {
+        const uint8_t *from = image + (size_t)stride * row;
+        int32_t line = 0;
+        for (int x = 0; x < width; x++) line += grey(from + 3 * (size_t)x);
+        sum += line;
+    }
+    return sum;
+}
+
+/* Each pixel of three channels blended with its own grey. */
+VECTORS void penstock_saturate(const uint8_t *image, long stride, int height, int width, float share, uint8_t *out) {
+    for (int row = 0; row < height; row++) {
+        const uint8_t *from = image + (size_t)stride * row;
+        for (int x = 0; x < width; x++, from += 3, out += 3) {
+            const int level = grey(from);
+            out[0] = mixed(level, from[0], share);
+            out[1] = mixed(level, from[1], share);
+            out[2] = mixed(level, from[2], share);
+        }
+    }
+}
+
+/* Each inner pixel blended with its smooth version, in which it counts five times and its eight neighbours once; the border is left as
+ * it is. Rows of `length` bytes without gaps. Whether there was memory for two rows of sums. */
+VECTORS int penstock_sharpen(const uint8_t *image, int rows, int length, int channels, float share, uint8_t *restrict out) {
+    uint16_t *restrict column = malloc(2 * sizeof(uint16_t) * (size_t)length);
+    if (!column) return 0;
+    uint16_t *restrict smooth = column + length;
+    memcpy(out, image, (size_t)length);
+    memcpy(out + (size_t)length * (rows - 1), image + (size_t)length * (rows - 1), (size_t)length);
+    for (int row = 1; row < rows - 1; row++) {
+        const uint8_t *at = image + (size_t)length * row, *above = at - length, *below = at + length;
+        uint8_t *to = out + (size_t)length * row;
+        for (int x = 0; x < length; x++) column[x] = (uint16_t)(above[x] + at[x] + below[x]);
+        for (int x = channels; x < length - channels; x++) {
+            const uint16_t sum = (uint16_t)(column[x - channels] + column[x] + column[x + channels] + 4 * at[x] + 6);
+            smooth[x] = (uint16_t)((uint32_t)sum * 5042u >> 16); /* a thirteenth, exact up to 6,553 */
+        }
+        for (int x = channels; x < length - channels; x++) to[x] = mixed(smooth[x], at[x], share);
+        memcpy(to, at, channels);
+        memcpy(to + length - channels, at + length - channels, channels);
+    }
+    free(column);
+    return 1;
+}
+
+/* A window (top, left, height, width) of an image under an affine map: the nearest pixel at (ax + by + c, dx + ey + f) in 16.16
+ * fixed point, as Pillow takes it; `fill` elsewhere. Of the source there is a part, (rows, columns) from (first_row, first) on, which must
+ * hold all that is asked of the image. */
+void penstock_affine(const uint8_t *part, long stride, int channels, int first_row, int first, int rows, int columns, uint8_t *out,
+                     int top, int left, int height, int width, const double *m, const uint8_t *fill) {
+    int64_t fixed[6];
+    const double moved[6] = {m[0], m[1], m[2] + m[0] * 0.5 + m[1] * 0.5, m[3], m[4], m[5] + m[3] * 0.5 + m[4] * 0.5};
+    for (int i = 0; i < 6; i++) fixed[i] = (int64_t)floor(moved[i] * 65536.0 + 0.5);
+    const int dx = (int)fixed[0], dy = (int)fixed[3];
+#define INSIDE(xx, yy) ((uint64_t)(((xx) >> 16) - first) < (uint64_t)columns && (uint64_t)(((yy) >> 16) - first_row) < (uint64_t)rows)
+    for (int y = top; y < top + height; y++) {
+        int xx = (int)(fixed[2] + y * fixed[1] + left * fixed[0]), yy = (int)(fixed[5] + y * fixed[4] + left * fixed[3]);
+        int x = 0, end = width;
+        for (; x < end && !INSIDE(xx, yy); x++, xx += dx, yy += dy)
+            for (int c = 0; c < channels; c++) *out++ = fill[c];
+        while (end > x && !INSIDE(xx + (end - 1 - x) * (int64_t)dx, yy + (end - 1 - x) * (int64_t)dy)) end--;
+        /* What is inside of a line is in one piece. Three bytes are copied as four, the last of which the next pixel overwrites; but not
+         * the last of the line, nor where the line touches the last row, behind which there may be nothing. */
+        if (channels == 3) {
+            const int64_t last = yy + (end - 1 - x) * (int64_t)dy, lowest = yy > last ? yy : last;
+            const int fours = (lowest >> 16) - first_row < rows - 1 ? end - 1 : x;
+            const long begin = -(stride * first_row + 3 * (long)first);
+            for (; x < fours; x++, xx += dx, yy += dy, out += 3) memcpy(out, part + (begin + stride * (yy >> 16) + 3 * (long)(xx >> 16)), 4);
+            for (; x < end; x++, xx += dx, yy += dy, out += 3) memcpy(out, part + (begin + stride * (yy >> 16) + 3 * (long)(xx >> 16)), 3);
+        } else {
+            for (; x < end; x++, xx += dx, yy += dy)
+                for (int c = 0; c < channels; c++)
+                    *out++ = part[(size_t)stride * ((yy >> 16) - first_row) + (size_t)((xx >> 16) - first) * channels + c];
+        }
+        for (; x < width; x++)
+            for (int c = 0; c < channels; c++) *out++ = fill[c];
+    }
+#undef INSIDE
+}

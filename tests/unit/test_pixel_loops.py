@@ -1,0 +1,98 @@
+"""Single ops of the compiled loops beside what numpy and Pillow make of the same pixels, at sizes where vectors end in the middle of a row."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance
+
+from penstock import accel
+from tests.unit.test_jpeg_parts import under_sanitizers
+
+needs_loops = pytest.mark.skipif(
+    accel.compiled() is None, reason="there was no compiler when penstock was installed"
+)
+SHAPES = [(1, 1), (3, 3), (5, 11), (7, 32), (16, 33), (31, 29), (224, 224)]
+
+
+def image_of(shape: tuple[int, int], channels: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(0, 256, (*shape, channels), dtype=np.uint8)
+
+
+@needs_loops
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_are_looked_up(shape: tuple[int, int], channels: int) -> None:
+    image, table = image_of(shape, channels), image_of((256, 1), channels, 1)[:, 0]
+    found = accel.look_up(image, table[:, 0])
+    assert found is not None
+    assert np.array_equal(found, table[:, 0][image])
+    if channels == 3:
+        found = accel.look_up(image, table)
+        assert found is not None
+        assert np.array_equal(found, np.stack([table[image[:, :, c], c] for c in range(3)], axis=2))
+
+
+@needs_loops
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_are_counted_also_in_a_part_of_an_image(shape: tuple[int, int], channels: int) -> None:
+    image = image_of((shape[0] + 4, shape[1] + 4), channels)[2:-2, 1:-3]
+    found = accel.histograms(image)
+    assert found is not None
+    for c in range(channels):
+        assert np.array_equal(found[c], np.bincount(image[:, :, c].ravel(), minlength=256))
+
+
+@needs_loops
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.55, 1.0, 1.9, 7.25, -3.0])
+@pytest.mark.parametrize("shape", SHAPES[1:])
+def test_sharpness_and_saturation_are_pillows(shape: tuple[int, int], share: float) -> None:
+    image = image_of(shape, 3)
+    picture = Image.fromarray(image)
+    sharp, full = accel.sharpen(image, share), accel.saturate(image, share)
+    assert np.array_equal(sharp, ImageEnhance.Sharpness(picture).enhance(share))
+    assert np.array_equal(full, ImageEnhance.Color(picture).enhance(share))
+
+
+@needs_loops
+def test_every_sum_of_neighbours_is_divided_rightly() -> None:
+    sums = np.arange(13 * 255 + 6 + 1, dtype=np.uint32)
+    assert np.array_equal(sums * 5042 >> 16, sums // 13)
+
+
+def test_no_loop_reads_or_writes_what_is_not_its_own(tmp_path: Path) -> None:
+    played = under_sanitizers(tmp_path, "tests.unit.test_pixel_loops")
+    assert played.returncode == 0, played.stderr[-4000:]
+    assert played.stdout.split() == ["done"]
+
+
+def play(path: str) -> None:
+    """Maps of all kinds, of images whose memory ends where they end."""
+    loops = accel.loops_in(path)
+    accel.compiled = lambda: loops  # type: ignore[assignment]
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        shape = tuple(int(side) for side in rng.integers(3, 40, 2))
+        image = image_of(shape, 3)
+        accel.look_up(image, image_of((256, 1), 1)[:, 0, 0])
+        accel.histograms(image)
+        accel.sharpen(image, 1.9)
+        turn, scale = rng.uniform(-3.2, 3.2), rng.choice([0.5, 0.98, 1.0, 1.3])
+        cos, sin = scale * np.cos(turn), scale * np.sin(turn)
+        moved = rng.uniform(-20, 40, 2)
+        matrix = (cos, -sin, moved[0], sin, cos, moved[1])
+        found = accel.affine(image, (0, 0), (0, 0, *shape), matrix, (1, 2, 3))
+        theirs = Image.fromarray(image).transform(
+            shape[::-1], Image.Transform.AFFINE, matrix, fillcolor=(1, 2, 3)
+        )
+        assert np.array_equal(found, theirs), matrix
+
+
+if __name__ == "__main__":
+    play(sys.argv[1])
+    print("done")
