@@ -106,6 +106,7 @@ INLINE void refill(struct bits *b) {
     b->count |= 56;
 }
 
+/* Lengths are below 32, but what is cut out of an entry is cut out with 63: that is what a shift does by itself. */
 INLINE void drop(struct bits *b, int count) {
     b->hold <<= count;
     b->count -= count;
@@ -130,7 +131,7 @@ static __attribute__((noinline)) int long_code(uint64_t hold, const struct table
 INLINE int symbol_of(struct bits *b, const struct table *t, int32_t entry) {
     if (!LIKELY(entry)) entry = long_code(b->hold, t);
     if (entry < 0) return -1;
-    drop(b, entry & 31);
+    drop(b, entry & 63);
     return entry >> 8;
 }
 
@@ -165,7 +166,7 @@ INLINE int block(struct bits *b, const struct table *dct, const struct table *ac
             entry = act->quick[b->hold >> (64 - LOOK)];
             if (!LIKELY(entry >> 16)) break;
             k += entry >> 8 & 31;
-            drop(b, entry & 31);
+            drop(b, entry & 63);
             to[ZIGZAG[k - 1]] = (int16_t)(entry >> 16);
             if (k > 63) goto end;
         }
@@ -196,13 +197,13 @@ INLINE int pass_block(struct bits *b, const struct table *dct, const struct tabl
             const int entry = act->past[b->hold >> (64 - LOOK)], next = k + (entry >> 8 & 127);
             if (!LIKELY(entry && next < 64)) break; /* near the end, codes may be those of the next block */
             k = next;
-            drop(b, entry & 31);
+            drop(b, entry & 63);
             if (entry & END) return DONE;
         }
         const int32_t entry = act->quick[b->hold >> (64 - LOOK)];
         if (entry >> 16) {
             k += entry >> 8 & 31;
-            drop(b, entry & 31);
+            drop(b, entry & 63);
         } else {
             rare(b, act, entry, &k);
             if (k <= 0) return k < 0 ? OTHER : DONE;
