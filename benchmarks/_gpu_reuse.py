@@ -68,17 +68,24 @@ def wanted(subject: Subject, samples: int, made: Callable[..., Any]) -> Any:
     """A `penstock.Reuse` with as much memory as the subject's share of the samples needs."""
     import penstock
 
-    probe = penstock.Reuse(**subject.reuse, max_bytes=PROBE)
-    kept = made(reuse=probe).stats()["reuse"]["kept"]
-    return penstock.Reuse(**subject.reuse, max_bytes=bytes_for(samples, kept, subject.room))
+    def of(max_bytes: int) -> Any:
+        return penstock.Reuse(**subject.reuse, max_bytes=max_bytes)
+
+    def kept_in(max_bytes: int) -> int:
+        return int(made(reuse=of(max_bytes)).stats()["reuse"]["kept"])
+
+    return of(bytes_for(subject.room, samples, kept_in))
 
 
-def bytes_for(samples: int, kept_in_probe: int, room: float) -> int:
-    """Memory for a share of the samples, where a loader keeps so many in `PROBE` bytes."""
-    if not kept_in_probe:
-        raise ValueError(f"not one sample would be kept in {PROBE >> 20} MiB: photos are too large for that")
-    needed = room * samples * PROBE / kept_in_probe
-    return int(needed * (1.0 if room < 1.0 else TO_SPARE))
+def bytes_for(room: float, samples: int, kept_in: Callable[[int], int]) -> int:
+    """Memory for a share of the samples, by how many a loader keeps in so many bytes."""
+    probe = PROBE
+    while (kept := kept_in(probe)) == samples and probe > 1:  # there is room to spare, so that says nothing
+        probe //= 4
+    if not kept:
+        raise ValueError(f"of {samples} samples not one would be kept in {probe:,} bytes")
+    needed = room * samples * probe / kept
+    return int(needed) if room < 1.0 else max(PROBE, int(TO_SPARE * needed))
 
 
 def fill(feed: Feed, subject: Subject, workers: int) -> float:

@@ -15,7 +15,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,8 @@ class Training:
 
 
 class Bench:
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.began = args, time.monotonic()
+    def __init__(self, args: argparse.Namespace, clock: Callable[[], float] = time.monotonic) -> None:
+        self.args, self.clock, self.began = args, clock, clock()
         self.settings = settings_of(args)
         self.arrays: Arrays = arrays_of(args.data, args.work, limit=args.limit, say=say)
         if len(self.arrays.train) < args.batch:
@@ -138,15 +138,15 @@ class Bench:
                 graph=not self.args.eager,
             )
             self.slots.append(slot)
-        say(f"ready after {time.monotonic() - self.began:.1f} s")
+        say(f"ready after {self.clock() - self.began:.1f} s")
         for variant, seeds in groups:
             if not self.train(variant, seeds):
-                say(f"stopped after {time.monotonic() - self.began:.0f} s: the same command does the rest")
+                say(f"stopped after {self.clock() - self.began:.0f} s: the same command does the rest")
                 return
 
     def is_late(self) -> bool:
         """Whether another epoch would end too late."""
-        return bool(time.monotonic() - self.began + 1.2 * self._epoch_s > self.args.stop_after)
+        return bool(self.clock() - self.began + 1.2 * self._epoch_s > self.args.stop_after)
 
     # ---- training
 
@@ -176,7 +176,7 @@ class Bench:
         return True
 
     def one_epoch(self, group: Sequence[Training]) -> None:
-        began, epoch, per_epoch = time.monotonic(), group[0].epoch, len(group[0].loader)
+        began, epoch, per_epoch = self.clock(), group[0].epoch, len(group[0].loader)
         rates = list(rates_of(per_epoch * self.args.epochs, self.args.lr))[epoch * per_epoch :]
         for training in group:
             training.waited_s = 0.0
@@ -191,7 +191,7 @@ class Bench:
                     learner.loss.zero_()
                     if training.epoch % self.args.look_every == 0 or training.epoch == self.args.epochs:
                         training.looks[learner.name].append((training.epoch, learner.accuracy(self.test)))
-        self._epoch_s = time.monotonic() - began
+        self._epoch_s = self.clock() - began
         for training in group:
             training.seconds += self._epoch_s
         self.tell(group, per_epoch)
@@ -202,7 +202,7 @@ class Bench:
         said = [f"{name} {values[-1]:.3f}" for name, values in group[0].losses.items()]
         looked = [f"{looks[-1][1]:.2f} %" for looks in group[0].looks.values() if looks]
         say(
-            f"{time.monotonic() - self.began:6.1f} s  {group[0].variant} x {len(group)} epoch {group[0].epoch}: {rate:,.0f} images/s, "
+            f"{self.clock() - self.began:6.1f} s  {group[0].variant} x {len(group)} epoch {group[0].epoch}: {rate:,.0f} images/s, "
             f"{waited:.0%} waiting; {', '.join([*said, *looked])}"
         )
 
