@@ -96,11 +96,12 @@ def torchvision_chain(workload: str) -> Any:
     return T.Compose(arranged(workload, crop, augment[workload], [T.ToTensor(), T.Normalize(MEAN, STD)]))
 
 
-def our_dataset(root: Path, workload: str, policy: Path | None) -> Any:
+def our_dataset(root: Path, workload: str, policy: Path | None, least: int = REPEATED) -> Any:
+    """`least` samples, or a few more: the photos are repeated whole."""
     import penstock
 
     dataset: Any = penstock.ImageFolder(str(root), our_chain(workload, policy), fast_decode=True)
-    dataset.samples = Repeated(dataset.samples, REPEATED)
+    dataset.samples = Repeated(dataset.samples, least)
     dataset.length = len(dataset.samples)
     return dataset
 

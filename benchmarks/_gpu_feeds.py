@@ -35,6 +35,8 @@ class Ground:
     policy: Path | None
     """Deep AutoAugment's, in a file of its authors."""
     cold: bool
+    samples: int = 12_288
+    """Of an epoch of the part `reuse`."""
 
     @property
     def root(self) -> Path:
@@ -123,10 +125,20 @@ def gpu_prep(subject: Subject, device: str) -> Any:
 
 
 def ours(job: Job, subject: Subject, ground: Ground) -> Feed:
+    if job.part == "reuse":
+        from _gpu_reuse import reusing
+
+        return reusing(job, subject, ground)
+    loader = our_loader(job, subject, ground, our_dataset(ground.root, job.workload, ground.policy))
+    with stations(job, subject):
+        return Feed(batches=iter(loader), loader=loader)
+
+
+def our_loader(job: Job, subject: Subject, ground: Ground, dataset: Any, **more: Any) -> Any:
     import penstock
 
-    loader: Any = penstock.DataLoader(
-        our_dataset(ground.root, job.workload, ground.policy),
+    return penstock.DataLoader(
+        dataset,
         batch_size=job.batch,
         shuffle=True,
         num_workers="auto" if subject.auto_workers else job.workers,
@@ -137,9 +149,8 @@ def ours(job: Job, subject: Subject, ground: Ground) -> Feed:
         gpu_prep=gpu_prep(subject, ground.device),
         task_size=job.batch if subject.whole else "auto",  # one task: one worker makes the batch
         seed=job.repeat,
+        **more,
     )
-    with stations(job, subject):
-        return Feed(batches=iter(loader), loader=loader)
 
 
 def stations(job: Job, subject: Subject) -> AbstractContextManager[None]:

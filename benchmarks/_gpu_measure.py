@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import _machine
@@ -20,6 +21,8 @@ AHEAD = 3
 """Batches for each worker that may have been made before anybody asked: a window that begins with those flatters."""
 LONGEST_WARMUP = 4.0
 """Times the warm-up that was asked for, where batches come slowly."""
+IN_FLIGHT = 2
+"""Steps that may be told to the device before the loop waits: a batch counts when it was trained on, not when it was asked for."""
 
 
 class Training:
@@ -46,6 +49,22 @@ class Training:
         """Wait until the device has done all that it was told to do."""
         if self.device != "cpu":
             torch.cuda.synchronize()
+
+
+class Pace:
+    """Keeps the loop from running far ahead of the device."""
+
+    def __init__(self, device: str) -> None:
+        self._events: deque[Any] | None = None if device == "cpu" else deque()
+
+    def __call__(self) -> None:
+        if self._events is None:
+            return
+        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._events.append(event)
+        if len(self._events) > IN_FLIGHT:
+            self._events.popleft().synchronize()
 
 
 def tiny() -> torch.nn.Module:
@@ -109,7 +128,9 @@ def warm_up(training: Training, feed: Feed, window: Window) -> int:
             return batches
 
 
-def measured(training: Training, feed: Feed, window: Window) -> dict[str, Any]:
+def measured(
+    training: Training, feed: Feed, window: Window, after_step: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Train for a while and say how it went."""
     warm = warm_up(training, feed, window)
     lane, clock, start = feed.lane(), CpuClock(), time.perf_counter()
@@ -120,6 +141,7 @@ def measured(training: Training, feed: Feed, window: Window) -> dict[str, Any]:
         batch = next(feed.batches)
         waits.append(time.perf_counter() - before)
         training.step(*batch)
+        after_step()
         images += len(batch[0])
         if not halfway[0] and time.perf_counter() >= start + window.seconds / 2:
             halfway = images, time.perf_counter() - start

@@ -6,7 +6,7 @@ Nothing here imports torch: the process that plans, waits and reports has no use
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 MODELS: Mapping[str, int] = {"resnet18": 512, "resnet50": 256, "vit_b_16": 256, "tiny": 8}
@@ -18,6 +18,8 @@ START_S: Mapping[str, float] = {"limit": 0.5, "torch": 2.0, "dali": 4.0, "decode
 MODEL_S = 8.0
 """Seconds for a process to begin and to tune a model."""
 FIT_TRIAL_S = 6.0
+FILLED_PER_S = 4000.0
+"""Samples that all cores together prepare and keep in a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,14 @@ class Subject:
     """Ours: as many workers as `num_workers="auto"` comes to, whatever others have."""
     per_sample: bool = False
     """Ours: the lane has torchvision's ops in the place of its kernels, image after image."""
+    reuse: Mapping[str, Any] = field(default_factory=dict)
+    """Ours: the fields of a `penstock.Reuse`; none: every sample is prepared anew."""
+    room: float = 1.0
+    """With reuse: the share of the samples that there is room for."""
+    plain_order: bool = False
+    """With reuse: a plain shuffle, wherever that puts those that are prepared anew."""
+    counted: bool = False
+    """With reuse: each sample is renewed when its uses are counted down, which comes to all of them in the same epoch."""
 
     @property
     def lane(self) -> bool:
@@ -80,9 +90,57 @@ SUBJECTS: Mapping[str, Subject] = {
     "auto": Subject(kind="ours", title="ours, the lane as it decides", prep="auto"),
     "idle": Subject(kind="ours", title="ours, lane in idle time", prep="idle"),
     "task1": Subject(kind="ours", title="tasks of one sample", prep={"mode": "concurrent", "task": 1}),
+    "r2": Subject(kind="ours", title="used 2 times, lane off", reuse={"times": 2}),
+    "r3": Subject(kind="ours", title="used 3 times, lane off", reuse={"times": 3}),
+    "r5": Subject(kind="ours", title="used 5 times, lane off", reuse={"times": 5}),
+    "r3_on": Subject(
+        kind="ours", title="used 3 times, lane concurrent", prep="concurrent", reuse={"times": 3}
+    ),
+    "r3_on_auto": Subject(
+        kind="ours",
+        title="used 3 times, lane concurrent, workers auto",
+        prep="concurrent",
+        reuse={"times": 3},
+        auto_workers=True,
+    ),
+    "device3": Subject(
+        kind="ours",
+        title="used 3 times, kept on the device",
+        prep="concurrent",
+        reuse={"times": 3, "store": "device"},
+    ),
+    "device3_auto": Subject(
+        kind="ours",
+        title="used 3 times, kept on the device, workers auto",
+        prep="concurrent",
+        reuse={"times": 3, "store": "device"},
+        auto_workers=True,
+    ),
+    "small_off": Subject(
+        kind="ours", title="room for 16 %, used 3 times, lane off", reuse={"times": 3}, room=0.16
+    ),
+    "small_on": Subject(
+        kind="ours",
+        title="room for 16 %, used 3 times, lane concurrent",
+        prep="concurrent",
+        reuse={"times": 3},
+        room=0.16,
+    ),
+    "r3_plain": Subject(
+        kind="ours", title="used 3 times, plain shuffle", reuse={"times": 3}, plain_order=True
+    ),
+    "r3_naive": Subject(
+        kind="ours",
+        title="used 3 times, plain shuffle, reference counts",
+        reuse={"times": 3},
+        plain_order=True,
+        counted=True,
+    ),
 }
 LADDER = ("off", "per_sample", "ahead", "dearest", "searched", "finish", "on", "idle", "task1")
 DECODE = ("torch", "decode_off", "off", "on")
+CPU_GPU_RATIOS = (2, 3, 4, 5, 6)
+"""Workers of Revamper's figure 13."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +192,20 @@ class Choice:
     steps: int = 1000
     dali: bool = False
     """Whether it is there."""
+    samples: int = 12_288
+    """Of an epoch, where partly prepared ones are used several times."""
+    cores: int = 16
+    stores: Sequence[str] = ("memory",)
+    """Places where the loader can keep partly prepared samples."""
 
     def named(self, part_has: Iterable[str]) -> list[str]:
-        names = list(self.subjects or part_has)
-        return [name for name in names if self.dali or SUBJECTS[name].kind != "dali"]
+        return [name for name in self.subjects or part_has if self.has(SUBJECTS[name])]
+
+    def has(self, subject: Subject) -> bool:
+        """Whether it can be measured with what is installed."""
+        if subject.kind == "dali":
+            return self.dali
+        return subject.reuse.get("store", "memory") in self.stores
 
     def wants(self, group: str) -> bool:
         return not self.groups or group in self.groups
@@ -237,7 +305,71 @@ def workers_jobs(chosen: Choice) -> list[Job]:
     ]
 
 
-PARTS = {"main": main_jobs, "ablation": ablation_jobs, "memory": memory_jobs, "workers": workers_jobs}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseGroup:
+    """Of the part `reuse`: what is compared, on what. `Choice` may name others for all but the group's name."""
+
+    name: str
+    model: str
+    workloads: tuple[str, ...]
+    workers: tuple[int, ...]
+    """0: all cores but one."""
+    subjects: tuple[str, ...]
+
+
+REUSE_GROUPS = (
+    ReuseGroup(name="paper", model="resnet50", workloads=("W3",), workers=(4,), subjects=("off", "r3")),
+    ReuseGroup(
+        name="workers", model="resnet50", workloads=("W3",), workers=CPU_GPU_RATIOS, subjects=("off", "r3")
+    ),
+    ReuseGroup(
+        name="lane",
+        model="resnet18",
+        workloads=("W1", "W3"),
+        workers=(0,),
+        subjects=("on", "r3", "r3_on", "r3_on_auto", "device3", "device3_auto"),
+    ),
+    ReuseGroup(
+        name="small", model="resnet50", workloads=("W3",), workers=(4,), subjects=("small_off", "small_on")
+    ),
+    ReuseGroup(
+        name="table1",
+        model="resnet50",
+        workloads=("W3",),
+        workers=(8,),  # with fewer, an H200 waits for every batch, and it does not matter which
+        subjects=("off", "r3", "r3_plain", "r3_naive"),
+    ),
+)
+
+
+def reuse_jobs(chosen: Choice) -> list[Job]:
+    groups = [group for group in REUSE_GROUPS if chosen.wants(group.name)]
+    jobs: list[Job] = []
+    for repeat in range(chosen.repeats):
+        for model in dict.fromkeys(model for group in groups for model in chosen.models or [group.model]):
+            base: dict[str, Any] = {"part": "reuse", "model": model, "batch": chosen.size(model)}
+            jobs.append(Job(**base, subject="limit", repeat=repeat))
+            jobs += [
+                Job(
+                    **base, group=group.name, workload=workload, workers=count, subject=subject, repeat=repeat
+                )
+                for group in groups
+                if model in (chosen.models or [group.model])
+                for workload in chosen.workloads or group.workloads
+                for count in chosen.workers or [each or chosen.cores - 1 for each in group.workers]
+                for subject in turned(chosen.named(group.subjects), repeat)
+                if subject != "limit"
+            ]
+    return jobs
+
+
+PARTS = {
+    "main": main_jobs,
+    "ablation": ablation_jobs,
+    "memory": memory_jobs,
+    "workers": workers_jobs,
+    "reuse": reuse_jobs,
+}
 
 
 def expected_s(job: Job, chosen: Choice) -> float:
@@ -249,8 +381,9 @@ def expected_s(job: Job, chosen: Choice) -> float:
         return chosen.steps * job.batch / 8000 + 25
     if job.part == "workers":
         return start + chosen.warmup + chosen.period * len(chosen.crew)
-    slow = 1.5 if SUBJECTS[job.subject].bursts else 1.0  # whole rounds of all workers
-    return start + chosen.warmup + chosen.seconds * slow
+    slow = 1.5 if SUBJECTS[job.subject].bursts or job.group == "table1" else 1.0  # whole rounds
+    filling = chosen.samples / FILLED_PER_S if SUBJECTS[job.subject].reuse else 0.0
+    return start + filling + chosen.warmup + chosen.seconds * slow
 
 
 def estimate_s(jobs: Sequence[Job], chosen: Choice) -> float:

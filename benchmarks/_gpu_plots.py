@@ -41,7 +41,7 @@ def bar_pictures(rows: Sequence[Row]) -> dict[str, list[tuple[Cell, list[Line]]]
     found: dict[str, list[tuple[Cell, list[Line]]]] = {}
     for cell, lines in summarised(rows).items():
         shown = [line for line in lines if line.spread("images_per_s") and line.subject != "limit"]
-        if cell[0] in ("main", "ablation") and shown:
+        if cell[0] in ("main", "ablation", "reuse") and shown:
             name = "-".join(word for word in (cell[0], cell[1], cell[2]) if word)
             found.setdefault(name, []).append((cell, shown))
     return found

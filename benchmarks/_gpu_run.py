@@ -16,6 +16,7 @@ from _gpu_feeds import WARM_BYTES, Ground, drop_from_memory
 from _gpu_measure import Training, throughput
 from _gpu_memory import memory
 from _gpu_plan import Choice, Job, expected_s
+from _gpu_reuse import reuse
 from _gpu_rows import Row
 from _gpu_workers import workers
 
@@ -34,6 +35,7 @@ class Bench:
             generated=args.generate,
             policy=args.policy,
             cold=args.cold,
+            samples=args.samples,
         )
         self._training: Training | None = None
         if self.ground.device == "cpu":
@@ -88,6 +90,8 @@ class Bench:
                 return memory(job, training, self.ground, chosen, rows)
             case "workers":
                 return workers(job, training, self.ground, chosen)
+            case "reuse":
+                return reuse(job, training, self.ground, chosen)
         return throughput(job, training, self.ground, chosen)
 
     def _clean(self) -> None:

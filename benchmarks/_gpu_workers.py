@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from _gpu_feeds import Feed, Ground, feeding
-from _gpu_measure import Training, lane_figures, warm_up, window_of
+from _gpu_measure import Pace, Training, lane_figures, warm_up, window_of
 from _gpu_plan import SUBJECTS, Choice, Job
 
 BIN_S = 0.5
 ABOUT_S = 3.0
 """After a change, in which waits are laid to it."""
-IN_FLIGHT = 2
-"""Steps that may be told to the device before the loop waits: a batch counts when it was trained on, not when it was asked for."""
 
 
 class Step(NamedTuple):
@@ -58,22 +54,6 @@ def about(steps: Sequence[Step], changes: Sequence[tuple[float, int]], end_s: fl
             }
         )
     return found
-
-
-class Pace:
-    """Keeps the loop from running far ahead of the device."""
-
-    def __init__(self, device: str) -> None:
-        self._events: deque[Any] | None = None if device == "cpu" else deque()
-
-    def __call__(self) -> None:
-        if self._events is None:
-            return
-        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        self._events.append(event)
-        if len(self._events) > IN_FLIGHT:
-            self._events.popleft().synchronize()
 
 
 def trained(

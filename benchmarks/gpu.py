@@ -1,9 +1,10 @@
-"""Training fed from photos on one GPU: scripts/bench gpu [--part main,ablation,memory,workers] [--data DIR|tar] ...
+"""Training fed from photos on one GPU: scripts/bench gpu [--part main,ablation,memory,workers,reuse] [--data DIR|tar] ...
 
 main: models and workloads, in turns and several times: the limit (training on one batch that stays on the device), torch's
 DataLoader with torchvision/PIL, DALI where it is installed, ours with one worker per batch, with the GPU lane off, beside training, and in
 idle time. ablation: the lane taken apart (--groups ladder,decode,batch). memory: the largest batch that trains in 24 GB, and training
-with 1 % of the card to spare (--groups fit,tight). workers: their number changes while training.
+with 1 % of the card to spare (--groups fit,tight). workers: their number changes while training. reuse: partly prepared samples used several
+times (--groups paper,workers,lane,small,table1, see _gpu_reuse.py).
 
 Each measurement is one line of JSON in --out; --resume makes only those that are not there. A subject that fails, hangs or
 crashes is a line with an "error", and the campaign goes on in a fresh process. Workloads: see _gpu_chains.py. Ours
@@ -43,7 +44,9 @@ from _gpu_plan import (  # noqa: E402
 )
 from _gpu_rows import append_row, forget_failures, pending, read_rows  # noqa: E402
 
-DEFAULT_MODELS = {"main": "resnet18,resnet50,vit_b_16", "ablation": "resnet18,resnet50"}
+DEFAULT_MODELS = {"main": "resnet18,resnet50,vit_b_16", "ablation": "resnet18,resnet50", "reuse": ""}
+DEFAULT_WORKLOADS: dict[str, list[str]] = {"main": list(WORKLOADS), "reuse": []}
+"""Nothing: those of each group."""
 GO_ON = 75
 """The measuring process ends with this when it has written down a failure after which its device cannot be used."""
 ENOUGH = 76
@@ -73,8 +76,10 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     add("--models", help=f"of {', '.join(MODELS)}; by default those of the part")
     add("--workloads", type=words, help=f"of {', '.join(WORKLOADS)}; default: all for main, W1 otherwise")
     add("--subjects", type=words, default=[], help=f"of {', '.join(SUBJECTS)}; default: those of the part")
-    add("--groups", type=words, default=[], help="ablation: ladder,decode,batch; memory: fit,tight")
-    add("--workers", type=numbers, default=[max(1, (os.cpu_count() or 2) - 1), 4])
+    groups = "ablation: ladder,decode,batch; memory: fit,tight; reuse: paper,workers,lane,small,table1"
+    add("--groups", type=words, default=[], help=groups)
+    add("--workers", type=numbers, help="default: all cores but one, and 4; reuse: those of the group")
+    add("--samples", type=int, default=12_288, help="of an epoch of the part reuse")
     add("--batch", type=int, default=0, help="instead of the model's own batch size")
     add("--sizes", type=numbers, default=list(BATCH_SIZES), help="batch sizes of --groups batch")
     add("--crew", type=numbers, default=[4, 8, 12, 8, 4], help="workers, one number after the other")
@@ -108,11 +113,12 @@ def has_dali() -> bool:
 
 def choice_of(args: argparse.Namespace, part: str) -> Choice:
     models = words(args.models or DEFAULT_MODELS.get(part, "resnet18"))
+    cores = os.cpu_count() or 2
     return Choice(
         models=models,
-        workloads=args.workloads or (list(WORKLOADS) if part == "main" else ["W1"]),
+        workloads=args.workloads or DEFAULT_WORKLOADS.get(part, ["W1"]),
         subjects=args.subjects,
-        workers=args.workers,
+        workers=args.workers or ([] if part == "reuse" else [max(1, cores - 1), 4]),
         groups=args.groups,
         repeats=args.repeats,
         batch=args.batch,
@@ -123,7 +129,21 @@ def choice_of(args: argparse.Namespace, part: str) -> Choice:
         crew=args.crew,
         steps=args.steps,
         dali=has_dali(),
+        samples=args.samples,
+        cores=cores,
+        stores=stores(),
     )
+
+
+def stores() -> list[str]:
+    """Where the loader can keep partly prepared samples."""
+    from penstock import ConfigError, Reuse
+
+    found = []
+    for store in ("memory", "device"):
+        with contextlib.suppress(ConfigError):
+            found.append(Reuse(store=store).store)
+    return found
 
 
 def planned(args: argparse.Namespace) -> list[Job]:
@@ -219,6 +239,8 @@ def main(arguments: list[str]) -> int:
         say(
             f"{len(jobs)} measurements, about {minutes:.1f} minutes{'' if has_dali() else '; DALI is not installed'}"
         )
+        if "reuse" in args.part and "device" not in stores():
+            say("this loader does not keep samples on the device: store='device' is left out")
         if args.plan:
             print("\n".join(map(str, jobs)))
             return 0

@@ -18,7 +18,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import _machine
 import torch
 from _gpu_cifar import Fed, Settings, chain, enlarged, fed_from, lane_figures, lane_mode, train_loader
 from _gpu_diversity import drawn, found_of
+from _paired import rates_of, upper_bound
 from _prepare_data import photos
 from _prepare_subjects import STD, import_torchvision
 
@@ -35,11 +36,6 @@ from penstock import DataLoader, ImageFolder, accel
 ROOT = Path(__file__).resolve().parent.parent
 GOAL_POINTS = 0.4
 """The accuracy, in points of 100, that the lane may cost at most, with 95 % confidence."""
-QUANTILES = (
-    6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812,
-    1.796, 1.782, 1.771, 1.761, 1.753, 1.746, 1.740, 1.734, 1.729, 1.725,
-)  # fmt: skip
-"""Student's t that 95 % stay below, for 1, 2, ... degrees of freedom; for more the last one, which errs on the safe side."""
 
 
 def say(line: str) -> None:
@@ -47,14 +43,6 @@ def say(line: str) -> None:
 
 
 # ---- accuracy
-
-
-def rates_of(steps: int, peak: float, warmup: float = 0.2) -> Iterator[float]:
-    """Learning rates: up in a straight line, then down to nothing along a cosine."""
-    first = max(1, round(warmup * steps))
-    yield from (peak * (step + 1) / first for step in range(first))
-    for step in range(steps - first):
-        yield peak * 0.5 * (1 + math.cos(math.pi * (step + 1) / (steps - first)))
 
 
 def schedule(seeds: int) -> list[tuple[int, bool]]:
@@ -118,14 +106,6 @@ def accuracy_of(model: Any, test: Sequence[tuple[torch.Tensor, torch.Tensor]]) -
         with torch.autocast(images.device.type, torch.bfloat16):
             right.append(model(images).argmax(1) == targets)
     return 100 * torch.cat(right).double().mean().item()
-
-
-def upper_bound(losses: Sequence[float]) -> float | None:
-    """What the mean of paired losses stays below with 95 % confidence; of one pair nothing can be said."""
-    if len(losses) < 2:
-        return None
-    quantile = QUANTILES[min(len(losses) - 1, len(QUANTILES)) - 1]
-    return statistics.fmean(losses) + quantile * statistics.stdev(losses) / math.sqrt(len(losses))
 
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
