@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import statistics
+from dataclasses import asdict
 from typing import Any
 
 import torch.distributed as dist
@@ -20,9 +21,11 @@ from penstock.pipeline.op_costs import why_anew
 from penstock.pipeline.reused import Reused
 from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
+from penstock.policy.diversity import measured
 from penstock.policy.split import Part, Terms, latest
 from penstock.store.disk_files import Files
 from penstock.store.kept_memory import HEAD, Address, MemoryStore
+from penstock.store.tally import Tally
 from penstock.transforms.outcomes import outcomes_in_row
 from penstock.transforms.steps import program_size
 
@@ -51,10 +54,11 @@ class Reusing:
         self.split = split_of(wanted, dataset.chain)
         self.kept = kept_of(wanted, dataset, self.split)
         self._store: MemoryStore | None = None
+        self._tally: Tally | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For a copy of the loader, which has a store of its own."""
-        return {**self.__dict__, "_store": None}
+        return {**self.__dict__, "_store": None, "_tally": None}
 
     def dataset(self, source: Any, seed: int, kept: int, *, shared: bool) -> Reused:
         """The dataset for workers; `shared`: its samples are dealt out anew to all ranks in each epoch."""
@@ -62,19 +66,44 @@ class Reusing:
         if self._store is None or self._store.renewal != renewal:
             several = shared and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
             self._store = (store_of_machine if several else MemoryStore)(renewal, self.wanted.bytes)
-        return Reused(source, self.split, renewal, self._store)
+        if self._tally is None or self._tally.renewal != renewal:
+            self._tally = None
+            with contextlib.suppress(OSError):  # without memory for it, diversity is not measured
+                self._tally = Tally(renewal)
+        return Reused(source, self.split, renewal, self._store, self._tally)
 
     def line(self, chain: Chain) -> str:
         """For `explain()`."""
         names = [op.name for op in chain.ops]
         what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
         rest = ", ".join(names[self.split :]) or "nothing"
-        return f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {self.kept:,} samples"
+        said = f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {self.kept:,} samples"
+        return said + diversity_line(self.diversity())
 
     def stats(self) -> dict[str, Any]:
-        """Numbers of the store."""
-        found = {"times": self.wanted.times, "split": self.split, "kept": self.kept}
-        return found if self._store is None else {**found, **self._store.stats()}
+        """Numbers of the store, and of what was drawn."""
+        found: dict[str, Any] = {"times": self.wanted.times, "split": self.split, "kept": self.kept}
+        if self._store is not None:
+            found |= self._store.stats()
+        return {**found, "diversity": self.diversity()}
+
+    def diversity(self) -> dict[str, Any] | None:
+        """Different draws of the samples that are followed, beside what was expected; None before the first."""
+        found = None if self._tally is None else measured(self._tally.followed())
+        if self._tally is None or found is None:
+            return None
+        epochs = self._tally.epochs
+        return {"since_epoch": epochs[0], "epochs": len(epochs), **asdict(found)}
+
+
+def diversity_line(found: dict[str, Any] | None) -> str:
+    """For `explain()`."""
+    if found is None:
+        return ""
+    return (
+        f"\n  diversity: {found['measured']:.2f} different draws in {found['uses']:.1f} uses of a sample ({found['expected']:.2f} expected, "
+        f"{found['standard']:.2f} without reuse), over {found['samples']} samples, {found['epochs']} epochs from epoch {found['since_epoch']} on"
+    )
 
 
 def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:

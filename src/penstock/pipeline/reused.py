@@ -18,12 +18,14 @@ from penstock.lanes.seeding import call_seed, company
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Image
 from penstock.pipeline.header import BadImage
+from penstock.pipeline.metered import Meter
 from penstock.pipeline.staged import Begun, StagedDataset, unfinished
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
-from penstock.transforms.steps import program_size
+from penstock.store.tally import Tally
+from penstock.transforms.steps import Size, program_size
 
 
 class When(NamedTuple):
@@ -33,7 +35,14 @@ class When(NamedTuple):
 
 
 class Reused(StagedDataset):
-    def __init__(self, source: StagedDataset, split: int, renewal: Renewal, store: MemoryStore) -> None:
+    def __init__(
+        self,
+        source: StagedDataset,
+        split: int,
+        renewal: Renewal,
+        store: MemoryStore,
+        tally: Tally | None = None,
+    ) -> None:
         """`split`: the number of ops that are the partial part."""
         super().__init__(
             source.read,
@@ -45,6 +54,7 @@ class Reused(StagedDataset):
         )
         self.users_dataset = getattr(source, "users_dataset", source)
         self.source, self.split, self.renewal, self.store = source, split, renewal, store
+        self.meter = None if tally is None else Meter(tally, source.chain, split)
         self._epoch = 0
         self._when: dict[Any, When] = {}
 
@@ -84,7 +94,7 @@ class Reused(StagedDataset):
             return Begun(data, image, program, target)
         found = self.store.get(Wanted(index, when.renewed))
         pixels, target = self._anew(index, when.renewed) if found is None else self._there(index, found)
-        return Begun(b"", pixels, self._final(pixels, seed), target)
+        return Begun(b"", pixels, self._final(index, when.renewed, size_of(pixels), seed), target)
 
     def _prepared(self, index: int, seed: int) -> tuple[Image, Any]:
         when = self._when_of(index)
@@ -94,13 +104,13 @@ class Reused(StagedDataset):
         borrowed = self.store.borrow(Wanted(index, when.renewed))
         if borrowed is not None:
             kept, target = self._there(index, borrowed.entry)
-            pixels = executed(self._final(kept, seed), kept)
+            pixels = executed(self._final(index, when.renewed, size_of(kept), seed), kept)
             if np.may_share_memory(pixels, kept):
                 pixels = pixels.copy()
             if borrowed.holds():
                 return pixels, target
         pixels, target = self._anew(index, when.renewed)
-        return executed(self._final(pixels, seed), pixels), target
+        return executed(self._final(index, when.renewed, size_of(pixels), seed), pixels), target
 
     def _when_of(self, index: int) -> When:
         found = self._when.get(index)
@@ -114,12 +124,16 @@ class Reused(StagedDataset):
 
     def _partial(self, index: int, renewed: int, image: Any) -> Any:
         """The program of the partial part."""
-        seed = partial_seed(self.renewal.seed, renewed, index)
-        return self.chain.draw(seed, size_of(image), None, 0, self.split)
+        seed, size = partial_seed(self.renewal.seed, renewed, index), size_of(image)
+        if self.meter is not None:
+            self.meter.partial(index, renewed, seed, size)
+        return self.chain.draw(seed, size, None, 0, self.split)
 
-    def _final(self, pixels: Any, seed: int) -> Any:
+    def _final(self, index: int, renewed: int, size: Size, seed: int) -> Any:
         """The program of the final part."""
-        return self.chain.draw(seed, size_of(pixels), company(), self.split)
+        if self.meter is not None:
+            self.meter.use(index, self._epoch, renewed, seed, size, company())
+        return self.chain.draw(seed, size, company(), self.split)
 
     def _in_one(self, index: int, renewed: int, seed: int) -> tuple[bytes, Any, Any, Any]:
         """A sample and its whole program."""
@@ -127,7 +141,7 @@ class Reused(StagedDataset):
         image = self.image(data)
         first = self._partial(index, renewed, image)
         size = program_size(first, size_of(image))
-        return data, target, image, first + self.chain.draw(seed, size, company(), self.split)
+        return data, target, image, first + self._final(index, renewed, size, seed)
 
     def _anew(self, index: int, renewed: int) -> tuple[Image, Any]:
         """The partial part, done and kept; and the target."""

@@ -12,7 +12,6 @@ Rule 5: what we cannot look into (functions, transforms of others, ops by users)
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
@@ -60,7 +59,7 @@ from penstock.transforms.policies import (
 from penstock.transforms.published import AUTOAUGMENT
 from penstock.transforms.samples import ClampBoundingBoxes, SanitizeBoundingBoxes
 from penstock.transforms.spectra import STFT, LogMel, SpecAugment
-from penstock.transforms.steps import Code, Program, Size, program_size
+from penstock.transforms.steps import Size, program_size
 from penstock.transforms.tail import Normalize, ToDtype, ToImage, ToTensor
 from penstock.transforms.together import PerBatch
 from penstock.transforms.views import MultiCrop
@@ -97,12 +96,6 @@ def size_behind(op: Any, size: Size) -> Size:
         return program_size(op.draw(Draws(0), size), size)
     except ValueError:
         return size
-
-
-def draw_number(program: Program) -> int:
-    """64 bits that are equal for equal draws, alike in every process; a function of the user's counts by its being called."""
-    said = repr([step.code if step.code is Code.CALL else tuple(step) for step in program])
-    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "little")
 
 
 # ---- counting
