@@ -20,9 +20,6 @@ class Panel(NamedTuple):
     title: str
     lines: Mapping[str, Sequence[float]]
     """The values of each subject, one after the other."""
-    first: int = 0
-    """The number of the first value."""
-    unit: str = ""
 
 
 def policies_picture(
@@ -64,13 +61,11 @@ def drawn(panel: Panel, names: Sequence[str], y: float) -> list[str]:
         height = place(0, tick)[1]
         parts.append(svg.line(LEFT, height, RIGHT, height, "grid"))
         parts.append(svg.text(LEFT - 6, height + 4, f"{tick:,.10g}", "small", anchor="end"))
-    for tick in svg.ticks(0, count - 1, 10):
-        if tick == int(tick):
-            parts.append(
-                svg.text(
-                    place(tick, 0)[0], floor + 14, f"{tick + panel.first:,.0f}", "small", anchor="middle"
-                )
-            )
+    parts += [
+        svg.text(place(tick, 0)[0], floor + 14, f"{tick:,.0f}", "small", anchor="middle")
+        for tick in svg.ticks(0, count - 1, 10)
+        if tick == int(tick)
+    ]
 
     def goes_first(name: str) -> tuple[float, int]:
         """What varies most, and of equals the last: so that they do not hide the others."""

@@ -28,7 +28,7 @@ from penstock.policy.diversity import (
     measured,
     scheduled_unique,
 )
-from penstock.store.tally import Tally
+from penstock.store.draw_tally import DrawTally
 from penstock.transforms.steps import program_size
 
 CLOSE = 1e-9
@@ -192,7 +192,7 @@ def metered(
     chain: Chain, split: int, renewal: Renewal, epochs: range, seen: Callable[[int, int], bool]
 ) -> Diversity | None:
     """What a tally says of a training in which the uses that are `seen` (by sample and epoch) are noted, as a dataset notes them."""
-    tally = Tally(renewal)
+    tally = DrawTally(renewal)
     meter = Meter(tally, chain, split)
     for epoch in epochs:
         order, draws = EvenOrder(renewal, epoch, 1), SeedStream(renewal.seed, epoch)
@@ -257,7 +257,7 @@ def test_a_rank_that_sees_a_part_of_the_uses_expects_so_many(world: int) -> None
 def test_draws_that_are_not_what_they_should_be_are_noticed() -> None:
     """The final part, drawn as if it were kept too."""
     chain, renewal = Chain.of([T.RandAugment(1), T.RandomCrop((22, 30))]), Renewal(600, 600, 3, 5)
-    tally = Tally(renewal)
+    tally = DrawTally(renewal)
     meter = Meter(tally, chain, 1)
     for epoch in range(12):
         for sample, renewed in zip(
@@ -273,4 +273,4 @@ def test_draws_that_are_not_what_they_should_be_are_noticed() -> None:
 
 def test_nothing_is_measured_before_the_first_use() -> None:
     assert measured([]) is None
-    assert measured(Tally(Renewal(0, 0, 3, 1)).followed()) is None
+    assert measured(DrawTally(Renewal(0, 0, 3, 1)).followed()) is None

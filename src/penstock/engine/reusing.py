@@ -24,8 +24,8 @@ from penstock.plan.renewal import Renewal
 from penstock.policy.diversity import measured
 from penstock.policy.split import Part, Terms, latest
 from penstock.store.disk_files import Files
+from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_memory import HEAD, Address, MemoryStore
-from penstock.store.tally import Tally
 from penstock.transforms.outcomes import outcomes_in_row
 from penstock.transforms.steps import program_size
 
@@ -54,7 +54,7 @@ class Reusing:
         self.split = split_of(wanted, dataset.chain)
         self.kept = kept_of(wanted, dataset, self.split)
         self._store: MemoryStore | None = None
-        self._tally: Tally | None = None
+        self._tally: DrawTally | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For a copy of the loader, which has a store of its own."""
@@ -69,7 +69,7 @@ class Reusing:
         if self._tally is None or self._tally.renewal != renewal:
             self._tally = None
             with contextlib.suppress(OSError):  # without memory for it, diversity is not measured
-                self._tally = Tally(renewal)
+                self._tally = DrawTally(renewal)
         return Reused(source, self.split, renewal, self._store, self._tally)
 
     def line(self, chain: Chain) -> str:

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from penstock.pipeline.chain import Chain
 from penstock.plan.seeds import Company
-from penstock.store.tally import Tally
+from penstock.store.draw_tally import DrawTally
 from penstock.transforms.drawn import chain_outcome
 from penstock.transforms.outcomes import outcomes_in_row
 from penstock.transforms.steps import Size
 
 
 class Meter(NamedTuple):
-    tally: Tally
+    tally: DrawTally
     chain: Chain
     split: int
 

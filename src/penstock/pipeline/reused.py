@@ -22,9 +22,9 @@ from penstock.pipeline.metered import Meter
 from penstock.pipeline.staged import Begun, StagedDataset, unfinished
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
+from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
-from penstock.store.tally import Tally
 from penstock.transforms.steps import Size, program_size
 
 
@@ -41,7 +41,7 @@ class Reused(StagedDataset):
         split: int,
         renewal: Renewal,
         store: MemoryStore,
-        tally: Tally | None = None,
+        tally: DrawTally | None = None,
     ) -> None:
         """`split`: the number of ops that are the partial part."""
         super().__init__(

@@ -5,7 +5,7 @@ Rule 1: an augmentation of |A| outcomes, all equally likely, is done in two part
 Rule 2: Theorem 1 gives the expected number of different samples for uses in full rounds. Our own schedule (`plan.renewal`) renews
         in turn, so that a sample's first round may be shorter: `scheduled_unique` is the same expectation for that.
 Rule 3: what is computed is the logarithm of the chance that an outcome is missed, by log1p and expm1: |A| may be 2, 1e12 or infinite.
-Rule 4: what is measured is draws, not pixels, of some samples that are followed (`store.tally`). What is expected of them is computed for the uses
+Rule 4: what is measured is draws, not pixels, of some samples that are followed (`store.draw_tally`). What is expected of them is computed for the uses
         that were seen, so that it does not matter when counting began, nor how many ranks share the uses of a sample.
 """
 

@@ -26,7 +26,7 @@ FOLLOWED, EPOCHS = 128, 512
 """A kilobyte for each epoch and kind of draw: a megabyte in all."""
 
 
-class Tally:
+class DrawTally:
     def __init__(self, renewal: Renewal) -> None:
         """OSError where there is no memory."""
         self._open(renewal, anonymous_file())
