@@ -208,7 +208,7 @@ def metered(
     return measured(tally.followed())
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     st.lists(OPS, min_size=1, max_size=4),
     st.integers(0, 4),

@@ -273,5 +273,7 @@ def masks(op: SpecAugment, numbers: Sequence[float], bands: int, frames: int) ->
         start, width = drawn_masks[at : at + 2]
         limit, length = (op.freq_mask, bands) if at < 2 * op.num_freq_masks else (widest, frames)
         most = min(limit, length) + 1
-        found.append((part_of(width, (0, most), min(VALUES, most)), part_of(start, (0, length - width))))
+        if most > 1:
+            widths, starts = min(VALUES, most), min(VALUES, length)
+            found.append((part_of(width, (0, most), widths), part_of(start, (0, length - width), starts)))
     return tuple(found)

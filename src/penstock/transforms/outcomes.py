@@ -234,6 +234,26 @@ def masks(op: SpecAugment, size: Size) -> int:  # noqa: ARG001
     return int(bands * frames * (VALUES**2 if op.time_warp else 1))
 
 
+def sound_outcomes(op: Any, shape: Sequence[int]) -> int:
+    """Of an op for audio on a sample of this shape: fewer where there is no room for as many."""
+    match op:
+        case PadOrCut():
+            return min(VALUES, max(0, shape[-1] - op.samples) + 1)
+        case SpecAugment():
+            bands, frames = shape[-2:]
+            widest = min(op.time_mask, int(op.max_time_share * frames))
+            each = [(op.freq_mask, bands)] * op.num_freq_masks + [(widest, frames)] * op.num_time_masks
+            warp = VALUES**2 if op.time_warp and frames > 2 * op.time_warp + 1 else 1
+            return warp * math.prod(mask_outcomes(limit, length) for limit, length in each)
+    return outcomes(op)
+
+
+def mask_outcomes(limit: int, length: int) -> int:
+    """Widths, and where each may begin."""
+    widths = min(limit, length) + 1
+    return min(VALUES, widths) * min(VALUES, length) if widths > 1 else 1
+
+
 AUDIO = (AddNoise, Function, Gain, PadOrCut, Resample, STFT, LogMel, SpecAugment)
 COUNTS: Mapping[type, Count] = {
     # ---- nothing is drawn, or nothing that we know of
