@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -75,3 +76,43 @@ def drawn(panel: Panel, names: Sequence[str], y: float) -> list[str]:
         points = [place(number, float(value)) for number, value in enumerate(panel.lines[name])]
         parts.append(svg.path(points, f"series-{names.index(name)}"))
     return parts
+
+
+def sweep_picture(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Figure 12 of the paper, without its accuracy: throughput by the number of layers that are drawn anew, and diversity in its place."""
+    shown = {"none is kept": [row for row in rows if row["times"] == 1]}
+    for split in sorted({row["split"] for row in rows if row["times"] > 1}, reverse=True):
+        layers = 5 - int(split)
+        name = f"{layers} layer{'s' if layers > 1 else ''} drawn anew"
+        shown[name] = [row for row in rows if row["times"] > 1 and row["split"] == split]
+    shown = {name: found for name, found in shown.items() if found}
+    top = max(row["images_per_s"] for found in shown.values() for row in found) * 1.15
+    left, right, bar, gap = 190.0, 700.0, 22.0, 14.0
+
+    def across(rate: float) -> float:
+        return left + (right - left) * rate / top
+
+    floor = 34 + len(shown) * (bar + gap)
+    parts = [
+        STYLE,
+        svg.text(12, 16, "Images per second (median, spread); three layers of RandAugment", "title"),
+    ]
+    for tick in svg.ticks(0, top, 6):
+        parts.append(svg.line(across(tick), 30, across(tick), floor, "grid"))
+        parts.append(svg.text(across(tick), floor + 14, f"{tick:,.0f}", "small", anchor="middle"))
+    for at, (name, found) in enumerate(shown.items()):
+        y = 34 + at * (bar + gap)
+        rates = [row["images_per_s"] for row in found]
+        said = [f"{statistics.median(rates):,.0f}"]
+        if "ideal" in found[0]:
+            said += [
+                f"{statistics.median(row['ideal'] for row in found):.2f} times standard at best",
+                f"diversity {found[0]['diversity']:.2f}",
+            ]
+        parts += [
+            svg.text(left - 8, y + bar / 2 + 4, name, anchor="end"),
+            svg.rect(left, y, across(statistics.median(rates)) - left, bar, "peer" if at == 0 else "bar"),
+            svg.line(across(min(rates)), y + bar / 2, across(max(rates)), y + bar / 2, "spread"),
+            svg.text(across(max(rates)) + 6, y + bar / 2 + 4, ", ".join(said), "small"),
+        ]
+    return svg.picture(WIDTH + 60, floor + 24, parts, says="Throughput by layers that are drawn anew")
