@@ -4,13 +4,16 @@ For each workload, in turns and several times: torch's DataLoader with torchvisi
 2, 3, 5 times, split by "auto" or, with --splits, wherever is said. The first epoch, which prepares everything, is not timed; the epochs
 behind it are, whole rounds of `times` of them. Ideal: what a sample costs without reuse, over what it costs with it, by the costs of the
 chain's parts in one process: final + partial / times + copy. W1: RandomResizedCrop(224), flip, RandAugment. W3: RandAugment on the whole photo, first.
-Both have RandAugment(2, 9) as two ops of one layer each, so that it can be split between them. Every measurement is a process of its own.
+Both have RandAugment(2, 9) as two ops of one layer each, so that it can be split between them. audio: recordings (generated), to log-mel spectra with
+SpecAugment. --sweep: Figure 12 of Revamper, crop, flip and three layers of RandAugment of which the last one to three are drawn anew, each kept sample
+used three times; with --out also as a picture. Every measurement is a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import statistics
 import subprocess
@@ -43,7 +46,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     add = parser.add_argument
-    add("--workloads", type=words, default=list(WORKLOADS), help="of W3, W1")
+    add("--workloads", type=words, default=list(WORKLOADS), help="of W3, W1, layers, audio")
     add("--times", type=words, default=["2", "3", "5"], help="uses of each kept sample")
     add("--splits", type=words, default=["auto"], help="auto, or numbers of ops in the partial part")
     add("--no-torch", action="store_true", help="leave torch's DataLoader out")
@@ -55,23 +58,16 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--data", help="photos: a folder or a tar file; by default generated")
     add("--generate", type=int, default=400, help="photos, without --data")
     add("--out", type=Path, help="JSON")
+    add("--sweep", action="store_true", help="one to three layers of RandAugment in the final part")
     add("--measured", help=argparse.SUPPRESS)  # the one subject that this process measures
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    if args.sweep:
+        # of crop, flip and three layers, all but the last, the last two, the last three are kept
+        args.workloads, args.times, args.splits = ["layers"], ["3"], ["4", "3", "2"]
+    return args
 
 
 # ---- one measurement, in a process of its own
-
-
-def chain_of(workload: str) -> Any:
-    import torch
-    from _gpu_chains import SIDE, arranged
-    from _prepare_subjects import MEAN, STD
-
-    from penstock import transforms as T  # noqa: N812
-
-    crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
-    tail = [T.ToDtype(torch.float32, scale=True), T.Normalize(MEAN, STD)]
-    return T.Compose(arranged(workload, crop, [T.RandAugment(1, 9), T.RandAugment(1, 9)], tail))
 
 
 def loader_of(args: argparse.Namespace, subject: dict[str, Any], root: Path) -> Any:
@@ -83,11 +79,11 @@ def loader_of(args: argparse.Namespace, subject: dict[str, Any], root: Path) -> 
         theirs = torchvision_dataset(root, subject["workload"])
         theirs.samples = Repeated(theirs.samples.items, args.samples)
         return DataLoader(theirs, BATCH, shuffle=True, num_workers=args.workers)
+    from _reuse_workloads import dataset_of
+
     import penstock
 
-    dataset: Any = penstock.ImageFolder(str(root), chain_of(subject["workload"]), fast_decode=True)
-    dataset.samples = Repeated(dataset.samples, args.samples)
-    dataset.length = len(dataset.samples)
+    dataset = dataset_of(subject["workload"], root, args.samples)
     reuse = None
     if subject["times"] > 1:
         split = subject["split"] if subject["split"] == "auto" else int(subject["split"])
@@ -101,13 +97,12 @@ def cpu_s() -> float:
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    from _gpu_chains import photo_root
-
     subject = json.loads(args.measured)
-    loader = loader_of(args, subject, photo_root(args.data, args.generate))
+    loader = loader_of(args, subject, root_of(args, subject))
     found: dict[str, Any] = {}
     if subject["kind"] == "ours" and subject["times"] > 1:
         found["ideal"], found["split"] = ideal_of(loader, subject["times"])
+        found["diversity"] = diversity_of(loader.dataset.chain.ops, found["split"], subject["times"])
     for _ in loader:
         pass
     started, cpu, images, epochs = time.perf_counter(), cpu_s(), 0, 0
@@ -134,7 +129,27 @@ def ideal_of(loader: Any, times: int) -> tuple[float, int]:
     return costs.whole_s / reused, split
 
 
+def diversity_of(ops: Sequence[Any], split: int, times: int) -> float:
+    """Different samples that are left, by Theorem 1 over 90 epochs."""
+    from penstock.policy.diversity import diversity
+    from penstock.transforms.outcomes import outcomes_in_row
+
+    counts = outcomes_in_row(ops)
+    return diversity(math.prod(counts), math.prod(counts[split:]), times)
+
+
 # ---- all of them
+
+
+def root_of(args: argparse.Namespace, subject: dict[str, Any]) -> Path:
+    """Where a subject's samples lie. torchvision's environment has no use for what ours imports."""
+    if subject["kind"] == "torch":
+        from _gpu_chains import photo_root
+
+        return photo_root(args.data, args.generate)
+    from _reuse_workloads import root_of
+
+    return root_of(subject["workload"], args.data, args.generate)
 
 
 def subjects(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -218,11 +233,10 @@ def main(arguments: Sequence[str]) -> int:
     if args.measured:
         print(json.dumps(measured(args)))
         return 0
-    from _gpu_chains import photo_root
-
-    say(f"photos: {photo_root(args.data, args.generate)}")
     rows: list[dict[str, Any]] = []
-    every = subjects(args)
+    every = [each for each in subjects(args) if each["kind"] != "torch" or each["workload"] in WORKLOADS]
+    for place in dict.fromkeys(str(root_of(args, each)) for each in every):
+        say(f"samples: {place}")
     for number in range(args.rounds):
         for subject in every if number % 2 == 0 else reversed(every):
             found = run(subject, arguments)
@@ -238,6 +252,10 @@ def main(arguments: Sequence[str]) -> int:
         args.out.write_text(
             json.dumps({"machine": facts, "arguments": list(arguments), "rows": rows}, indent=1) + "\n"
         )
+        if args.sweep and rows:
+            from _reuse_plots import sweep_picture
+
+            args.out.with_suffix(".svg").write_text(sweep_picture(rows) + "\n", "utf-8")
     return 0
 
 

@@ -3,6 +3,7 @@
     python examples/audio_digits.py --data DIR     recordings DIR/DIGIT_SPEAKER_N.wav at 8 kHz, as in the Free Spoken Digit Dataset
     python examples/audio_digits.py                chirps that it makes itself, one kind per digit
     python examples/audio_digits.py --quick        the same, smaller: some seconds
+    python examples/audio_digits.py --reuse 3      spectra are kept and used three times; SpecAugment's masks are drawn anew each time
 
 Recordings whose N is below 5 are held out. It ends with 1 if fewer than 90 % of them are recognised.
 """
@@ -20,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Subset
 
 import penstock
 from penstock import AudioFolder
@@ -64,6 +64,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument(
+        "--reuse", type=int, default=1, metavar="R", help="uses of each spectrum (1: none is kept)"
+    )
     parser.add_argument("--quick", action="store_true", help="little data, few epochs")
     options = parser.parse_args()
     options.batch = options.batch or (16 if options.quick else 32)
@@ -83,14 +86,15 @@ def train(folder: Path, options: argparse.Namespace) -> float:
     """Accuracy on the held-out recordings after the last epoch."""
     learning = AudioFolder(folder, LEARNING, sample_rate=RATE, classes=digit_of)
     testing = AudioFolder(folder, TESTING, sample_rate=RATE, classes=digit_of)
-    held_out = [at for at, (path, _) in enumerate(testing.samples) if repetition_of(path) < HELD_OUT]
-    others = sorted(set(range(len(learning))) - set(held_out))
-    print(f"{len(others)} recordings to learn from, {len(held_out)} held out")
+    learning.samples = [sample for sample in learning.samples if repetition_of(sample[0]) >= HELD_OUT]
+    testing.samples = [sample for sample in testing.samples if repetition_of(sample[0]) < HELD_OUT]
+    print(f"{len(learning)} recordings to learn from, {len(testing)} held out")
     how: dict[str, Any] = {"batch_size": options.batch, "num_workers": options.workers, "seed": options.seed}
+    reuse = penstock.Reuse(times=options.reuse, split="SpecAugment")  # what comes before it is kept
     loader: penstock.DataLoader[Any] = penstock.DataLoader(
-        Subset(learning, others), shuffle=True, persistent_workers=options.workers > 0, **how
+        learning, shuffle=True, persistent_workers=options.workers > 0, reuse=reuse, **how
     )
-    tests: penstock.DataLoader[Any] = penstock.DataLoader(Subset(testing, held_out), **how)
+    tests: penstock.DataLoader[Any] = penstock.DataLoader(testing, **how)
 
     net = network()
     optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.01)
@@ -114,6 +118,9 @@ def train(folder: Path, options: argparse.Namespace) -> float:
             line += f", held-out accuracy {accuracy:.1%}"
         print(line, flush=True)
     print(loader.diagnose())
+    if options.reuse > 1:
+        found = loader.stats()["reuse"]["diversity"]
+        print(f"{found['measured']:.1f} different draws in {found['uses']:.0f} uses of a recording")
     return accuracy
 
 

@@ -90,7 +90,7 @@ DISK_GUARDS = [
     ),
     guard(
         "no more is held than may be",
-        "contract/test_disk_store.py::test_a_full_store_refuses_and_keeps_what_it_has[disk-900]",
+        "contract/test_partial_stores.py::test_a_full_store_refuses_and_keeps_what_it_has[disk-900]",
         (INDEX, "            if self.held_bytes + nbytes > most_bytes:\n", "            if False:\n"),
     ),
     guard(

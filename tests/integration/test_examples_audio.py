@@ -17,7 +17,7 @@ pytest.importorskip("soundfile")
 
 def test_the_audio_example_learns_its_chirps(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "audio_digits.py"), "--quick"],
+        [sys.executable, str(ROOT / "examples" / "audio_digits.py"), "--quick", "--reuse", "2"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": ""},
         stdin=subprocess.DEVNULL,
@@ -30,6 +30,7 @@ def test_the_audio_example_learns_its_chirps(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout
     assert "recordings to learn from, 100 held out" in ran.stdout
     assert re.search(r"(9\d|100)\.\d% of the held-out recordings are recognised", ran.stdout)
+    assert re.search(r"\d\.\d different draws in 6 uses of a recording", ran.stdout)
     assert "Warning" not in ran.stdout
     assert "Traceback" not in ran.stdout
     assert list(tmp_path.iterdir()) == []

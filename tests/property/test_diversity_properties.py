@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import math
-import random
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import transforms as T
 from penstock.errors import ConfigError
+from penstock.pipeline.chain import Chain
+from penstock.pipeline.metered import Meter
+from penstock.plan.even import EvenOrder
 from penstock.plan.renewal import Renewal
+from penstock.plan.seeds import SeedStream, partial_seed
 from penstock.policy.diversity import (
-    DiversityMeter,
+    Diversity,
+    Followed,
     diversity,
     expected_unique,
     log_ratio,
+    measured,
     scheduled_unique,
 )
+from penstock.store.draw_tally import DrawTally
+from penstock.transforms.steps import program_size
 
 CLOSE = 1e-9
+SIZE = (24, 32)
 TIMES = st.integers(1, 20)
 EPOCHS = st.integers(1, 400)
 
@@ -162,91 +172,105 @@ def test_the_schedule_differs_from_the_theorem_by_less_than_one_round(
 # ---- the meter
 
 
-Uses = list[tuple[int, int, int]]
-USES: st.SearchStrategy[Uses] = st.lists(
-    st.tuples(st.integers(0, 30), st.integers(0, 5), st.integers(0, 5)), max_size=200
+OPS = st.sampled_from(
+    [
+        T.RandomHorizontalFlip(),
+        T.RandomVerticalFlip(),
+        T.RandomCrop((22, 30)),
+        T.RandAugment(1),
+        T.ColorJitter(0.4),
+        T.GaussianBlur(3),
+        T.RandomChoice([T.RandomGrayscale(0.5), T.RandomVerticalFlip()]),
+        T.Resize(24),
+        T.CenterCrop((23, 31)),
+    ]
 )
+"""All outcomes of each are equally likely, as Theorem 1 has it."""
 
 
-def counted(uses: Uses) -> dict[int, int]:
-    seen: dict[int, set[tuple[int, int]]] = {}
-    for sample, partial, final in uses:
-        seen.setdefault(sample, set()).add((partial, final))
-    return {sample: len(draws) for sample, draws in seen.items()}
+def metered(
+    chain: Chain, split: int, renewal: Renewal, epochs: range, seen: Callable[[int, int], bool]
+) -> Diversity | None:
+    """What a tally says of a training in which the uses that are `seen` (by sample and epoch) are noted, as a dataset notes them."""
+    tally = DrawTally(renewal)
+    meter = Meter(tally, chain, split)
+    for epoch in epochs:
+        order, draws = EvenOrder(renewal, epoch, 1), SeedStream(renewal.seed, epoch)
+        positions = order.inverse(tally.samples).tolist()
+        for sample, renewed, position in zip(
+            tally.samples.tolist(), renewal.renewed(tally.samples, epoch).tolist(), positions, strict=True
+        ):
+            seed = partial_seed(renewal.seed, renewed, sample)
+            if seen(sample, epoch):
+                meter.partial(sample, renewed, seed, SIZE)
+                size = program_size(chain.draw(seed, SIZE, None, 0, split), SIZE)
+                meter.use(sample, epoch, renewed, draws.sample(position, sample), size, None)
+    return measured(tally.followed())
 
 
-def filled(uses: Uses, **limits: int) -> DiversityMeter:
-    meter = DiversityMeter(**limits)
-    for use in uses:
-        meter.add(*use)
-    return meter
-
-
-@given(USES)
-def test_a_meter_with_room_counts_exactly(uses: Uses) -> None:
-    found = filled(uses).report(36, 6, 2)
-    if not uses:
-        assert found is None
-        return
-    wanted = counted(uses)
-    assert found is not None
-    assert (found.samples, found.uses) == (len(wanted), pytest.approx(len(uses) / len(wanted)))
-    assert found.measured == pytest.approx(sum(wanted.values()) / len(wanted))
-
-
-@given(USES, st.integers(1, 4), st.integers(1, 8), st.integers(2, 6), st.randoms(use_true_random=False))
-def test_meters_of_several_processes_add_up_to_one_that_saw_it_all(
-    uses: Uses, processes: int, samples: int, draws: int, rng: random.Random
+@settings(max_examples=20)
+@given(
+    st.lists(OPS, min_size=1, max_size=4),
+    st.integers(0, 4),
+    st.integers(100, 5000),
+    st.floats(0, 1),
+    st.integers(1, 6),
+    st.integers(1, 16),
+    st.integers(0, 2**32),
+)
+def test_what_is_measured_is_what_is_expected(
+    ops: list[Any], split: int, length: int, share: float, times: int, epochs: int, seed: int
 ) -> None:
-    """Whoever saw what, in whatever order; what is sent is JSON."""
-    whole = filled(uses, samples=samples, draws=draws)
-    shares: list[Uses] = [[] for _ in range(processes)]
-    for use in uses:
-        rng.choice(shares).append(use)
-    merged = DiversityMeter(samples=samples, draws=draws)
-    for share in shares:
-        rng.shuffle(share)
-        merged.merge(json.loads(json.dumps(filled(share, samples=samples, draws=draws).state())))
-    assert whole.report(36, 6, 2) == merged.report(36, 6, 2)
-
-
-@given(USES, st.integers(1, 8), st.integers(2, 6))
-def test_what_a_meter_keeps_is_bounded(uses: Uses, samples: int, draws: int) -> None:
-    followed = filled(uses, samples=samples, draws=draws).state()["followed"]
-    assert len(followed) == min(samples, len(counted(uses)))
-    assert all(len(hashes) <= draws for *_, hashes in followed)
-
-
-def test_more_draws_than_a_meter_keeps_are_estimated() -> None:
-    meter = DiversityMeter(samples=64, draws=128)
-    for sample in range(64):
-        for use in range(1000):
-            meter.add(sample, use // 4, use)
-    found = meter.report(10**12, 10**6, 4)
+    renewal = Renewal(length, round(share * length), times, seed)
+    found = metered(Chain.of(ops), min(split, len(ops)), renewal, range(epochs), lambda *_: True)
     assert found is not None
-    assert found.expected == pytest.approx(1000, rel=1e-3)
-    assert abs(found.measured - 1000) < 5 * found.error < 100
+    assert (found.samples, found.uses) == (min(128, length), epochs)
+    assert abs(found.measured - found.expected) < 5.5 * found.error + 12 / found.samples
+    assert found.expected <= found.standard * (1 + CLOSE)
 
 
-def test_a_training_is_measured_as_expected() -> None:
-    """As a loader would do it: two processes, each with every other image of every epoch."""
-    partial, final, times, epochs, length = 50, 12, 3, 30, 600
-    renewal, images = Renewal(length, length, times, seed=4), np.arange(600)
-    rng = np.random.default_rng(5)
-    kept = rng.integers(0, partial, (length, epochs))
-    meters = [DiversityMeter(), DiversityMeter()]
-    for epoch in range(epochs):
-        firsts = kept[images, renewal.renewed(images, epoch)]
-        for image in rng.permutation(length).tolist():
-            meters[image % 2].add(image, int(firsts[image]), int(rng.integers(0, final)))
-    meters[0].merge(meters[1].state())
-    found = meters[0].report(partial * final, final, times)
+def test_where_all_are_kept_what_is_expected_is_theorem_1() -> None:
+    chain = Chain.of([T.RandAugment(1), T.RandomHorizontalFlip()])
+    found = metered(chain, 1, Renewal(1200, 1200, 3, 5), range(1, 31), lambda *_: True)
     assert found is not None
-    assert (found.samples, found.uses) == (256, 30)
-    assert abs(found.measured - found.expected) < 5 * found.error
-    assert found.share == pytest.approx(1, abs=0.05)
+    assert found.expected == pytest.approx(scheduled_unique(28, 2, 3, 30), rel=0.01)
+    assert found.expected == pytest.approx(expected_unique(28, 2, 3, 30), rel=0.03)  # its rounds are full
+    assert Followed(28, 2, [3] * 10, 0).expected == pytest.approx(expected_unique(28, 2, 3, 30))
+    assert found.standard == pytest.approx(expected_unique(28, 28, 1, 30))
+    assert found.measured < 0.9 * found.standard
 
 
-def test_a_meter_without_room_is_refused() -> None:
-    with pytest.raises(ConfigError):
-        DiversityMeter(samples=0)
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_rank_that_sees_a_part_of_the_uses_expects_so_many(world: int) -> None:
+    chain = Chain.of([T.RandAugment(1), T.RandomHorizontalFlip()])
+    renewal = Renewal(900, 700, 3, 8)
+
+    def mine(sample: int, epoch: int) -> bool:
+        return bool(EvenOrder(renewal, epoch, world).inverse(np.array([sample]))[0] % world == 1)
+
+    found = metered(chain, 1, renewal, range(24), mine)
+    assert found is not None
+    assert found.uses == pytest.approx(24 / world, abs=1)
+    assert abs(found.measured - found.expected) < 5 * found.error + 0.02
+
+
+def test_draws_that_are_not_what_they_should_be_are_noticed() -> None:
+    """The final part, drawn as if it were kept too."""
+    chain, renewal = Chain.of([T.RandAugment(1), T.RandomCrop((22, 30))]), Renewal(600, 600, 3, 5)
+    tally = DrawTally(renewal)
+    meter = Meter(tally, chain, 1)
+    for epoch in range(12):
+        for sample, renewed in zip(
+            tally.samples.tolist(), renewal.renewed(tally.samples, epoch).tolist(), strict=True
+        ):
+            seed = partial_seed(renewal.seed, renewed, sample)
+            meter.partial(sample, renewed, seed, SIZE)
+            meter.use(sample, epoch, renewed, seed, SIZE, None)
+    found = measured(tally.followed())
+    assert found is not None
+    assert found.measured < found.expected - 20 * found.error
+
+
+def test_nothing_is_measured_before_the_first_use() -> None:
+    assert measured([]) is None
+    assert measured(DrawTally(Renewal(0, 0, 3, 1)).followed()) is None

@@ -22,8 +22,12 @@ from penstock.store.partial import Entry, Wanted
 FORK = multiprocessing.get_context("fork")
 
 
+BESIDE = 64 << 10
+"""More than rows and counters take."""
+
+
 def store_of(samples: int = 20, times: int = 3, chunks: int = 8) -> MemoryStore:
-    return MemoryStore(Renewal(samples, samples, times, seed=1), chunks * SMALLEST_CHUNK)
+    return MemoryStore(Renewal(samples, samples, times, seed=1), chunks * SMALLEST_CHUNK + BESIDE)
 
 
 def values_of(wanted: Wanted, size: int = 1000) -> np.ndarray:
@@ -69,7 +73,7 @@ def test_a_later_entry_takes_the_place_of_the_one_before() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [np.zeros(SMALLEST_CHUNK, np.uint8), np.zeros((1, 1, 1, 1, 1)), np.array(["a"]), np.zeros(3, complex)],
+    [np.zeros(SMALLEST_CHUNK, np.uint8), np.zeros((1, 1, 1, 1, 1)), np.array(["a"]), np.zeros(3, ">i4")],
 )
 def test_what_does_not_fit_is_refused(values: Any) -> None:
     store = store_of()
@@ -204,6 +208,38 @@ def test_memory_is_taken_as_it_is_needed() -> None:
     assert store.stats()["held_bytes"] < SMALLEST_CHUNK
     store.put(Wanted(0, 0), Entry(values_of(Wanted(0, 0))))
     stats = store.stats()
-    assert (stats["entries"], stats["max_bytes"]) == (1, 64 * SMALLEST_CHUNK)
+    assert (stats["entries"], stats["max_bytes"]) == (1, 64 * SMALLEST_CHUNK + BESIDE)
     assert SMALLEST_CHUNK < stats["held_bytes"] < 2 * SMALLEST_CHUNK
     assert os.fstat(store._fd).st_blocks * 512 < 2 * SMALLEST_CHUNK
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1 << 10, 1 << 17, 1 << 20, 5 << 20, 1 << 30])
+def test_no_budget_is_exceeded(max_bytes: int) -> None:
+    """Rows and counters included; where there is no room even for those, nothing is kept."""
+    store = MemoryStore(Renewal(300, 300, 3, seed=1), max_bytes)
+    for sample in range(300):
+        store.put(Wanted(sample, 0), Entry(values_of(Wanted(sample, 0), 5000)))
+    stats = store.stats()
+    assert stats["entries"] + stats["refused"] == 300
+    assert stats["held_bytes"] <= max(max_bytes, 64 << 10)
+    assert os.fstat(store._fd).st_blocks * 512 <= max(max_bytes, 64 << 10)
+    assert stats["entries"] >= min(300, max(0, max_bytes - (64 << 10)) // 12_000)
+
+
+def test_small_entries_lie_close_together() -> None:
+    store = store_of(samples=200, times=1)
+    for sample in range(200):
+        assert store.put(Wanted(sample, 0), Entry(values_of(Wanted(sample, 0), 3072)))
+    assert store.stats()["bytes"] == 200 * (3072 + 64)
+
+
+def test_what_is_borrowed_does_not_hold_when_the_store_was_closed() -> None:
+    store = store_of()
+    store.put(Wanted(0, 0), Entry(values_of(Wanted(0, 0))))
+    copy: MemoryStore = pickle.loads(pickle.dumps(store))
+    borrowed = store.borrow(Wanted(0, 0))
+    assert borrowed is not None
+    store.close()
+    assert not borrowed.holds()
+    assert np.array_equal(borrowed.entry.values, values_of(Wanted(0, 0)))  # it is there all the same
+    assert copy.get(Wanted(0, 0)) is not None  # and for others

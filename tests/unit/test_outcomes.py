@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,13 +17,12 @@ from penstock.transforms.outcomes import (
     NOMINAL,
     OTHER,
     VALUES,
-    draw_number,
     kinds,
     outcomes,
     outcomes_in_row,
     size_behind,
 )
-from penstock.transforms.steps import Code, Program, Size, Step
+from penstock.transforms.steps import Program, Size
 
 V = VALUES
 
@@ -122,31 +120,6 @@ def test_ops_by_users_count_once_those_derived_from_ours_too() -> None:
     assert kinds(Cunning()) == {OTHER}
 
 
-@pytest.mark.parametrize(
-    "op",
-    [
-        T.RandomHorizontalFlip(),
-        T.RandomCrop(30),
-        T.RandomCrop(30, padding=2),
-        T.RandomGrayscale(),
-        T.RandomApply([T.RandomCrop(31)], p=0.4),
-        T.RandomChoice([T.RandomHorizontalFlip(), T.RandomCrop(31)]),
-        T.AutoAugment("cifar10"),
-        T.TrivialAugmentWide(),
-        T.RandAugment(1),
-    ],
-    ids=lambda op: op.name,
-)
-def test_what_is_drawn_from_lists_is_counted_as_it_is_drawn(op: Any) -> None:
-    """By drawing often. Mirrored ops of a policy are drawn as two and count as one; what can be drawn in two ways may be counted twice."""
-    size = (33, 32)
-    drawn = {draw_number(op.draw(Draws(seed), size)) for seed in range(30_000)}
-    signs = 2 if isinstance(op, (T.AutoAugment, T.TrivialAugmentWide, T.RandAugment)) else 1
-    slack = 1 if isinstance(op, T.RandomChoice) else 0
-    assert len(drawn) <= outcomes(op, size) * signs**2
-    assert len(drawn) >= outcomes(op, size) - slack
-
-
 def test_autoaugments_pairs_are_counted_by_what_is_left_of_them() -> None:
     found = {policy: outcomes(T.AutoAugment(policy)) for policy in ("imagenet", "cifar10", "svhn")}
     assert all(25 < count < 25 * 4 for count in found.values()), found
@@ -168,12 +141,6 @@ def test_an_op_that_refuses_a_size_leaves_it() -> None:
     assert size_behind(T.ToTensor(), (50, 50)) == (50, 50)
     assert size_behind(T.Gain(3), (2, 16_000)) == (2, 16_000)
     assert outcomes(T.RandomCrop(100), (50, 50)) == 1
-
-
-def test_the_number_of_a_draw_is_that_of_its_steps() -> None:
-    one, other = Step(Code.CROP, (1, 2, 3, 4)), Step(Code.CROP, (1, 2, 3, 5))
-    assert draw_number([one]) == draw_number([Step(Code.CROP, (1, 2, 3, 4))]) != draw_number([other])
-    assert draw_number([Step(Code.CALL, (lambda x: x,))]) == draw_number([Step(Code.CALL, (np.copy,))])
 
 
 def test_what_may_do_anything_else_is_of_no_kind_that_changes_places() -> None:

@@ -30,6 +30,7 @@ from penstock.policy.split import (
 )
 
 if TYPE_CHECKING:
+    from penstock.pipeline.audio import AudioFolder
     from penstock.pipeline.op_costs import CutCosts
     from penstock.pipeline.staged import StagedDataset
 
@@ -97,6 +98,7 @@ def plan(options: argparse.Namespace) -> int:
     if options.samples < 1:
         raise ConfigError(f"--samples must be at least 1, got {options.samples}")
     dataset = dataset_of(options.target, options.photos)
+    from penstock.pipeline.chain import Chain
     from penstock.pipeline.op_costs import parts_of
 
     costs = measured(dataset, options.samples)
@@ -104,13 +106,15 @@ def plan(options: argparse.Namespace) -> int:
     table, choice = splits(parts, by_split, terms), choose(parts, by_split, terms)
     better = reorderings(parts, terms, before_s=costs.partial_s[0], read_s=costs.copy_s[-1])
     print("\n".join([*head(dataset, costs, terms), "", *op_lines(parts, costs), ""]))
-    print("\n".join([*split_lines(table, costs, choice), "", auto_line(choice), *order_lines(better)]))
+    decoded = "decoded image" if isinstance(dataset.chain, Chain) else "waveform"
+    lines = [*split_lines(table, costs, choice, decoded), "", auto_line(choice, decoded)]
+    print("\n".join([*lines, *order_lines(better)]))
     if options.figure is not None:
         draw(options.figure, table, parts, terms, choice)
     return 0
 
 
-def measured(dataset: StagedDataset, samples: int) -> CutCosts:
+def measured(dataset: StagedDataset | AudioFolder, samples: int) -> CutCosts:
     """With a line of progress on standard error."""
     import torch
 
@@ -128,20 +132,22 @@ def measured(dataset: StagedDataset, samples: int) -> CutCosts:
 # ---- what is to be measured
 
 
-def dataset_of(target: str, photos: str | None) -> StagedDataset:
+def dataset_of(target: str, photos: str | None) -> StagedDataset | AudioFolder:
+    from penstock.pipeline.audio import AudioFolder
     from penstock.pipeline.staged import StagedDataset
 
     found = made(found_in(target))
-    if isinstance(found, StagedDataset):
+    dataset: StagedDataset | AudioFolder
+    if isinstance(found, (StagedDataset, AudioFolder)):
         if photos is not None:
-            raise ConfigError(f"{target} is a dataset with images of its own: leave --photos out")
+            raise ConfigError(f"{target} is a dataset with samples of its own: leave --photos out")
         dataset = found
     elif photos is not None:
         dataset = with_photos(photos, found)
     else:
         kind = type(found).__name__
         raise ConfigError(
-            f"{target} is a {kind}, not a staged dataset: name a penstock.ImageFolder, TarDataset or StagedDataset, whose chain is "
+            f"{target} is a {kind}, not a staged dataset: name a penstock.ImageFolder, TarDataset, AudioFolder or StagedDataset, whose chain is "
             "of penstock.transforms; or a chain of such ops, with --photos DIR"
         )
     if not len(dataset):
@@ -216,7 +222,7 @@ def with_photos(folder: str, chain: Any) -> StagedDataset:
 # ---- what is said
 
 
-def head(dataset: StagedDataset, costs: CutCosts, terms: Terms) -> list[str]:
+def head(dataset: StagedDataset | AudioFolder, costs: CutCosts, terms: Terms) -> list[str]:
     return [
         f"{type(dataset).__name__}: {len(dataset):,} samples, {costs.samples} measured ({costs.size[0]} x {costs.size[1]}, median)",
         f"each kept sample used {terms.times} times, {terms.epochs} epochs; preparing anew costs {micro(costs.whole_s)} per sample and core",
@@ -235,7 +241,7 @@ def op_lines(parts: Sequence[Part], costs: CutCosts) -> list[str]:
     return aligned(rows, "><>><")
 
 
-def split_lines(table: Sequence[Split], costs: CutCosts, choice: Choice) -> list[str]:
+def split_lines(table: Sequence[Split], costs: CutCosts, choice: Choice, decoded: str) -> list[str]:
     rows: list[tuple[str, ...]] = [
         ("split", "keeps", "of", "made in", "per use", "saved", "log ratio", "diversity", "speed-up", "")
     ]
@@ -244,7 +250,7 @@ def split_lines(table: Sequence[Split], costs: CutCosts, choice: Choice) -> list
         rows.append(
             (
                 str(split.at),
-                f"{'decoded image' if not split.at else f'behind {split.behind}'}",
+                f"behind {split.behind}" if split.at else decoded,
                 f"{costs.kept_bytes[split.at] / 1024:,.0f} KiB",
                 micro(split.partial_s),
                 micro(split.final_s + costs.copy_s[split.at]),
@@ -258,10 +264,10 @@ def split_lines(table: Sequence[Split], costs: CutCosts, choice: Choice) -> list
     return aligned(rows, "><>>>>>>><")
 
 
-def auto_line(choice: Choice) -> str:
+def auto_line(choice: Choice, decoded: str) -> str:
     if choice.split is None:
         return f"auto keeps nothing: {choice.why}"
-    what = "decoded images" if not choice.split.at else f"what is there behind {choice.split.behind}"
+    what = f"{decoded}s" if not choice.split.at else f"what is there behind {choice.split.behind}"
     return f"auto takes split {choice.split.at} and keeps {what}: {choice.why}"
 
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import statistics
+from dataclasses import asdict
 from typing import Any
 
 import torch.distributed as dist
@@ -14,14 +15,18 @@ from penstock.config import AUTO_SPLIT, Reuse
 from penstock.engine.shard import gathered
 from penstock.errors import ConfigError
 from penstock.pipeline.annotated import AnnotatedDataset
+from penstock.pipeline.audio import AudioChain, AudioFolder
 from penstock.pipeline.chain import Chain, size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.op_costs import why_anew
 from penstock.pipeline.reused import Reused
+from penstock.pipeline.reused_audio import ReusedAudio
 from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
+from penstock.policy.diversity import measured
 from penstock.policy.split import Part, Terms, latest
 from penstock.store.disk_files import Files
+from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_memory import HEAD, Address, MemoryStore
 from penstock.transforms.outcomes import outcomes_in_row
 from penstock.transforms.steps import program_size
@@ -29,6 +34,8 @@ from penstock.transforms.steps import program_size
 log = logging.getLogger("penstock")
 LOOKED_AT = 64
 """Samples whose sizes tell how large those that are kept will be."""
+LISTENED_TO = 16
+"""Of recordings, which must be decoded for it."""
 FILLED = 0.85
 """Share of the memory that entries are expected to fill: the rest is what chunks leave over."""
 
@@ -51,30 +58,57 @@ class Reusing:
         self.split = split_of(wanted, dataset.chain)
         self.kept = kept_of(wanted, dataset, self.split)
         self._store: MemoryStore | None = None
+        self._tally: DrawTally | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For a copy of the loader, which has a store of its own."""
-        return {**self.__dict__, "_store": None}
+        return {**self.__dict__, "_store": None, "_tally": None}
 
-    def dataset(self, source: Any, seed: int, kept: int, *, shared: bool) -> Reused:
+    def dataset(self, source: Any, seed: int, kept: int, *, shared: bool) -> Reused | ReusedAudio:
         """The dataset for workers; `shared`: its samples are dealt out anew to all ranks in each epoch."""
         renewal = Renewal(len(source), kept, self.wanted.times, seed)
         if self._store is None or self._store.renewal != renewal:
             several = shared and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
             self._store = (store_of_machine if several else MemoryStore)(renewal, self.wanted.bytes)
-        return Reused(source, self.split, renewal, self._store)
+        if self._tally is None or self._tally.renewal != renewal:
+            self._tally = None
+            with contextlib.suppress(OSError):  # without memory for it, diversity is not measured
+                self._tally = DrawTally(renewal)
+        kind = ReusedAudio if isinstance(source, AudioFolder) else Reused
+        return kind(source, self.split, renewal, self._store, self._tally)
 
-    def line(self, chain: Chain) -> str:
+    def line(self, chain: Chain | AudioChain) -> str:
         """For `explain()`."""
         names = [op.name for op in chain.ops]
         what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
         rest = ", ".join(names[self.split :]) or "nothing"
-        return f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {self.kept:,} samples"
+        said = f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {self.kept:,} samples"
+        return said + diversity_line(self.diversity())
 
     def stats(self) -> dict[str, Any]:
-        """Numbers of the store."""
-        found = {"times": self.wanted.times, "split": self.split, "kept": self.kept}
-        return found if self._store is None else {**found, **self._store.stats()}
+        """Numbers of the store, and of what was drawn."""
+        found: dict[str, Any] = {"times": self.wanted.times, "split": self.split, "kept": self.kept}
+        if self._store is not None:
+            found |= self._store.stats()
+        return {**found, "diversity": self.diversity()}
+
+    def diversity(self) -> dict[str, Any] | None:
+        """Different draws of the samples that are followed, beside what was expected; None before the first."""
+        found = None if self._tally is None else measured(self._tally.followed())
+        if self._tally is None or found is None:
+            return None
+        epochs = self._tally.epochs
+        return {"since_epoch": epochs[0], "epochs": len(epochs), **asdict(found)}
+
+
+def diversity_line(found: dict[str, Any] | None) -> str:
+    """For `explain()`."""
+    if found is None:
+        return ""
+    return (
+        f"\n  diversity: {found['measured']:.2f} different draws in {found['uses']:.1f} uses of a sample ({found['expected']:.2f} expected, "
+        f"{found['standard']:.2f} without reuse), over {found['samples']} samples, {found['epochs']} epochs from epoch {found['since_epoch']} on"
+    )
 
 
 def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
@@ -98,10 +132,13 @@ def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
 
 def unsuited(dataset: Any) -> str:
     """Why samples of a dataset cannot be kept half done; nothing if they can be."""
+    if isinstance(dataset, AudioFolder):
+        own = type(dataset).__getitem__ is not AudioFolder.__getitem__
+        return f"{type(dataset).__name__} prepares its samples in a way of its own" if own else ""
     if not isinstance(dataset, StagedDataset):
         return (
             f"{type(dataset).__name__} does not show how its samples are prepared: use penstock.ImageFolder, "
-            f"TarDataset or StagedDataset"
+            f"TarDataset, AudioFolder or StagedDataset"
         )
     if isinstance(dataset, AnnotatedDataset):
         return "masks and boxes are moved by all ops of a sample together"
@@ -110,12 +147,12 @@ def unsuited(dataset: Any) -> str:
     return ""
 
 
-def first_unfit(chain: Chain) -> int:
+def first_unfit(chain: Chain | AudioChain) -> int:
     """The first op that cannot be in the partial part."""
     return next((at for at, op in enumerate(chain.ops) if why_anew(op)), len(chain.ops))
 
 
-def split_of(wanted: Reuse, chain: Chain) -> int:
+def split_of(wanted: Reuse, chain: Chain | AudioChain) -> int:
     """How many ops are the partial part."""
     names = [op.name for op in chain.ops]
     most = first_unfit(chain)
@@ -138,9 +175,10 @@ def split_of(wanted: Reuse, chain: Chain) -> int:
     return split
 
 
-def kept_of(wanted: Reuse, dataset: StagedDataset, split: int) -> int:
+def kept_of(wanted: Reuse, dataset: StagedDataset | AudioFolder, split: int) -> int:
     """How many samples there is room for, by the sizes of some. The same wherever the same data is."""
-    count, sizes = min(LOOKED_AT, len(dataset)), list[int]()
+    most = LISTENED_TO if isinstance(dataset, AudioFolder) else LOOKED_AT
+    count, sizes = min(most, len(dataset)), list[int]()
     for at in range(count):
         with contextlib.suppress(Exception):  # whoever prepares it will say so
             sizes.append(partial_bytes(dataset, at * len(dataset) // count, split))
@@ -149,8 +187,10 @@ def kept_of(wanted: Reuse, dataset: StagedDataset, split: int) -> int:
     return min(len(dataset), int(FILLED * wanted.bytes) // math.ceil(statistics.fmean(sizes)))
 
 
-def partial_bytes(dataset: StagedDataset, index: int, split: int) -> int:
-    """Of a sample in the store, about."""
+def partial_bytes(dataset: StagedDataset | AudioFolder, index: int, split: int) -> int:
+    """Of a sample in the store, about; a recording is prepared so far to see."""
+    if isinstance(dataset, AudioFolder):
+        return HEAD + int(dataset.chain.through(dataset.wave(index), 0, 0, split).nbytes)
     image = dataset.image(dataset.read_header_bytes(index))
     height, width = program_size(dataset.chain.draw(0, size_of(image), None, 0, split), size_of(image))
     channels = 3 if isinstance(image, Encoded) else image.shape[2]

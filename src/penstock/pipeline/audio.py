@@ -24,7 +24,7 @@ from penstock.lanes.seeding import call_seed
 from penstock.pipeline.chain import flattened
 from penstock.pipeline.staged import classes_in
 from penstock.plan.seeds import op_seed
-from penstock.transforms.audio import AudioOp, Function, Resample, Wave, check_count
+from penstock.transforms.audio import AudioOp, Drawn, Function, Resample, Shape, Wave, check_count
 from penstock.transforms.draws import Draws
 from penstock.transforms.libs import soundfile
 from penstock.transforms.ops import Lambda
@@ -34,6 +34,8 @@ VERSION = 1
 MAX_SAMPLES = 100_000_000
 """Samples of all channels together; longer recordings are refused unless the user raises it."""
 EXTENSIONS = (".wav", ".flac")
+OnDraw = Callable[[AudioOp, Drawn, Shape], None]
+"""Told what each op has drawn, for a sample of a shape."""
 UNKNOWN_SIZE = 0xFFFF_FFFF
 """What a WAV file says when it was written to a pipe."""
 
@@ -120,11 +122,23 @@ class AudioChain:
     def run(self, x: Any, rate: int, seed: int) -> torch.Tensor:
         """The sample. Each op has random numbers of its own, whatever stands before it; it draws when it is reached, since
         what the user's functions make of a shape is not known before."""
-        if self.sample_rate is not None:
-            x = Resample(rate, self.sample_rate).apply(x, ())
-        for number, op in enumerate(self.ops):
-            x = op.apply(x, op.draw(Draws(op_seed(seed, op.name, number)), x.shape))
-        return torch.from_numpy(np.ascontiguousarray(x))
+        return torch.from_numpy(np.ascontiguousarray(self.through(self.started(x, rate), seed)))
+
+    def started(self, x: Wave, rate: int) -> Wave:
+        """A recording at the common sampling rate."""
+        return x if self.sample_rate is None else Resample(rate, self.sample_rate).apply(x, ())
+
+    def through(
+        self, x: Any, seed: int, first: int = 0, end: int | None = None, on_draw: OnDraw | None = None
+    ) -> Any:
+        """What the ops from `first` to `end` make of it."""
+        for number in range(first, len(self.ops) if end is None else end):
+            op = self.ops[number]
+            drawn = op.draw(Draws(op_seed(seed, op.name, number)), x.shape)
+            if on_draw is not None:
+                on_draw(op, drawn, x.shape)
+            x = op.apply(x, drawn)
+        return x
 
 
 def audio_op(op: Any) -> AudioOp:
@@ -179,13 +193,25 @@ class AudioFolder(Dataset[tuple[Any, Any]]):
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        path, target = self.samples[index]
+        sample = self.chain.through(self.wave(index), call_seed("audio"))
+        return torch.from_numpy(np.ascontiguousarray(sample)), self.target_of(index)
+
+    def wave(self, index: int) -> Wave:
+        """A recording, at the common sampling rate."""
+        path, _ = self.samples[index]
         try:
             wave, rate = decode_audio(Path(path).read_bytes(), max_samples=self.max_samples)
         except BadAudio as exc:
             raise BadAudio(f"{path}: {exc}") from exc
-        sample = self.chain.run(wave, rate, call_seed("audio"))
-        return sample, target if self.target_transform is None else self.target_transform(target)
+        return self.chain.started(wave, rate)
+
+    def target_of(self, index: int) -> Any:
+        target = self.samples[index][1]
+        return target if self.target_transform is None else self.target_transform(target)
+
+    def name(self, index: int) -> str:
+        """A sample, for messages."""
+        return f"sample {index}, {self.samples[index][0]}"
 
 
 def audio_files(root: str) -> Iterator[str]:

@@ -15,12 +15,15 @@ from penstock.kernels.forms import supported
 from penstock.lanes.unfinished import finished
 from penstock.pipeline.adopt import AdoptedFolder, verdict
 from penstock.pipeline.annotated import AnnotatedDataset
+from penstock.pipeline.audio import AudioFolder
 from penstock.pipeline.chain import Chain, calls
 from penstock.pipeline.decode import decode
 from penstock.pipeline.header import BadImage
+from penstock.pipeline.op_costs import op_costs
 from penstock.pipeline.pieces import Piece, pieces_of
 from penstock.pipeline.staged import StagedDataset
 from penstock.plan.seeds import op_seed
+from penstock.transforms.audio import AudioOp, Function
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
 from penstock.transforms.ops import Op, plain
@@ -55,6 +58,11 @@ def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
     elif isinstance(dataset, StagedDataset):
         stages = list(staged_stages(dataset))
         head = f"{type(dataset).__name__}: {len(dataset):,} samples"
+        if identity:
+            head += f", chain {dataset.chain.identity}"
+    elif isinstance(dataset, AudioFolder) and len(dataset):
+        stages = list(sound_stages(dataset))
+        head = f"{type(dataset).__name__}: {len(dataset):,} recordings"
         if identity:
             head += f", chain {dataset.chain.identity}"
     else:
@@ -95,6 +103,15 @@ def staged_stages(dataset: StagedDataset) -> Iterator[Stage]:
     yield from chain_stages(dataset.chain, costs, [""])
     if isinstance(dataset, AnnotatedDataset):
         yield Stage("masks and boxes", "", costs.mean("targets"), CPU)
+
+
+def sound_stages(dataset: AudioFolder) -> Iterator[Stage]:
+    before_s, *each = op_costs(dataset, LOOKED_AT)
+    yield Stage("read, decode, resample", "", before_s, CPU)
+    for op, seconds in zip(dataset.chain.ops, each, strict=True):
+        python = isinstance(op, Function)
+        says = "" if python else parameters(op)
+        yield Stage(op.name, says, seconds, PYTHON if python else CPU, YOURS if python else "")
 
 
 def chain_stages(chain: Chain, costs: Costs, places: list[str]) -> Iterator[Stage]:
@@ -196,6 +213,6 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[Stage]:
     yield Stage("to tensor", kind, costs.mean(str(2 + len(chain.ops))), PYTHON if behind else BOTH, why)
 
 
-def parameters(op: Op) -> str:
+def parameters(op: Op | AudioOp) -> str:
     _, *found = op.identity()
     return ", ".join(f"{name}={plain(value)}" for name, value in found)

@@ -23,13 +23,15 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.lanes.seeding import generators_kept, seed_all
+from penstock.pipeline.audio import AudioChain, AudioFolder, BadAudio
 from penstock.pipeline.chain import Chain, calls, size_of
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import StagedDataset, is_ours
 from penstock.plan.seeds import sample_seed
 from penstock.policy.split import Costs, Part
+from penstock.transforms.audio import Function
 from penstock.transforms.cpu import execute
-from penstock.transforms.outcomes import kinds, outcomes_in_row, size_behind
+from penstock.transforms.outcomes import kinds, outcomes, outcomes_in_row, size_behind
 from penstock.transforms.steps import Size
 from penstock.transforms.together import PerBatch
 
@@ -52,7 +54,7 @@ class CutCosts:
     """To copy what would be kept: as good as to read it from memory."""
     kept_bytes: tuple[float, ...]
     size: Size
-    """Median height and width of the images."""
+    """Median height and width of the images; of recordings, channels and samples."""
     samples: int
 
     @property
@@ -71,13 +73,15 @@ class CutCosts:
         return [self.partial_s[0], *(max(0.0, b - a) for a, b in pairwise(self.partial_s))]
 
 
-def op_costs(dataset: StagedDataset, samples: int = SAMPLES) -> list[float]:
+def op_costs(dataset: StagedDataset | AudioFolder, samples: int = SAMPLES) -> list[float]:
     """Seconds of reading and decoding, then of each op of the dataset's chain."""
     return cut_costs(dataset, samples).op_costs()
 
 
 def cut_costs(
-    dataset: StagedDataset, samples: int = SAMPLES, on_progress: Progress = lambda _done, _of: None
+    dataset: StagedDataset | AudioFolder,
+    samples: int = SAMPLES,
+    on_progress: Progress = lambda _done, _of: None,
 ) -> CutCosts:
     """Of every cut, over so many samples from all over the dataset."""
     count = min(samples, len(dataset))
@@ -93,7 +97,7 @@ def cut_costs(
                 if not found:
                     cuts_of(dataset, index)  # not counted: it loads libraries
                 cuts, size = cuts_of(dataset, index)
-            except BadImage as exc:
+            except (BadImage, BadAudio) as exc:
                 broken = f"{dataset.name(index)}: {exc}"
             else:
                 found.append(cuts)
@@ -129,14 +133,20 @@ class Cut:
 FIELDS = ("partial_s", "final_s", "copy_s", "kept_bytes")
 
 
-def cuts_of(dataset: StagedDataset, index: int) -> tuple[list[Cut], Size]:
+def cuts_of(dataset: StagedDataset | AudioFolder, index: int) -> tuple[list[Cut], Size]:
     """Every cut of one sample."""
     seed, ends = sample_seed(0, 0, index, index), range(body(dataset.chain) + 1)
-    rounds = [[cut_once(dataset, index, seed, end) for end in ends] for _ in range(ROUNDS)]
+    if isinstance(dataset, AudioFolder):
+        rounds = [[sound_cut_once(dataset, index, seed, end) for end in ends] for _ in range(ROUNDS)]
+    else:
+        rounds = [[cut_once(dataset, index, seed, end) for end in ends] for _ in range(ROUNDS)]
     cuts = [
         Cut(*(statistics.median(getattr(cut, name) for cut in same) for name in FIELDS))
         for same in zip(*rounds, strict=True)
     ]
+    if isinstance(dataset, AudioFolder):
+        channels, length = dataset.wave(index).shape
+        return cuts, (channels, length)
     return cuts, size_of(dataset.image(dataset.read(index)[0]))
 
 
@@ -154,9 +164,20 @@ def cut_once(dataset: StagedDataset, index: int, seed: int, end: int) -> Cut:
     return Cut(between - began, clock() - copied, copied - between, float(kept.nbytes))
 
 
-def body(chain: Chain) -> int:
-    """Ops whose results are pixels, and could be kept: a last transform that is not ours may make anything of them."""
-    return len(chain.ops) - chain.ends_elsewhere
+def sound_cut_once(dataset: AudioFolder, index: int, seed: int, end: int) -> Cut:
+    seed_all(seed)
+    began = clock()
+    kept = dataset.chain.through(dataset.wave(index), seed, 0, end)
+    between = clock()
+    read = np.array(kept, copy=True, order="C")
+    copied = clock()
+    np.ascontiguousarray(dataset.chain.through(read, seed, end))
+    return Cut(between - began, clock() - copied, copied - between, float(kept.nbytes))
+
+
+def body(chain: Chain | AudioChain) -> int:
+    """Ops whose results could be kept: a last transform that is not ours may make anything of pixels."""
+    return len(chain.ops) - (isinstance(chain, Chain) and chain.ends_elsewhere)
 
 
 def finish(chain: Chain, image: Any, seed: int, first: int) -> Any:
@@ -176,9 +197,15 @@ def finish(chain: Chain, image: Any, seed: int, first: int) -> Any:
 CLOSING = "what follows the ops is done anew each time"
 
 
-def parts_of(chain: Chain, costs: CutCosts) -> list[Part]:
+def parts_of(chain: Chain | AudioChain, costs: CutCosts) -> list[Part]:
     """The ops, then all that follows them, as a split is chosen by."""
     *each, after_s = costs.anew_costs()
+    if isinstance(chain, AudioChain):
+        sound = [
+            Part(name=op.name, outcomes=outcomes(op), cost_s=cost_s, anew=why_anew(op))
+            for op, cost_s in zip(chain.ops, each, strict=True)
+        ]
+        return [*sound, Part(name="to tensor", outcomes=1, cost_s=after_s, anew=CLOSING)]
     ops = chain.ops[: body(chain)]
     counts = outcomes_in_row(ops, costs.size)
     parts = [
@@ -196,6 +223,6 @@ def why_anew(op: Any) -> str:
     """Why what an op makes may not be kept; nothing where it may."""
     if isinstance(op, PerBatch):
         return "its draw is that of a batch, which is another one in each epoch"
-    if calls(op):
+    if calls(op) or isinstance(op, Function):
         return "a function of yours, which may do something else each time"
     return "" if is_ours(op) else "not an op of ours, so it may do something else each time"

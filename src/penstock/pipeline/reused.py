@@ -9,7 +9,7 @@ Rule 2: a sample that is kept has its partial part done first, then the rest, al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,22 +18,26 @@ from penstock.lanes.seeding import call_seed, company
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Image
 from penstock.pipeline.header import BadImage
+from penstock.pipeline.metered import Meter
+from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.staged import Begun, StagedDataset, unfinished
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
+from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
-from penstock.transforms.steps import program_size
-
-
-class When(NamedTuple):
-    renewed: int
-    """The epoch of which a sample's partial part is."""
-    kept: bool
+from penstock.transforms.steps import Size, program_size
 
 
 class Reused(StagedDataset):
-    def __init__(self, source: StagedDataset, split: int, renewal: Renewal, store: MemoryStore) -> None:
+    def __init__(
+        self,
+        source: StagedDataset,
+        split: int,
+        renewal: Renewal,
+        store: MemoryStore,
+        tally: DrawTally | None = None,
+    ) -> None:
         """`split`: the number of ops that are the partial part."""
         super().__init__(
             source.read,
@@ -45,8 +49,8 @@ class Reused(StagedDataset):
         )
         self.users_dataset = getattr(source, "users_dataset", source)
         self.source, self.split, self.renewal, self.store = source, split, renewal, store
-        self._epoch = 0
-        self._when: dict[Any, When] = {}
+        self.meter = None if tally is None else Meter(tally, source.chain, split)
+        self.schedule = Schedule(renewal)
 
     @property
     def _penstock_draws_alone(self) -> bool:
@@ -57,12 +61,8 @@ class Reused(StagedDataset):
 
     def _penstock_begin(self, epoch: int, keys: Sequence[Any]) -> None:
         """Samples of these keys are prepared next."""
-        self._epoch = self.store.now = epoch
-        places = np.array([key % len(self) for key in keys], dtype=np.int64)
-        when = zip(
-            self.renewal.renewed(places, epoch).tolist(), self.renewal.is_kept(places).tolist(), strict=True
-        )
-        self._when = {place: When(*each) for place, each in zip(places.tolist(), when, strict=True)}
+        self.store.now = epoch
+        self.schedule.begin(epoch, keys)
 
     def _penstock_unfinished(self, index: int) -> tuple[Any, Any]:
         if not -len(self) <= index < len(self):
@@ -78,48 +78,44 @@ class Reused(StagedDataset):
     def begun(self, index: int) -> Begun:
         """The sample up to its final part."""
         index, seed = index % len(self), call_seed("staged")
-        when = self._when_of(index)
+        when = self.schedule.of(index)
         if not when.kept:
             data, target, image, program = self._in_one(index, when.renewed, seed)
             return Begun(data, image, program, target)
         found = self.store.get(Wanted(index, when.renewed))
         pixels, target = self._anew(index, when.renewed) if found is None else self._there(index, found)
-        return Begun(b"", pixels, self._final(pixels, seed), target)
+        return Begun(b"", pixels, self._final(index, when.renewed, size_of(pixels), seed), target)
 
     def _prepared(self, index: int, seed: int) -> tuple[Image, Any]:
-        when = self._when_of(index)
+        when = self.schedule.of(index)
         if not when.kept:
             _, target, image, program = self._in_one(index, when.renewed, seed)
             return executed(program, image), target
         borrowed = self.store.borrow(Wanted(index, when.renewed))
         if borrowed is not None:
             kept, target = self._there(index, borrowed.entry)
-            pixels = executed(self._final(kept, seed), kept)
+            pixels = executed(self._final(index, when.renewed, size_of(kept), seed), kept)
             if np.may_share_memory(pixels, kept):
                 pixels = pixels.copy()
             if borrowed.holds():
                 return pixels, target
         pixels, target = self._anew(index, when.renewed)
-        return executed(self._final(pixels, seed), pixels), target
-
-    def _when_of(self, index: int) -> When:
-        found = self._when.get(index)
-        if found is None:  # another than was announced: it replaces one that cannot be prepared
-            place = np.array([index])
-            renewed = int(self.renewal.renewed(place, self._epoch)[0])
-            found = When(renewed, bool(self.renewal.is_kept(place)[0]))
-        return found
+        return executed(self._final(index, when.renewed, size_of(pixels), seed), pixels), target
 
     # ---- parts
 
     def _partial(self, index: int, renewed: int, image: Any) -> Any:
         """The program of the partial part."""
-        seed = partial_seed(self.renewal.seed, renewed, index)
-        return self.chain.draw(seed, size_of(image), None, 0, self.split)
+        seed, size = partial_seed(self.renewal.seed, renewed, index), size_of(image)
+        if self.meter is not None:
+            self.meter.partial(index, renewed, seed, size)
+        return self.chain.draw(seed, size, None, 0, self.split)
 
-    def _final(self, pixels: Any, seed: int) -> Any:
+    def _final(self, index: int, renewed: int, size: Size, seed: int) -> Any:
         """The program of the final part."""
-        return self.chain.draw(seed, size_of(pixels), company(), self.split)
+        if self.meter is not None:
+            self.meter.use(index, self.schedule.epoch, renewed, seed, size, company())
+        return self.chain.draw(seed, size, company(), self.split)
 
     def _in_one(self, index: int, renewed: int, seed: int) -> tuple[bytes, Any, Any, Any]:
         """A sample and its whole program."""
@@ -127,7 +123,7 @@ class Reused(StagedDataset):
         image = self.image(data)
         first = self._partial(index, renewed, image)
         size = program_size(first, size_of(image))
-        return data, target, image, first + self.chain.draw(seed, size, company(), self.split)
+        return data, target, image, first + self._final(index, renewed, size, seed)
 
     def _anew(self, index: int, renewed: int) -> tuple[Image, Any]:
         """The partial part, done and kept; and the target."""

@@ -5,22 +5,19 @@ Rule 1: an augmentation of |A| outcomes, all equally likely, is done in two part
 Rule 2: Theorem 1 gives the expected number of different samples for uses in full rounds. Our own schedule (`plan.renewal`) renews
         in turn, so that a sample's first round may be shorter: `scheduled_unique` is the same expectation for that.
 Rule 3: what is computed is the logarithm of the chance that an outcome is missed, by log1p and expm1: |A| may be 2, 1e12 or infinite.
-Rule 4: the meter counts draws, not pixels. It follows the samples whose numbers have the smallest hashes, so that several processes
-        follow the same ones without a word, and of each it keeps the smallest hashes of its draws: exact while they are few, an estimate
-        beyond. Its memory has a bound that it is told.
+Rule 4: what is measured is draws, not pixels, of some samples that are followed (`store.draw_tally`). What is expected of them is computed for the uses
+        that were seen, so that it does not matter when counting began, nor how many ranks share the uses of a sample.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.errors import ConfigError
-from penstock.plan.seeds import MASK64, mix64
 
 EPOCHS = 90
 """Epochs of the usual training on ImageNet, which the paper assumes too."""
@@ -91,124 +88,56 @@ def unique(outcomes: float, log_missed: float) -> float:
 # ---- measured
 
 
-@dataclass(slots=True)
-class Followed:
-    """The draws of one sample: the smallest hashes of them, largest first in a heap of their negatives."""
+class Followed(NamedTuple):
+    """What was seen of one sample."""
 
-    uses: int = 0
-    hashes: set[int] = field(default_factory=set)
-    heap: list[int] = field(default_factory=list)
-    is_full: bool = False
+    outcomes: float
+    """Of the whole augmentation, for this sample."""
+    final_outcomes: float
+    rounds: Sequence[int]
+    """Uses of each of its kept results."""
+    unique: int
+    """Different draws among them."""
 
-    def add(self, number: int, most: int) -> None:
-        if number in self.hashes or (self.is_full and number > -self.heap[0]):
-            return
-        self.hashes.add(number)
-        heapq.heappush(self.heap, -number)
-        if len(self.hashes) > most:
-            self.hashes.remove(-heapq.heappop(self.heap))
-            self.is_full = True
+    @property
+    def uses(self) -> int:
+        return sum(self.rounds)
 
-    def unique(self) -> float:
-        """Different draws. Of more than are kept, those kept lie as densely as all do."""
-        if not self.is_full:
-            return float(len(self.hashes))
-        return (len(self.hashes) - 1) * (MASK64 + 1) / -self.heap[0]
+    @property
+    def expected(self) -> float:
+        """As Theorem 1, for rounds that need not be full."""
+        size, final = checked(self.outcomes, self.final_outcomes, 1, 1)
+        return unique(size, math.fsum(log_missed(size, final, uses) for uses in self.rounds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diversity:
-    """What a meter has found, beside what was expected."""
+    """What a meter has found, beside what was expected: averages over the samples that were followed."""
 
     samples: int
-    """Samples that were followed."""
     uses: float
-    """Uses of each, on average."""
     measured: float
-    """Different draws of each, on average."""
+    """Different draws."""
     expected: float
+    """Of a schedule as it was, by Theorem 1."""
+    standard: float
+    """That would have been expected without reuse."""
     error: float
-    """Standard error of what was measured, over the samples."""
-
-    @property
-    def share(self) -> float:
-        return self.measured / self.expected if self.expected else 1.0
+    """Standard error of `measured`, as far as it differs from what was expected."""
 
 
-class DiversityMeter:
-    """Counts different (partial draw, final draw) per sample. Draws are numbers that are equal for equal draws."""
-
-    def __init__(self, *, samples: int = 256, draws: int = 512) -> None:
-        if samples < 1 or draws < 2:
-            raise ConfigError(
-                f"a meter follows at least 1 sample and 2 draws of it, got {samples} and {draws}"
-            )
-        self.samples, self.draws = samples, draws
-        self._followed: dict[int, Followed] = {}
-        self._heap: list[tuple[int, int]] = []
-        """(-hash, number) of the samples that are followed: the first is the next to be let go."""
-
-    def add(self, sample: int, partial: int, final: int) -> None:
-        """One use of a sample: of what is kept of it, drawn as `partial`, finished as `final`."""
-        followed = self._of(sample)
-        if followed is not None:
-            followed.uses += 1
-            # The sample has a part in it, so that the same draw of two samples is not misjudged in the same way.
-            number = mix64(mix64(mix64(sample & MASK64) ^ (partial & MASK64)) ^ (final & MASK64))
-            followed.add(number, self.draws)
-
-    def _of(self, sample: int) -> Followed | None:
-        """Where its draws are noted, if they are."""
-        if (found := self._followed.get(sample)) is not None:
-            return found
-        place = -mix64(sample & MASK64)
-        if len(self._heap) == self.samples:
-            if place < self._heap[0][0]:
-                return None
-            _, gone = heapq.heapreplace(self._heap, (place, sample))
-            del self._followed[gone]
-        else:
-            heapq.heappush(self._heap, (place, sample))
-        self._followed[sample] = Followed()
-        return self._followed[sample]
-
-    def state(self) -> dict[str, Any]:
-        """Plain numbers, to be sent to another process."""
-        return {
-            "followed": [
-                [sample, found.uses, found.is_full, sorted(found.hashes)]
-                for sample, found in self._followed.items()
-            ]
-        }
-
-    def merge(self, state: Mapping[str, Any]) -> None:
-        """Add what another meter of the same limits has seen. What is followed in the end was followed by every meter that met it."""
-        for sample, uses, is_full, hashes in state["followed"]:
-            followed = self._of(sample)
-            if followed is not None:
-                followed.uses += uses
-                for number in hashes:
-                    followed.add(number, self.draws)
-                followed.is_full = followed.is_full or is_full
-
-    def report(
-        self, outcomes: float, final_outcomes: float, times: int, *, kept: float = 1.0
-    ) -> Diversity | None:
-        """Beside what is expected of a chain with so many outcomes, of which a share `kept` is kept; None before the first sample."""
-        if not self._followed:
-            return None
-        found = list(self._followed.values())
-        expected = {
-            uses: kept * scheduled_unique(outcomes, final_outcomes, times, uses)
-            + (1 - kept) * expected_unique(outcomes, outcomes, 1, uses)
-            for uses in {one.uses for one in found}
-        }
-        measured = [one.unique() for one in found]
-        spread = statistics.stdev(measured) if len(measured) > 1 else 0.0
-        return Diversity(
-            samples=len(found),
-            uses=statistics.fmean(one.uses for one in found),
-            measured=statistics.fmean(measured),
-            expected=statistics.fmean(expected[one.uses] for one in found),
-            error=spread / math.sqrt(len(measured)),
-        )
+def measured(found: Sequence[Followed]) -> Diversity | None:
+    """None before the first use."""
+    found = [one for one in found if one.rounds]
+    if not found:
+        return None
+    expected = [one.expected for one in found]
+    off = [one.unique - wanted for one, wanted in zip(found, expected, strict=True)]
+    return Diversity(
+        samples=len(found),
+        uses=statistics.fmean(one.uses for one in found),
+        measured=statistics.fmean(one.unique for one in found),
+        expected=statistics.fmean(expected),
+        standard=statistics.fmean(expected_unique(one.outcomes, one.outcomes, 1, one.uses) for one in found),
+        error=statistics.stdev(off) / math.sqrt(len(off)) if len(off) > 1 else 0.0,
+    )

@@ -70,7 +70,7 @@ def marks(splits: Sequence[Split], terms: Terms, taken: int | None) -> list[str]
     """Beside the map: where the splits of the chain lie, and the least share that is admissible."""
     found = [(terms.min_log_ratio, f"least log ratio, {terms.min_log_ratio:g}", "limit")]
     for split in splits:
-        what = f"behind {split.behind}" if split.at else "decoded image"
+        what = f"behind {split.behind}" if split.at else "decoded"
         found.append(
             (split.log_ratio, f"{split.at}: {what}{' (taken)' if split.at == taken else ''}", "split")
         )

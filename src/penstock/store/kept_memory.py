@@ -1,7 +1,8 @@
 """Partly prepared samples in memory: one unnamed memory file, mapped by all processes of a loader, and by other ranks' of the same machine.
 
 Rule 1: memory is given out in chunks. All that a process writes into one chunk is renewed in the same epoch, the chunk's *end*: then the
-        whole chunk is free at once, and nothing is ever moved or left over between entries.
+        whole chunk is free at once, and nothing is ever moved or left over between entries. What is put a second time, or removed, keeps its
+        place until then. Rows and counters count as memory too: no more than `max_bytes` is ever held.
 Rule 2: a chunk has a generation, which grows before it is written again. What was read from a chunk counts only if its generation is still the
         same afterwards (`Borrowed.holds`): so nobody need wait for anybody.
 Rule 3: a row says where a sample's entry is. It is written last: of what a process leaves half done when it is killed, there is no row. A row that
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import mmap
 import os
 import secrets
@@ -29,8 +31,12 @@ from penstock.store.arena import anonymous_file
 from penstock.store.extents import aligned
 from penstock.store.partial import Entry, Wanted
 
-TYPES = [np.dtype(name) for name in ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "u2", "u4", "u8")]
+TYPES = [
+    np.dtype(name)
+    for name in ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "u2", "u4", "u8", "c8", "c16")
+]
 DIMENSIONS = 4
+"""Types and dimensions that samples have before they are finished; what has others is refused."""
 HEAD = 8 * (DIMENSIONS + 4)
 """Of an entry: its type, its dimensions, its shape, bytes of what else belongs to it, bytes of its values."""
 ROW, CHUNK = 5, 3
@@ -38,7 +44,10 @@ TAG, OFFSET, SIZE, GENERATION, CHECK = range(ROW)
 """Of a row: the epoch of renewal + 1; where the entry begins; its bytes; the generation of its chunk; a check of all four."""
 BORN, END = 1, 2
 """Of a chunk, beside its generation: the epoch in which it was claimed + 1; that in which all that is in it is renewed."""
-LARGEST_CHUNK, SMALLEST_CHUNK, CHUNKS = 8 << 20, 1 << 20, 512
+LARGEST_CHUNK, SMALLEST_CHUNK, CHUNKS, FEWEST = 8 << 20, 1 << 20, 512, 8
+"""Chunks of 1 to 8 MiB, so that there are about 512; of less than 8 MiB it is an eighth, since each end has chunks of its own."""
+LINE = 64
+"""Entries begin at multiples of this."""
 SIGN, PROCESSES = range(2)
 """Of the head: a random number that tells this file from others; how many processes have come."""
 FOUND, MISSED, REFUSED = range(3)
@@ -67,7 +76,8 @@ class Borrowed(NamedTuple):
     def holds(self) -> bool:
         """Whether all that was read of it up to now was the entry."""
         fence()
-        return int(self.store.chunks[self.chunk, 0]) == self.generation
+        chunks = self.store.chunks
+        return len(chunks) > 0 and int(chunks[self.chunk, 0]) == self.generation
 
 
 class Address(NamedTuple):
@@ -99,11 +109,12 @@ class MemoryStore:
         return Address(os.getpid(), self._fd, int(self._head[SIGN]))
 
     def _open(self, fd: int) -> None:
-        self.chunk_bytes = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, self.max_bytes // CHUNKS))
-        count = self.max_bytes // self.chunk_bytes
         counts = aligned(8 * 8)
         rows = aligned(counts + 8 * 3 * SLOTS)
         chunks = aligned(rows + 8 * ROW * self.renewal.length)
+        room = max(0, self.max_bytes - chunks - aligned(8 * CHUNK * self.max_bytes // SMALLEST_CHUNK))
+        self.chunk_bytes = chunk_bytes(room)
+        count = room // self.chunk_bytes
         self._data = aligned(chunks + 8 * CHUNK * count)
         size = self._data + count * self.chunk_bytes
         os.posix_fallocate(fd, 0, self._data)
@@ -119,7 +130,7 @@ class MemoryStore:
         self._filling: dict[int, tuple[int, int]] = {}
         """This process's chunk for each end, and how many of its bytes are taken."""
         self._pid = self._slot = 0
-        weakref.finalize(self, os.close, fd)
+        self._let_go = weakref.finalize(self, os.close, fd)
 
     def __getstate__(self) -> tuple[Renewal, int, int, int]:
         return self.renewal, self.max_bytes, os.getpid(), self._fd
@@ -132,6 +143,8 @@ class MemoryStore:
 
     def borrow(self, wanted: Wanted) -> Borrowed | None:
         """The entry where it lies, without a copy."""
+        if not 0 <= wanted.sample < len(self.rows):
+            return None
         found = self._borrowed(wanted)
         self._count(MISSED if found is None else FOUND)
         return found
@@ -162,8 +175,11 @@ class MemoryStore:
     # ---- writing
 
     def put(self, wanted: Wanted, entry: Entry) -> bool:
+        if not 0 <= wanted.sample < len(self.rows):
+            return False
+        self.now = max(self.now, wanted.renewed)  # nothing is put before its time
         values = np.ascontiguousarray(entry.values).reshape(entry.values.shape)
-        size = aligned(HEAD + len(entry.extra) + values.nbytes)
+        size = aligned(HEAD + len(entry.extra) + values.nbytes, LINE)
         kept = values.dtype in TYPES and values.ndim <= DIMENSIONS and size <= self.chunk_bytes
         offset = self._room(size, self.renewal.ends(wanted.sample, wanted.renewed)) if kept else -1
         if offset < 0:
@@ -178,7 +194,8 @@ class MemoryStore:
         return True
 
     def remove(self, sample: int) -> None:
-        self.rows[sample] = 0
+        if 0 <= sample < len(self.rows):
+            self.rows[sample] = 0
 
     def _room(self, size: int, end: int) -> int:
         """Where so many bytes can be written that are kept until an epoch; -1: nowhere."""
@@ -257,7 +274,21 @@ class MemoryStore:
         }
 
     def close(self) -> None:
-        """Nothing: the memory ends with the last process that has it."""
+        """From now on nothing is found here or put; what was borrowed does not hold. The memory ends with the last process that has it."""
+        self.rows, self._counts = self.rows[:0].copy(), self._counts.copy()
+        self.chunks, self._bytes, self._head = (
+            self.chunks[:0].copy(),
+            self._bytes[:0].copy(),
+            self._head[:0].copy(),
+        )
+        self._data, self._filling = 0, {}
+        self._let_go()
+
+
+def chunk_bytes(room: int) -> int:
+    """Of each chunk, of so many bytes."""
+    size = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, room // CHUNKS), room // FEWEST)
+    return max(LINE, size // LINE * LINE)
 
 
 def check_of(row: Sequence[int]) -> int:
@@ -283,7 +314,7 @@ def entry_in(memory: NDArray[np.uint8]) -> Entry:
         return Entry(memory[:0])
     values = memory[HEAD : HEAD + size]
     wanted = shape[:dimensions]
-    if min(wanted, default=0) < 0 or TYPES[kind].itemsize * int(np.prod(wanted, dtype=object)) != size:
+    if min(wanted, default=0) < 0 or TYPES[kind].itemsize * math.prod(wanted) != size:
         return Entry(memory[:0])
     found = values.view(TYPES[kind]).reshape(wanted)
     found.flags.writeable = False

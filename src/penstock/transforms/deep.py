@@ -11,7 +11,7 @@ import os
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -91,15 +91,17 @@ class DeepAutoAugment(Op):
         return tuple(tuple(accumulate(p for p, _, _ in layer)) for layer in self.layers)
 
     def draw(self, draws: Draws, size: Size) -> Program:
-        program: Program = []
+        return [step for _, _, steps in self.chosen(draws, size) for step in steps]
+
+    def chosen(self, draws: Draws, size: Size) -> Iterator[tuple[str, float | None, Program]]:
+        """Name, magnitude and steps of each layer's op."""
         for layer, sums in zip(self.layers, self.sums, strict=True):
             own = Draws(draws.bits())  # how many numbers an op needs may depend on the size of the image
             at = bisect_right(sums, own.unit() * sums[-1])
             _, name, magnitude = layer[min(at, len(layer) - 1)]
             steps = self.steps(name, magnitude, own, size)
             size = program_size(steps, size)
-            program += steps
-        return program
+            yield name, magnitude, steps
 
     def steps(self, name: str, magnitude: float | None, draws: Draws, size: Size) -> Program:
         if name in DRAWN:

@@ -12,7 +12,6 @@ Rule 5: what we cannot look into (functions, transforms of others, ops by users)
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
@@ -60,7 +59,7 @@ from penstock.transforms.policies import (
 from penstock.transforms.published import AUTOAUGMENT
 from penstock.transforms.samples import ClampBoundingBoxes, SanitizeBoundingBoxes
 from penstock.transforms.spectra import STFT, LogMel, SpecAugment
-from penstock.transforms.steps import Code, Program, Size, program_size
+from penstock.transforms.steps import Size, program_size
 from penstock.transforms.tail import Normalize, ToDtype, ToImage, ToTensor
 from penstock.transforms.together import PerBatch
 from penstock.transforms.views import MultiCrop
@@ -97,12 +96,6 @@ def size_behind(op: Any, size: Size) -> Size:
         return program_size(op.draw(Draws(0), size), size)
     except ValueError:
         return size
-
-
-def draw_number(program: Program) -> int:
-    """64 bits that are equal for equal draws, alike in every process; a function of the user's counts by its being called."""
-    said = repr([step.code if step.code is Code.CALL else tuple(step) for step in program])
-    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "little")
 
 
 # ---- counting
@@ -239,6 +232,26 @@ def masks(op: SpecAugment, size: Size) -> int:  # noqa: ARG001
     wide = op.time_mask and op.max_time_share
     frames = (min(VALUES, op.time_mask + 1) * VALUES if wide else 1) ** op.num_time_masks
     return int(bands * frames * (VALUES**2 if op.time_warp else 1))
+
+
+def sound_outcomes(op: Any, shape: Sequence[int]) -> int:
+    """Of an op for audio on a sample of this shape: fewer where there is no room for as many."""
+    match op:
+        case PadOrCut():
+            return min(VALUES, max(0, shape[-1] - op.samples) + 1)
+        case SpecAugment():
+            bands, frames = shape[-2:]
+            widest = min(op.time_mask, int(op.max_time_share * frames))
+            each = [(op.freq_mask, bands)] * op.num_freq_masks + [(widest, frames)] * op.num_time_masks
+            warp = VALUES**2 if op.time_warp and frames > 2 * op.time_warp + 1 else 1
+            return warp * math.prod(mask_outcomes(limit, length) for limit, length in each)
+    return outcomes(op)
+
+
+def mask_outcomes(limit: int, length: int) -> int:
+    """Widths, and where each may begin."""
+    widths = min(limit, length) + 1
+    return min(VALUES, widths) * min(VALUES, length) if widths > 1 else 1
 
 
 AUDIO = (AddNoise, Function, Gain, PadOrCut, Resample, STFT, LogMel, SpecAugment)

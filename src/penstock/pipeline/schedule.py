@@ -1,0 +1,39 @@
+"""When the samples of a task were renewed, looked up for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.plan.renewal import Renewal
+
+
+class When(NamedTuple):
+    renewed: int
+    """The epoch of which a sample's partial part is."""
+    kept: bool
+
+
+class Schedule:
+    def __init__(self, renewal: Renewal) -> None:
+        self.renewal, self.epoch = renewal, 0
+        self.announced: dict[int, When] = {}
+
+    def begin(self, epoch: int, keys: Sequence[Any]) -> None:
+        """Samples of these keys are prepared next."""
+        self.epoch = epoch
+        places = np.array([key % self.renewal.length for key in keys], dtype=np.int64)
+        when = zip(
+            self.renewal.renewed(places, epoch).tolist(), self.renewal.is_kept(places).tolist(), strict=True
+        )
+        self.announced = {place: When(*each) for place, each in zip(places.tolist(), when, strict=True)}
+
+    def of(self, index: int) -> When:
+        found = self.announced.get(index)
+        if found is None:  # another than was announced: it replaces one that cannot be prepared
+            place = np.array([index])
+            renewed = int(self.renewal.renewed(place, self.epoch)[0])
+            found = When(renewed, bool(self.renewal.is_kept(place)[0]))
+        return found

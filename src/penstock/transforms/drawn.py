@@ -1,0 +1,279 @@
+"""Which of its outcomes an op has drawn: the other side of `outcomes`, which counts them.
+
+Rule 1: what counts as one outcome there is one here. What was drawn from a range lies in one of `VALUES` equal parts of it; signs, noise and
+        ops that we cannot look into make no difference.
+Rule 2: an op draws here what it draws for a sample, from the same random numbers. Nothing is done to pixels.
+Rule 3: there are at most as many different answers as `outcomes` says, but for AugMix, of which nobody sees two alike. Where several draws come
+        to the same, or some are likelier than others, a training finds fewer different ones than Theorem 1 says, which takes them to be equally likely.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.plan.seeds import Company, op_seed
+from penstock.transforms.audio import AddNoise, Gain, PadOrCut, limits
+from penstock.transforms.deep import DeepAutoAugment
+from penstock.transforms.draws import Draws
+from penstock.transforms.ops import (
+    JITTERS,
+    ColorJitter,
+    Compose,
+    GaussianBlur,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    around,
+)
+from penstock.transforms.outcomes import VALUES
+from penstock.transforms.policies import (
+    WIDE,
+    AugMix,
+    AutoAugment,
+    RandAugment,
+    ThreeAugment,
+    TrivialAugmentWide,
+)
+from penstock.transforms.published import AUTOAUGMENT
+from penstock.transforms.spectra import SpecAugment
+from penstock.transforms.steps import Code, Program, Size, Step, program_size
+from penstock.transforms.together import PerBatch, seed_for
+
+Range = tuple[float, float]
+
+
+class Noted(Draws):
+    """Random numbers of which the choices are noted: what was drawn from a list, and what happened with a chance."""
+
+    __slots__ = ("choices",)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.choices: list[int] = []
+
+    def below(self, count: int) -> int:
+        self.choices.append(super().below(count))
+        return self.choices[-1]
+
+    def chance(self, p: float) -> bool:
+        self.choices.append(super().chance(p))
+        return bool(self.choices[-1])
+
+
+def chain_outcome(
+    ops: Sequence[Any], seed: int, size: Size, company: Company | None, first: int, end: int
+) -> int:
+    """64 bits for what the ops from `first` to `end` of a chain draw for a sample: equal for equal outcomes, in every process."""
+    found = []
+    for number in range(first, end):
+        op = ops[number]
+        outcome, program = drawn(op, Noted(op_seed(seed_for(op, seed, company), op.name, number)), size)
+        size = program_size(program, size)
+        found.append(outcome)
+    return number_of(found)
+
+
+def number_of(outcome: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(outcome).encode(), digest_size=8).digest(), "little")
+
+
+def drawn(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
+    """The outcome, and the program."""
+    if type(op) in (Compose, RandomApply, RandomChoice):
+        return contained(op, draws, size)
+    if type(op) is PerBatch:
+        return together(op, draws, size)
+    if type(op) is DeepAutoAugment:
+        return layered(op, draws, size)
+    draws.choices = []
+    program = op.draw(draws, size)
+    tell = TOLD.get(type(op))
+    return () if tell is None else tell(op, program, draws.choices, size), program
+
+
+def contained(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
+    found, program = list[Any](), list[Step]()
+    for part in op.parts(draws):
+        outcome, steps = drawn(part, draws, size)
+        which = next(at for at, one in enumerate(op.transforms) if one is part)
+        size = program_size(steps, size)
+        program += steps
+        found.append((which, outcome))
+    return tuple(found), program
+
+
+def together(op: PerBatch, draws: Noted, size: Size) -> tuple[Any, Program]:
+    seed, found, program = draws.bits(), list[Any](), list[Step]()
+    for number, part in enumerate(op.transforms):
+        outcome, steps = drawn(part, Noted(op_seed(seed, part.name, number)), size)
+        size = program_size(steps, size)
+        program += steps
+        found.append(outcome)
+    return tuple(found), program
+
+
+def layered(op: DeepAutoAugment, draws: Noted, size: Size) -> tuple[Any, Program]:
+    found, program = list[Any](), list[Step]()
+    for name, magnitude, steps in op.chosen(draws, size):
+        found.append((name, magnitude, *deep_place(name, steps, size)))
+        size = program_size(steps, size)
+        program += steps
+    return tuple(found), program
+
+
+def deep_place(name: str, steps: Program, size: Size) -> tuple[Any, ...]:
+    """What an op of DeepAutoAugment draws beside its name."""
+    match name:
+        case "RandFlip":
+            return (bool(steps),)
+        case "RandCrop":
+            return tuple(steps[-1].args[:2])
+        case "RandCutout" | "RandCutout60":
+            top, left, height, width = steps[-1].args[:4]
+            return part_of(top + height / 2, (0, size[0])), part_of(left + width / 2, (0, size[1]))
+        case "RandResizeCrop_imagenet":
+            return (resized_crop(RandomResizedCrop(224), steps, [], size),)
+    return ()
+
+
+# ---- ops
+
+
+def part_of(value: float, range_: Range, parts: int = VALUES) -> int:
+    """In which of the equal parts of a range a number lies; one that was rounded beyond its ends, in the last."""
+    low, high = range_
+    return min(parts - 1, max(0, int(parts * (value - low) / (high - low)))) if high > low else 0
+
+
+def done(_op: Any, program: Program, _choices: Sequence[int], _size: Size) -> Any:
+    return bool(program)
+
+
+def crop(_op: RandomCrop, program: Program, _choices: Sequence[int], _size: Size) -> Any:
+    return program[-1].args[:2]
+
+
+def window(place: Sequence[int], scale: Range, shape: Range, size: Size) -> tuple[int, ...]:
+    """A part of an image, by its area, its shape and where it lies."""
+    (top, left, height, width), (rows, columns) = place, size
+    return (
+        part_of(height * width / (rows * columns), scale),
+        part_of(math.log(width / height), shape),
+        part_of(top, (0, rows - height + 1), min(VALUES, rows)),
+        part_of(left, (0, columns - width + 1), min(VALUES, columns)),
+    )
+
+
+def resized_crop(op: RandomResizedCrop, program: Program, _choices: Sequence[int], size: Size) -> Any:
+    low, high = op.ratio
+    return window(program[0].args, (op.scale[0], op.scale[1]), (math.log(low), math.log(high)), size)
+
+
+def erasing(op: RandomErasing, program: Program, _choices: Sequence[int], size: Size) -> Any:
+    if not program:
+        return ()
+    low, high = op.ratio  # of height to width
+    return window(program[0].args[:4], (op.scale[0], op.scale[1]), (-math.log(high), -math.log(low)), size)
+
+
+def factors(op: ColorJitter, program: Program, _choices: Sequence[int] = (), _size: Size = (0, 0)) -> Any:
+    """Each factor, in the order in which they are applied."""
+    ranges = {
+        code: around(getattr(op, name), name, centre=centre, least=least, most=most)
+        for code, name, centre, least, most in JITTERS
+    }
+    return tuple((int(code), part_of(args[0], ranges[code] or (0, 0))) for code, args in program)
+
+
+def blur(op: GaussianBlur, program: Program, _choices: Sequence[int], _size: Size) -> Any:
+    return (
+        0 if isinstance(op.sigma, (int, float)) else part_of(program[0].args[2], (op.sigma[0], op.sigma[1]))
+    )
+
+
+def layers(_op: RandAugment, _program: Program, choices: Sequence[int], _size: Size) -> Any:
+    return tuple(choices)
+
+
+def trivial(op: TrivialAugmentWide, _program: Program, choices: Sequence[int], size: Size) -> Any:
+    which, at = choices
+    space = list(WIDE.values())[which]
+    return which, None if space is None else space.magnitude(at, op.num_magnitude_bins, size)
+
+
+def pair(op: AutoAugment, _program: Program, choices: Sequence[int], _size: Size) -> Any:
+    which, *are_done = choices
+    pairs = AUTOAUGMENT[op.policy][which]
+    return tuple((name, at) for (name, _, at), is_done in zip(pairs, are_done, strict=True) if is_done)
+
+
+def mixed(_op: AugMix, program: Program, choices: Sequence[int], _size: Size) -> Any:
+    kept, chains = program[0].args
+    return part_of(kept, (0, 1)), *(part_of(weight, (0, 1)) for weight, _ in chains[:-1]), tuple(choices)
+
+
+def three(op: ThreeAugment, program: Program, choices: Sequence[int], _size: Size) -> Any:
+    first, *rest = program
+    sigma = part_of(first.args[2], (op.sigma[0], op.sigma[1])) if first.code is Code.BLUR else 0
+    jitter = op.color_jitter
+    return choices[0], sigma, factors(ColorJitter(jitter, jitter, jitter), rest)
+
+
+Tell = Callable[[Any, Any, Sequence[int], Any], Any]
+TOLD: Mapping[type, Tell] = {
+    RandomHorizontalFlip: done,
+    RandomVerticalFlip: done,
+    RandomGrayscale: done,
+    RandomCrop: crop,
+    RandomResizedCrop: resized_crop,
+    RandomErasing: erasing,
+    ColorJitter: factors,
+    GaussianBlur: blur,
+    RandAugment: layers,
+    TrivialAugmentWide: trivial,
+    AutoAugment: pair,
+    AugMix: mixed,
+    ThreeAugment: three,
+}
+"""How the outcome of an op is told by its program and the choices that were made; an op that is not here has only one."""
+
+
+# ---- sound
+
+
+def sound_outcome(op: Any, numbers: Sequence[float], shape: Sequence[int]) -> Any:
+    """Of an op for audio, by the numbers that it has drawn for a sample of this shape."""
+    match op:
+        case AddNoise():
+            return part_of(numbers[0], limits("snr_db", op.snr_db))
+        case Gain():
+            return part_of(numbers[0], limits("gain_db", op.gain_db))
+        case PadOrCut():
+            return part_of(numbers[0], (0, shape[-1] - op.samples + 1))
+        case SpecAugment():
+            return masks(op, numbers, shape[-2], shape[-1])
+    return ()
+
+
+def masks(op: SpecAugment, numbers: Sequence[float], bands: int, frames: int) -> Any:
+    centre, shift, *drawn_masks = numbers
+    first, last = op.time_warp + 1, frames - op.time_warp
+    warp = (part_of(centre, (first, last)), part_of(shift, (-op.time_warp, op.time_warp))) if shift else ()
+    widest = min(op.time_mask, int(op.max_time_share * frames))
+    found = [warp]
+    for at in range(0, len(drawn_masks), 2):
+        start, width = drawn_masks[at : at + 2]
+        limit, length = (op.freq_mask, bands) if at < 2 * op.num_freq_masks else (widest, frames)
+        most = min(limit, length) + 1
+        if most > 1:
+            widths, starts = min(VALUES, most), min(VALUES, length)
+            found.append((part_of(width, (0, most), widths), part_of(start, (0, length - width), starts)))
+    return tuple(found)
