@@ -12,9 +12,13 @@ from tests.fault.programs import Zygote
 from tests.fault.test_guards import bare, copied, run_mutant  # noqa: F401 - a fixture
 
 RECORDS, INDEX, SEGMENTS = "store/disk_records.py", "store/kept_index.py", "store/segments.py"
-UPKEEP, PROCESS, FILES, STORE = (f"store/disk{name}.py" for name in ("_upkeep", "_process", "_files", ""))
+UPKEEP, PROCESS, FILES, STORE, FORMAT = (
+    f"store/disk{name}.py" for name in ("_upkeep", "_process", "_files", "", "_format")
+)
 UNIT, PARTS = "unit/test_disk_store.py::test_", "unit/test_disk_records.py::test_"
 DAMAGE, KILLS = "fault/test_disk_store_damage.py::test_", "fault/test_disk_store_kills.py::test_"
+LOADER = "integration/test_reuse_on_disk.py::test_"
+AHEAD, ON_DISK = "store/disk_ahead.py", "engine/reuse_on_disk.py"
 POWER = "fault/test_disk_store_power_cut.py::test_no_power_cut_costs_a_synced_entry_or_gives_wrong_bytes"
 
 DISK_GUARDS = [
@@ -124,7 +128,53 @@ DISK_GUARDS = [
     guard(
         "a store of another number of samples is refused",
         f"{UNIT}a_store_for_another_number_of_samples_says_what_to_do",
-        (STORE, 'found.get("samples") != samples', "False"),
+        (FORMAT, 'found.get("samples") != mark.samples', "False"),
+    ),
+    guard(
+        "a store that is cleared while it is opened is not the one to use",
+        f"{UNIT}a_store_that_is_cleared_while_it_is_opened_is_made_anew",
+        (FORMAT, " and is_at(fd, users)", ""),
+    ),
+    guard(
+        "what is to be read stays open until it was read",
+        f"{UNIT}more_files_than_stay_open_can_be_read_at_once[1000]",
+        (SEGMENTS, "(runs[at : at + MOST_OPEN] for at in range(0, len(runs), MOST_OPEN))", "[runs]"),
+    ),
+    guard(
+        "a file is known by a time that nobody sets back",
+        f"{LOADER}a_photo_that_was_changed_between_runs_is_prepared_anew",
+        ("pipeline/staged.py", ", status.st_ctime_ns)", ")"),
+    ),
+    guard(
+        "other ops have another store",
+        f"{LOADER}what_makes_other_pixels_has_a_store_of_its_own",
+        ("pipeline/contents.py", "first_ops(dataset.chain, split), ", ""),
+    ),
+    guard(
+        "another seed has another store",
+        f"{LOADER}what_makes_other_pixels_has_a_store_of_its_own",
+        (ON_DISK, "renewal.seed, renewal.length", "renewal.length"),
+    ),
+    guard(
+        "what cannot be told apart does not last",
+        f"{LOADER}what_cannot_be_told_apart_is_kept_for_the_run_only_and_that_is_said",
+        ("pipeline/contents.py", "if dataset.decoder is not None", "if False"),
+    ),
+    guard(
+        "what a task has put is seen when it has ended",
+        f"{LOADER}what_a_worker_has_put_is_there_for_the_others_at_once",
+        (AHEAD, "        if self._ends:\n            self.store.flush()\n", ""),
+        (AHEAD, "        if self._ends and found is not None:\n            self.store.flush()\n", ""),
+    ),
+    guard(
+        "what killed runs have left is removed",
+        f"{LOADER}what_a_killed_run_has_left_is_removed_by_the_next",
+        (ON_DISK, "        clear_temporary(path)\n", ""),
+    ),
+    guard(
+        "a store of a run goes with it",
+        f"{LOADER}what_was_kept_goes_with_the_loader[2]",
+        (ON_DISK, "    if temporary:\n        removed(", "    if False:\n        removed("),
     ),
 ]
 

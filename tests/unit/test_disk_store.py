@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.store.disk import DiskStore, encode_format
+from penstock.store.disk import DiskStore
 from penstock.store.disk_files import Files
-from penstock.store.disk_listing import clear, listing
+from penstock.store.disk_format import Mark, encode_format
+from penstock.store.disk_listing import clear, clear_temporary, listing
 from penstock.store.disk_scan import Verified
 from penstock.store.disk_upkeep import alone
 from penstock.store.partial import Entry, Wanted
@@ -93,8 +94,8 @@ def test_a_store_of_another_version_says_what_to_do(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.close()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.store.disk.VERSION", 99)
-        newer = encode_format(SAMPLES)
+        patch.setattr("penstock.store.disk_format.VERSION", 99)
+        newer = encode_format(Mark(samples=SAMPLES))
     Path(store.folder, "FORMAT").write_bytes(newer)
     with pytest.raises(ConfigError, match=r"has format 99.*remove it"):
         opened(tmp_path)
@@ -392,6 +393,71 @@ def test_stores_are_listed_and_cleared_unless_in_use(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / NAMESPACE) == ["notes.txt"]
     assert listing(tmp_path) == []
     assert listing(tmp_path / "nowhere") == []
+
+
+def test_a_store_that_is_cleared_while_it_is_opened_is_made_anew(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+
+    class ClearedFirst(Files):
+        gone = 0
+
+        def open(self, path: str, flags: int) -> int:
+            fd = super().open(path, flags)
+            if path.endswith("/users") and not self.gone:
+                self.gone = len(clear(tmp_path)[0])
+            return fd
+
+    files = ClearedFirst()
+    store = opened(tmp_path, files=files)
+    assert files.gone == 1
+    fill(store)
+    assert [each.in_use for each in listing(tmp_path)] == [True]
+    assert clear(tmp_path)[0] == []
+    store.close()
+    store = opened(tmp_path)
+    assert count_right(store, dict.fromkeys(range(SAMPLES), 0)) == SAMPLES
+    store.close()
+
+
+def test_stores_of_runs_that_are_over_are_removed_and_others_are_not(tmp_path: Path) -> None:
+    mark = Mark(samples=SAMPLES, temporary=True, about="of a run")
+    over = DiskStore(tmp_path, "a" * 16, SAMPLES, 1 << 20, mark=mark)
+    over.close()
+    running = DiskStore(tmp_path, "b" * 16, SAMPLES, 1 << 20, mark=mark)
+    opened(tmp_path).close()
+    assert clear_temporary(tmp_path) == 1
+    found = listing(tmp_path)
+    assert [(each.namespace, each.temporary) for each in found] == [(NAMESPACE, False), ("b" * 16, True)]
+    assert found[1].about == "of a run"
+    running.close()
+
+
+@pytest.mark.parametrize("nbytes", [1000, 9000])
+def test_more_files_than_stay_open_can_be_read_at_once(
+    tmp_path: Path, nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.store.segments.MOST_OPEN", 4)
+    store = opened(tmp_path, segment_bytes=4096)
+    fill(store, 0, range(60), nbytes)
+    store.flush()
+    assert len(list(Path(store.folder).rglob("?" * 16))) > 15
+    before = len(os.listdir("/proc/self/fd"))
+    assert count_right(store, dict.fromkeys(range(60), 0), nbytes) == 60
+    assert store.stats()["damaged"] == 0
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    store.close()
+
+
+def test_what_a_killed_writer_left_behind_is_not_taken_for_damage(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    fill(store, 0, range(5))
+    store.flush()
+    with open(segments(store)[0], "r+b") as raw:
+        raw.seek(5 * 1136)
+        raw.write(b"half a record")
+    found = store.verify()
+    assert (found.good, found.bad, found.torn, found.lost) == (5, 0, 1, 0)
+    store.close()
 
 
 def test_threads_may_use_one_store(tmp_path: Path) -> None:
