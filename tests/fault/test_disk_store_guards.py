@@ -18,6 +18,7 @@ UPKEEP, PROCESS, FILES, STORE, FORMAT = (
 UNIT, PARTS = "unit/test_disk_store.py::test_", "unit/test_disk_records.py::test_"
 DAMAGE, KILLS = "fault/test_disk_store_damage.py::test_", "fault/test_disk_store_kills.py::test_"
 LOADER = "integration/test_reuse_on_disk.py::test_"
+LASTING = "integration/test_reuse_lasting.py::test_"
 AHEAD, ON_DISK = "store/disk_ahead.py", "engine/reuse_on_disk.py"
 POWER = "fault/test_disk_store_power_cut.py::test_no_power_cut_costs_a_synced_entry_or_gives_wrong_bytes"
 
@@ -132,7 +133,7 @@ DISK_GUARDS = [
     ),
     guard(
         "a store that is cleared while it is opened is not the one to use",
-        f"{UNIT}a_store_that_is_cleared_while_it_is_opened_is_made_anew",
+        "unit/test_disk_listing.py::test_a_store_that_is_cleared_while_it_is_opened_is_made_anew",
         (FORMAT, " and is_at(fd, users)", ""),
     ),
     guard(
@@ -142,22 +143,22 @@ DISK_GUARDS = [
     ),
     guard(
         "a file is known by a time that nobody sets back",
-        f"{LOADER}a_photo_that_was_changed_between_runs_is_prepared_anew",
+        f"{LASTING}a_photo_that_was_changed_between_runs_is_prepared_anew",
         ("pipeline/staged.py", ", status.st_ctime_ns)", ")"),
     ),
     guard(
         "other ops have another store",
-        f"{LOADER}what_makes_other_pixels_has_a_store_of_its_own",
+        f"{LASTING}what_makes_other_pixels_has_a_store_of_its_own",
         ("pipeline/contents.py", "first_ops(dataset.chain, split), ", ""),
     ),
     guard(
         "another seed has another store",
-        f"{LOADER}what_makes_other_pixels_has_a_store_of_its_own",
+        f"{LASTING}what_makes_other_pixels_has_a_store_of_its_own",
         (ON_DISK, "renewal.seed, renewal.length", "renewal.length"),
     ),
     guard(
         "what cannot be told apart does not last",
-        f"{LOADER}what_cannot_be_told_apart_is_kept_for_the_run_only_and_that_is_said",
+        f"{LASTING}what_cannot_be_told_apart_is_kept_for_the_run_only_and_that_is_said",
         ("pipeline/contents.py", "if dataset.decoder is not None", "if False"),
     ),
     guard(
@@ -168,12 +169,12 @@ DISK_GUARDS = [
     ),
     guard(
         "what killed runs have left is removed",
-        f"{LOADER}what_a_killed_run_has_left_is_removed_by_the_next",
+        f"{LASTING}what_a_killed_run_has_left_is_removed_by_the_next",
         (ON_DISK, "        clear_temporary(path)\n", ""),
     ),
     guard(
         "a store of a run goes with it",
-        f"{LOADER}what_was_kept_goes_with_the_loader[2]",
+        f"{LASTING}what_was_kept_goes_with_the_loader[2]",
         (ON_DISK, "    if temporary:\n        removed(", "    if False:\n        removed("),
     ),
 ]
