@@ -139,6 +139,11 @@ class DiskStore:
             Finalize(self, opened.close, kwargs={"sync": False}, exitpriority=10)
         return opened
 
+    @property
+    def is_open(self) -> bool:
+        """False: it could not be opened, and keeps nothing."""
+        return self._here() is not None
+
     def get(self, wanted: Wanted) -> Entry | None:
         return self.get_many([wanted])[0]
 
