@@ -26,12 +26,12 @@ DISK_GUARDS = [
     guard(
         "what is read has its checksum",
         f"{DAMAGE}every_bit_that_flips_in_a_record_is_noticed_at_the_next_read",
-        (RECORDS, " or crc32(memoryview(data)[_SUM_AT:total]) != said", ""),
+        (RECORDS, " or accel.crc32(data, _SUM_AT, total) != said", ""),
     ),
     guard(
         "a record is the one that is wanted",
         f"{PARTS}a_record_is_given_out_only_for_what_it_says",
-        (RECORDS, "    if _KEY.unpack_from(data, _KEY_AT) != wanted:\n", "    if False:\n"),
+        (RECORDS, "    if data[_NAMES_AT] != _NAMES.pack(MARK, digest, *wanted):\n", "    if False:\n"),
     ),
     guard(
         "a walk trusts no length without its checksum",
@@ -140,6 +140,11 @@ DISK_GUARDS = [
         "what is to be read stays open until it was read",
         f"{UNIT}more_files_than_stay_open_can_be_read_at_once[1000]",
         (SEGMENTS, "(runs[at : at + MOST_OPEN] for at in range(0, len(runs), MOST_OPEN))", "[runs]"),
+    ),
+    guard(
+        "memory that somebody refers to is not used again",
+        f"{UNIT}what_was_given_stays_as_long_as_anything_refers_to_it",
+        ("store/buffers.py", " and sys.getrefcount(self._kept[at]) == 2", ""),
     ),
     guard(
         "a file is known by a time that nobody sets back",

@@ -397,6 +397,20 @@ def test_what_a_killed_writer_left_behind_is_not_taken_for_damage(tmp_path: Path
     store.close()
 
 
+def test_what_was_given_stays_as_long_as_anything_refers_to_it(tmp_path: Path) -> None:
+    """Memory is used again, so that of a part of an entry's values must not be."""
+    store = opened(tmp_path)
+    fill(store, 0, range(12), 100_000)
+    held = [store.get(Wanted(sample, 0)) for sample in range(4)]
+    parts = [each.values[5_000:90_000:7] for each in held if each is not None]
+    held.clear()
+    for _ in range(3):
+        assert count_right(store, dict.fromkeys(range(4, 12), 0), 100_000) == 8
+    for sample, part in enumerate(parts):
+        assert np.array_equal(part, entry(sample, 0, 100_000).values[5_000:90_000:7])
+    store.close()
+
+
 def test_threads_may_use_one_store(tmp_path: Path) -> None:
     store = opened(tmp_path, upkeep_s=0.002)
     wrong: list[object] = []

@@ -48,6 +48,16 @@ class Files:
             data += more
         return data
 
+    def read_into(self, fd: int, memory: memoryview, offset: int) -> int:
+        """How many bytes there were; fewer than there is memory only where the file ends."""
+        done = 0
+        while done < len(memory):
+            more = os.preadv(fd, [memory[done:]], offset + done)
+            if not more:
+                break
+            done += more
+        return done
+
     def will_jump(self, fd: int) -> None:
         """What lies beyond a read is not likely to be wanted next."""
         with contextlib.suppress(OSError):

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.store.buffers import LEAST_BYTES, Buffers
 from penstock.store.disk_files import Files, close_locked, is_gone, try_lock
 from penstock.store.kept_index import LARGE, KeptIndex, Rows
 
@@ -179,6 +180,7 @@ class SegmentReader:
         self._open: OrderedDict[int, int] = OrderedDict()
         self._gone = shelf.index.gone
         self._lock = threading.Lock()
+        self._buffers = Buffers()
 
     def read(self, places: Rows) -> Iterator[tuple[int, bytes | memoryview]]:
         """Which of the places, that are rows of the index, and the bytes there: one after another, as they come from the disk, so that
@@ -198,7 +200,7 @@ class SegmentReader:
                         if len(piece) == lengths[at]:
                             yield at, piece
 
-    def _read_runs(self, runs: Sequence[Run]) -> Iterator[bytes]:
+    def _read_runs(self, runs: Sequence[Run]) -> Iterator[bytes | memoryview]:
         """What there is of each: the disk is asked for all of it first."""
         files, once = self.shelf.files, list[int]()
         try:
@@ -215,10 +217,14 @@ class SegmentReader:
             for fd in once:
                 files.close(fd)
 
-    def _bytes(self, fd: int, start: int, end: int) -> bytes:
+    def _bytes(self, fd: int, start: int, end: int) -> bytes | memoryview:
         """What there is of a range; a disk that cannot read it has nothing there."""
+        nbytes = end - start
         try:
-            return self.shelf.files.read(fd, end - start, start)
+            if nbytes < LEAST_BYTES:
+                return self.shelf.files.read(fd, nbytes, start)
+            memory = memoryview(self._buffers.of(nbytes))[:nbytes]
+            return memory[: self.shelf.files.read_into(fd, memory, start)].toreadonly()
         except OSError:
             return b""
 
