@@ -48,8 +48,6 @@ def loops_in(path: str) -> ctypes.CDLL:
     ]
     loops.penstock_jpeg.argtypes = [ctypes.c_char_p, stride, *[number] * 7, pointer]
     loops.penstock_sharpen.argtypes = [pointer, number, number, number, ctypes.c_float, pointer]
-    loops.penstock_crc32.argtypes = [pointer, stride, stride, ctypes.c_uint32]
-    loops.penstock_crc32.restype = ctypes.c_uint32
     for name in ("planes", "normal", "saturate", "sharpen", "affine"):
         getattr(loops, f"penstock_{name}").restype = None
     return loops
@@ -59,7 +57,12 @@ def loops_in(path: str) -> ctypes.CDLL:
 def fast_crc32() -> Any:
     """The compiled checksum, where the processor has instructions for it; or None. (data, start, end, value before)."""
     loops = compiled()
-    return loops.penstock_crc32 if loops is not None and loops.penstock_crc32_is_fast() else None
+    if not hasattr(loops, "penstock_crc32") or not loops.penstock_crc32_is_fast():  # type: ignore[union-attr]
+        return None  # or the library is older than this file, in a working copy
+    loop = loops.penstock_crc32  # type: ignore[union-attr]
+    loop.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_uint32]
+    loop.restype = ctypes.c_uint32
+    return loop
 
 
 def crc32(data: Any, start: int = 0, end: int | None = None, before: int = 0) -> int:
