@@ -166,7 +166,7 @@ def test_shards_last_too_until_they_are_changed(files: list[bytes], tmp_path: Pa
     first, again = loader(), loader()
     expected = images(first)[0]
     assert same(images(again)[0], expected)
-    assert kept(again)["found"] == SAMPLES
+    assert kept(again)["found"] >= SAMPLES
     shard_of(shard, files, [4] * SAMPLES)
     changed = loader()
     assert {target for _, targets in images(changed)[0] for target in targets} == {4}
