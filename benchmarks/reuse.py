@@ -1,7 +1,7 @@
-"""Partly prepared samples used several times: scripts/bench reuse [--data DIR|tar] [--workloads W3,W1] [--times 2,3,5] ...
+"""Partly prepared samples used several times: scripts/bench reuse [--data DIR|tar] [--workloads W3,W1] [--times 2,3,5] [--stores memory,disk] ...
 
 For each workload, in turns and several times: torch's DataLoader with torchvision/PIL, ours without reuse ("standard"), and ours with samples used
-2, 3, 5 times, split by "auto" or, with --splits, wherever is said. The first epoch, which prepares everything, is not timed; the epochs
+2, 3, 5 times, split by "auto" or, with --splits, wherever is said, kept in memory or on disk, side by side. The first epoch, which prepares everything, is not timed; the epochs
 behind it are, whole rounds of `times` of them. Ideal: what a sample costs without reuse, over what it costs with it, by the costs of the
 chain's parts in one process: final + partial / times + copy. W1: RandomResizedCrop(224), flip, RandAugment. W3: RandAugment on the whole photo, first.
 Both have RandAugment(2, 9) as two ops of one layer each, so that it can be split between them. audio: recordings (generated), to log-mel spectra with
@@ -12,12 +12,15 @@ used three times; with --out also as a picture. Every measurement is a process o
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import math
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +52,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--workloads", type=words, default=list(WORKLOADS), help="of W3, W1, layers, audio")
     add("--times", type=words, default=["2", "3", "5"], help="uses of each kept sample")
     add("--splits", type=words, default=["auto"], help="auto, or numbers of ops in the partial part")
+    add("--stores", type=words, default=["memory"], help="memory, disk")
+    add("--path", help="where the store on disk lies; by default a temporary folder")
     add("--no-torch", action="store_true", help="leave torch's DataLoader out")
     add("--samples", type=int, default=1200, help="of an epoch: the photos again and again")
     add("--workers", type=int, default=_machine.cores())
@@ -87,8 +92,20 @@ def loader_of(args: argparse.Namespace, subject: dict[str, Any], root: Path) -> 
     reuse = None
     if subject["times"] > 1:
         split = subject["split"] if subject["split"] == "auto" else int(subject["split"])
-        reuse = penstock.Reuse(times=subject["times"], split=split, max_bytes=args.max_bytes)
+        where: dict[str, Any] = {"path": kept_in(args.path)} if subject["store"] == "disk" else {}
+        reuse = penstock.Reuse(
+            times=subject["times"], split=split, max_bytes=args.max_bytes, store=subject["store"], **where
+        )
     return penstock.DataLoader(dataset, BATCH, shuffle=True, num_workers=args.workers, seed=0, reuse=reuse)
+
+
+def kept_in(path: str | None) -> str:
+    """A folder of this process's own, below a path or where temporary files are; it goes when the process ends."""
+    if path is not None:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="penstock-reuse-", dir=path)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def cpu_s() -> float:
@@ -156,12 +173,13 @@ def subjects(args: argparse.Namespace) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for workload in args.workloads:
         if not args.no_torch:
-            found.append({"workload": workload, "kind": "torch", "times": 1, "split": ""})
-        found.append({"workload": workload, "kind": "ours", "times": 1, "split": ""})
+            found.append({"workload": workload, "kind": "torch", "times": 1, "split": "", "store": ""})
+        found.append({"workload": workload, "kind": "ours", "times": 1, "split": "", "store": ""})
         found += [
-            {"workload": workload, "kind": "ours", "times": int(times), "split": split}
+            {"workload": workload, "kind": "ours", "times": int(times), "split": split, "store": store}
             for split in args.splits
             for times in args.times
+            for store in args.stores
         ]
     return found
 
@@ -169,7 +187,7 @@ def subjects(args: argparse.Namespace) -> list[dict[str, Any]]:
 def name_of(subject: dict[str, Any]) -> str:
     if subject["times"] == 1:
         return {"torch": "torch, torchvision/PIL", "ours": "ours, standard"}[subject["kind"]]
-    return f"ours, {subject['times']} times, split {subject['split']}"
+    return f"ours, {subject['times']} times, split {subject['split']}, {subject['store']}"
 
 
 def python_of(subject: dict[str, Any]) -> str:
@@ -206,7 +224,7 @@ def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         base = {row["round"]: row["images_per_s"] for row in own if row["name"] == "ours, standard"}
         lines += [
             f"\n{workload}",
-            f"{'':<28} {'images/s':>22} {'of standard':>18} {'ideal':>6} {'of the ideal':>18} {'CPU s/1000':>10}",
+            f"{'':<36} {'images/s':>22} {'of standard':>18} {'ideal':>6} {'of the ideal':>18} {'CPU s/1000':>10}",
         ]
         for name in dict.fromkeys(row["name"] for row in own):
             good = [row for row in own if row["name"] == name]
@@ -214,7 +232,7 @@ def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
             ratios = [row["images_per_s"] / base[row["round"]] for row in good if row["round"] in base]
             ideals = [row["ideal"] for row in good if "ideal" in row]
             cells = [
-                f"{name:<28}",
+                f"{name:<36}",
                 f"{spread(rates, 0):>22}",
                 f"{spread(ratios):>18}" if ratios else f"{'':>18}",
             ]

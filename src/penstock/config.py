@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from operator import index
@@ -140,7 +141,7 @@ class GpuPrep:
         return cls(mode=wanted)
 
 
-STORES = ("memory",)
+STORES = ("memory", "disk")
 AUTO_SPLIT = "auto"
 
 
@@ -150,7 +151,8 @@ class Reuse:
 
     times: how often each is used before it is prepared anew; 1 keeps nothing.
     split: where the final part begins: the number of an op, its name, or "auto": the cheapest final part that is diverse enough.
-    store: where they are kept: "memory", shared by all workers.
+    store: where they are kept: "memory", shared by all workers; or "disk", in the folder `path`, which any number of jobs may share.
+    persistent: what is kept on disk stays for later runs with the same data, ops and seed; else it goes with the run.
     max_bytes: that they may take. Where not all samples fit, the others are prepared anew in each epoch.
     min_diversity: for "auto", the share of different samples that must be left, of those that training would see without reuse.
     """
@@ -160,6 +162,8 @@ class Reuse:
     store: str = "memory"
     max_bytes: int | str = "8GiB"
     min_diversity: float = 0.95
+    path: str | os.PathLike[str] | None = None
+    persistent: bool = False
 
     def __post_init__(self) -> None:
         whole(self.times, "times", least=1)
@@ -167,6 +171,16 @@ class Reuse:
             whole(self.split, "split", least=0, word=", the name of an op, or 'auto'")
         if self.store not in STORES:
             raise ConfigError(f"store must be one of {', '.join(map(repr, STORES))}, got {self.store!r}")
+        if (self.store == "disk") != (self.path is not None):
+            raise ConfigError(
+                "store='disk' needs path=, the folder to keep samples in"
+                if self.path is None
+                else f"path= is for store='disk', the store is {self.store!r}: leave one of them out"
+            )
+        if self.persistent and self.store != "disk":
+            raise ConfigError(
+                f"persistent=True is for store='disk': what is in {self.store!r} ends with the run"
+            )
         if not 0.0 <= self.min_diversity <= 1.0:
             raise ConfigError(f"min_diversity must be between 0 and 1, got {self.min_diversity!r}")
         parse_bytes(self.max_bytes, "max_bytes")

@@ -12,21 +12,26 @@ from tests.fault.programs import Zygote
 from tests.fault.test_guards import bare, copied, run_mutant  # noqa: F401 - a fixture
 
 RECORDS, INDEX, SEGMENTS = "store/disk_records.py", "store/kept_index.py", "store/segments.py"
-UPKEEP, PROCESS, FILES, STORE = (f"store/disk{name}.py" for name in ("_upkeep", "_process", "_files", ""))
+UPKEEP, PROCESS, FILES, STORE, FORMAT = (
+    f"store/disk{name}.py" for name in ("_upkeep", "_process", "_files", "", "_format")
+)
 UNIT, PARTS = "unit/test_disk_store.py::test_", "unit/test_disk_records.py::test_"
 DAMAGE, KILLS = "fault/test_disk_store_damage.py::test_", "fault/test_disk_store_kills.py::test_"
+LOADER = "integration/test_reuse_on_disk.py::test_"
+LASTING = "integration/test_reuse_lasting.py::test_"
+AHEAD, ON_DISK = "store/disk_ahead.py", "engine/reuse_on_disk.py"
 POWER = "fault/test_disk_store_power_cut.py::test_no_power_cut_costs_a_synced_entry_or_gives_wrong_bytes"
 
 DISK_GUARDS = [
     guard(
         "what is read has its checksum",
         f"{DAMAGE}every_bit_that_flips_in_a_record_is_noticed_at_the_next_read",
-        (RECORDS, " or crc32(memoryview(data)[_SUM_AT:total]) != said", ""),
+        (RECORDS, " or accel.crc32(data, _SUM_AT, total) != said", ""),
     ),
     guard(
         "a record is the one that is wanted",
         f"{PARTS}a_record_is_given_out_only_for_what_it_says",
-        (RECORDS, "    if _KEY.unpack_from(data, _KEY_AT) != wanted:\n", "    if False:\n"),
+        (RECORDS, "    if data[_NAMES_AT] != _NAMES.pack(MARK, digest, *wanted):\n", "    if False:\n"),
     ),
     guard(
         "a walk trusts no length without its checksum",
@@ -124,7 +129,58 @@ DISK_GUARDS = [
     guard(
         "a store of another number of samples is refused",
         f"{UNIT}a_store_for_another_number_of_samples_says_what_to_do",
-        (STORE, 'found.get("samples") != samples', "False"),
+        (FORMAT, 'found.get("samples") != mark.samples', "False"),
+    ),
+    guard(
+        "a store that is cleared while it is opened is not the one to use",
+        "unit/test_disk_listing.py::test_a_store_that_is_cleared_while_it_is_opened_is_made_anew",
+        (FORMAT, " and is_at(fd, users)", ""),
+    ),
+    guard(
+        "what is to be read stays open until it was read",
+        f"{UNIT}more_files_than_stay_open_can_be_read_at_once[1000]",
+        (SEGMENTS, "(runs[at : at + MOST_OPEN] for at in range(0, len(runs), MOST_OPEN))", "[runs]"),
+    ),
+    guard(
+        "memory that somebody refers to is not used again",
+        f"{UNIT}what_was_given_stays_as_long_as_anything_refers_to_it",
+        ("store/buffers.py", " and sys.getrefcount(self._kept[at]) == 2", ""),
+    ),
+    guard(
+        "a file is known by a time that nobody sets back",
+        f"{LASTING}a_photo_that_was_changed_between_runs_is_prepared_anew",
+        ("pipeline/staged.py", ", status.st_ctime_ns)", ")"),
+    ),
+    guard(
+        "other ops have another store",
+        f"{LASTING}what_makes_other_pixels_has_a_store_of_its_own",
+        ("pipeline/contents.py", "first_ops(dataset.chain, split), ", ""),
+    ),
+    guard(
+        "another seed has another store",
+        f"{LASTING}what_makes_other_pixels_has_a_store_of_its_own",
+        (ON_DISK, "renewal.seed, renewal.length", "renewal.length"),
+    ),
+    guard(
+        "what cannot be told apart does not last",
+        f"{LASTING}what_cannot_be_told_apart_is_kept_for_the_run_only_and_that_is_said",
+        ("pipeline/contents.py", "if dataset.decoder is not None", "if False"),
+    ),
+    guard(
+        "what a task has put is seen when it has ended",
+        f"{LOADER}what_a_worker_has_put_is_there_for_the_others_at_once",
+        (AHEAD, "        if self._ends:\n            self.store.flush()\n", ""),
+        (AHEAD, "        if self._ends and found is not None:\n            self.store.flush()\n", ""),
+    ),
+    guard(
+        "what killed runs have left is removed",
+        f"{LASTING}what_a_killed_run_has_left_is_removed_by_the_next",
+        (ON_DISK, "        clear_temporary(path)\n", ""),
+    ),
+    guard(
+        "a store of a run goes with it",
+        f"{LASTING}what_was_kept_goes_with_the_loader[2]",
+        (ON_DISK, "    if temporary:\n        removed(", "    if False:\n        removed("),
     ),
 ]
 

@@ -128,7 +128,7 @@ def job(path: Path, seed: int, until_s: float, pipe: int) -> None:
                 raise AssertionError(want)
         if rng.random() < 0.02:
             store.remove(rng.randrange(SAMPLES))
-    os.write(pipe, struct.pack("<q", store.stats()["hits"]))
+    os.write(pipe, struct.pack("<q", store.stats()["found"]))
     store.close()
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.store.disk import DiskStore, encode_format
+from penstock.store.disk import DiskStore
 from penstock.store.disk_files import Files
-from penstock.store.disk_listing import clear, listing
+from penstock.store.disk_format import Mark, encode_format
 from penstock.store.disk_scan import Verified
 from penstock.store.disk_upkeep import alone
 from penstock.store.partial import Entry, Wanted
@@ -93,8 +93,8 @@ def test_a_store_of_another_version_says_what_to_do(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.close()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.store.disk.VERSION", 99)
-        newer = encode_format(SAMPLES)
+        patch.setattr("penstock.store.disk_format.VERSION", 99)
+        newer = encode_format(Mark(samples=SAMPLES))
     Path(store.folder, "FORMAT").write_bytes(newer)
     with pytest.raises(ConfigError, match=r"has format 99.*remove it"):
         opened(tmp_path)
@@ -369,29 +369,46 @@ def test_verifying_counts_what_is_right_dead_damaged_and_lost(tmp_path: Path) ->
     store.close()
 
 
-def test_stores_are_listed_and_cleared_unless_in_use(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    fill(store, 0, range(10))
-    fill(store, 0, range(10, 12), 9000)
+@pytest.mark.parametrize("nbytes", [1000, 9000])
+def test_more_files_than_stay_open_can_be_read_at_once(
+    tmp_path: Path, nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.store.segments.MOST_OPEN", 4)
+    store = opened(tmp_path, segment_bytes=4096)
+    fill(store, 0, range(60), nbytes)
     store.flush()
-    other = DiskStore(tmp_path, "f" * 16, 5, 1 << 20, upkeep_s=0)
-    other.close()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / ("e" * 16)).mkdir()
-    first, second = listing(tmp_path)
-    assert (first.namespace, first.samples, first.segments, first.large_files) == (NAMESPACE, SAMPLES, 1, 2)
-    assert first.held_bytes > store.stats()["bytes"]
-    assert (first.in_use, second.in_use) == (True, False)
-    gone, kept = clear(tmp_path)
-    assert ([each.namespace for each in gone], [each.namespace for each in kept]) == (["f" * 16], [NAMESPACE])
-    assert count_right(store, dict.fromkeys(range(10), 0)) == 10
+    assert len(list(Path(store.folder).rglob("?" * 16))) > 15
+    before = len(os.listdir("/proc/self/fd"))
+    assert count_right(store, dict.fromkeys(range(60), 0), nbytes) == 60
+    assert store.stats()["damaged"] == 0
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
     store.close()
-    (Path(store.folder) / "notes.txt").write_text("mine")
-    assert [each.namespace for each in clear(tmp_path, NAMESPACE)[0]] == [NAMESPACE]
-    assert sorted(os.listdir(tmp_path)) == [NAMESPACE, "e" * 16, "mine"]
-    assert os.listdir(tmp_path / NAMESPACE) == ["notes.txt"]
-    assert listing(tmp_path) == []
-    assert listing(tmp_path / "nowhere") == []
+
+
+def test_what_a_killed_writer_left_behind_is_not_taken_for_damage(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    fill(store, 0, range(5))
+    store.flush()
+    with open(segments(store)[0], "r+b") as raw:
+        raw.seek(5 * 1136)
+        raw.write(b"half a record")
+    found = store.verify()
+    assert (found.good, found.bad, found.torn, found.lost) == (5, 0, 1, 0)
+    store.close()
+
+
+def test_what_was_given_stays_as_long_as_anything_refers_to_it(tmp_path: Path) -> None:
+    """Memory is used again, so that of a part of an entry's values must not be."""
+    store = opened(tmp_path)
+    fill(store, 0, range(12), 100_000)
+    held = [store.get(Wanted(sample, 0)) for sample in range(4)]
+    parts = [each.values[5_000:90_000:7] for each in held if each is not None]
+    held.clear()
+    for _ in range(3):
+        assert count_right(store, dict.fromkeys(range(4, 12), 0), 100_000) == 8
+    for sample, part in enumerate(parts):
+        assert np.array_equal(part, entry(sample, 0, 100_000).values[5_000:90_000:7])
+    store.close()
 
 
 def test_threads_may_use_one_store(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`penstock run train.py …`, `penstock reuse plan …`: arguments in, exit code out."""
+"""`penstock run train.py …`, `penstock reuse plan …`, `penstock cache ls …`: arguments in, exit code out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock import __version__
+from penstock.cli.cache import add_cache
 from penstock.cli.program import Program
 from penstock.cli.reuse import add_reuse
 from penstock.errors import PenstockError
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("script", help="a Python file, or with -m a module")
     run.add_argument("args", nargs=argparse.REMAINDER, metavar="…", help="arguments of the script")
     add_reuse(commands)
+    add_cache(commands)
     return top
 
 
@@ -59,7 +61,7 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
-        if options.command == "reuse":
+        if options.command in ("reuse", "cache"):
             return int(options.act(options))
         program = Program(script=options.script, args=tuple(options.args), module=options.module)
         if options.compare:

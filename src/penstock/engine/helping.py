@@ -76,7 +76,7 @@ def lane_stats(loader: Any) -> dict[str, Any] | None:
 def other_ways(loader: Any) -> str:
     """For `explain()`: what could spare workers a part of all this."""
     reusing = loader._reusing
-    return lane_line(loader) + ("" if reusing is None else f"\n  {reusing.line(loader.dataset.chain)}")
+    return lane_line(loader) + ("" if reusing is None else f"\n  {reusing.line(loader.dataset)}")
 
 
 def lane_line(loader: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from penstock.config import AUTO_SPLIT, Reuse
+from penstock.engine.reuse_on_disk import KeptOnDisk, check_path, identity, ranks_are_here
 from penstock.engine.shard import gathered
 from penstock.errors import ConfigError
 from penstock.pipeline.annotated import AnnotatedDataset
@@ -25,6 +26,8 @@ from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
 from penstock.policy.diversity import measured
 from penstock.policy.split import Part, Terms, latest
+from penstock.store.disk import SMALL_BYTES
+from penstock.store.disk_ahead import DiskAhead
 from penstock.store.disk_files import Files
 from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_memory import HEAD, Address, MemoryStore
@@ -37,7 +40,9 @@ LOOKED_AT = 64
 LISTENED_TO = 16
 """Of recordings, which must be decoded for it."""
 FILLED = 0.85
-"""Share of the memory that entries are expected to fill: the rest is what chunks leave over."""
+"""Share of the memory, or of the disk, that entries are expected to fill: the rest is what chunks leave over."""
+FILLED_ON_DISK = 0.65
+"""Of small ones on a disk: some of it is dead until it is worth copying the rest."""
 
 
 def reusing(wanted: Reuse | None, dataset: Any) -> Reusing | None:
@@ -56,34 +61,54 @@ class Reusing:
             raise ConfigError(f"reuse is not possible: {reason}")
         self.wanted = wanted
         self.split = split_of(wanted, dataset.chain)
+        if wanted.store == "disk":
+            check_path(wanted)
         self.kept = kept_of(wanted, dataset, self.split)
-        self._store: MemoryStore | None = None
+        self._store: MemoryStore | DiskAhead | None = None
+        self._on_disk: KeptOnDisk | None = None
+        self._renewal: Renewal | None = None
         self._tally: DrawTally | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For a copy of the loader, which has a store of its own."""
-        return {**self.__dict__, "_store": None, "_tally": None}
+        return {**self.__dict__, "_store": None, "_on_disk": None, "_renewal": None, "_tally": None}
 
     def dataset(self, source: Any, seed: int, kept: int, *, shared: bool) -> Reused | ReusedAudio:
         """The dataset for workers; `shared`: its samples are dealt out anew to all ranks in each epoch."""
         renewal = Renewal(len(source), kept, self.wanted.times, seed)
-        if self._store is None or self._store.renewal != renewal:
-            several = shared and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-            self._store = (store_of_machine if several else MemoryStore)(renewal, self.wanted.bytes)
-        if self._tally is None or self._tally.renewal != renewal:
-            self._tally = None
+        if self._store is None or self._renewal != renewal:
+            self._store = self._made(source, renewal, several=ranks_are_here(shared=shared))
+            self._renewal, self._tally = renewal, None
             with contextlib.suppress(OSError):  # without memory for it, diversity is not measured
                 self._tally = DrawTally(renewal)
         kind = ReusedAudio if isinstance(source, AudioFolder) else Reused
         return kind(source, self.split, renewal, self._store, self._tally)
 
-    def line(self, chain: Chain | AudioChain) -> str:
+    def _made(self, source: Any, renewal: Renewal, *, several: bool) -> MemoryStore | DiskAhead:
+        if self.wanted.store == "disk":
+            if self._on_disk is not None:
+                self._on_disk.end()
+            self._on_disk = KeptOnDisk(self.wanted, source, self.split, renewal, several=several)
+            return self._on_disk.store
+        return (store_of_machine if several else MemoryStore)(renewal, self.wanted.bytes)
+
+    def line(self, dataset: StagedDataset | AudioFolder) -> str:
         """For `explain()`."""
-        names = [op.name for op in chain.ops]
+        names = [op.name for op in dataset.chain.ops]
         what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
         rest = ", ".join(names[self.split :]) or "nothing"
         said = f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {self.kept:,} samples"
-        return said + diversity_line(self.diversity())
+        return said + self._where(dataset) + diversity_line(self.diversity())
+
+    def _where(self, dataset: StagedDataset | AudioFolder) -> str:
+        if self.wanted.store != "disk":
+            return ""
+        if not self.wanted.persistent:
+            return f" in {self.wanted.path}, for this run"
+        why = identity(dataset, self.split)[1]
+        return f" in {self.wanted.path}, " + (
+            f"for this run only: {why}" if why else "for later runs with the same data, ops and seed too"
+        )
 
     def stats(self) -> dict[str, Any]:
         """Numbers of the store, and of what was drawn."""
@@ -184,7 +209,9 @@ def kept_of(wanted: Reuse, dataset: StagedDataset | AudioFolder, split: int) -> 
             sizes.append(partial_bytes(dataset, at * len(dataset) // count, split))
     if not sizes:
         return 0
-    return min(len(dataset), int(FILLED * wanted.bytes) // math.ceil(statistics.fmean(sizes)))
+    mean = math.ceil(statistics.fmean(sizes))
+    filled = FILLED_ON_DISK if wanted.store == "disk" and mean < SMALL_BYTES else FILLED
+    return min(len(dataset), int(filled * wanted.bytes) // mean)
 
 
 def partial_bytes(dataset: StagedDataset | AudioFolder, index: int, split: int) -> int:

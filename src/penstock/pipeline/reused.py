@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.lanes.pickles import dumps, loads
+from penstock.lanes import pickles
 from penstock.lanes.seeding import call_seed, company
+from penstock.pipeline import plain_targets
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Image
 from penstock.pipeline.header import BadImage
@@ -23,6 +24,7 @@ from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.staged import Begun, StagedDataset, unfinished
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
+from penstock.store.disk_ahead import DiskAhead, Given
 from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
@@ -35,7 +37,7 @@ class Reused(StagedDataset):
         source: StagedDataset,
         split: int,
         renewal: Renewal,
-        store: MemoryStore,
+        store: MemoryStore | DiskAhead,
         tally: DrawTally | None = None,
     ) -> None:
         """`split`: the number of ops that are the partial part."""
@@ -49,6 +51,7 @@ class Reused(StagedDataset):
         )
         self.users_dataset = getattr(source, "users_dataset", source)
         self.source, self.split, self.renewal, self.store = source, split, renewal, store
+        self._targets: Any = plain_targets if isinstance(store, DiskAhead) else pickles
         self.meter = None if tally is None else Meter(tally, source.chain, split)
         self.schedule = Schedule(renewal)
 
@@ -63,6 +66,7 @@ class Reused(StagedDataset):
         """Samples of these keys are prepared next."""
         self.store.now = epoch
         self.schedule.begin(epoch, keys)
+        self.store.expect(self.schedule.kept())
 
     def _penstock_unfinished(self, index: int) -> tuple[Any, Any]:
         if not -len(self) <= index < len(self):
@@ -95,7 +99,7 @@ class Reused(StagedDataset):
         if borrowed is not None:
             kept, target = self._there(index, borrowed.entry)
             pixels = executed(self._final(index, when.renewed, size_of(kept), seed), kept)
-            if np.may_share_memory(pixels, kept):
+            if np.may_share_memory(pixels, kept) and not isinstance(borrowed, Given):
                 pixels = pixels.copy()
             if borrowed.holds():
                 return pixels, target
@@ -130,20 +134,21 @@ class Reused(StagedDataset):
         data, target = self.read(index)
         image = self.image(data)
         pixels = executed(self._partial(index, renewed, image), image)
-        extra = b"" if self.source.knows_targets else written(target)
+        extra = b"" if self.source.knows_targets else written(target, self._targets)
         if extra is not None:
             self.store.put(Wanted(index, renewed), Entry(pixels, extra))
         return pixels, target
 
     def _there(self, index: int, entry: Entry) -> tuple[Image, Any]:
         """The partial part as it was kept; and the target."""
-        target = self.source.target_of(index) if self.source.knows_targets else loads(entry.extra)
-        return entry.values, target
+        known = self.source.knows_targets
+        return entry.values, self.source.target_of(index) if known else self._targets.loads(entry.extra)
 
 
-def written(target: Any) -> bytes | None:
+def written(target: Any, form: Any) -> bytes | None:
     """A target as it can be kept; None: it cannot be, and neither can its sample."""
     try:
-        return dumps(target)
+        found: bytes = form.dumps(target)
     except Exception:  # noqa: BLE001 - whatever a user's object raises here: then it is read again each time
         return None
+    return found

@@ -20,6 +20,7 @@ from penstock.pipeline.metered import SoundNotes
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
+from penstock.store.disk_ahead import DiskAhead
 from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
@@ -32,7 +33,7 @@ class ReusedAudio(Dataset[tuple[Any, Any]]):
         source: AudioFolder,
         split: int,
         renewal: Renewal,
-        store: MemoryStore,
+        store: MemoryStore | DiskAhead,
         tally: DrawTally | None = None,
     ) -> None:
         """`split`: the number of ops that are the partial part."""
@@ -48,6 +49,7 @@ class ReusedAudio(Dataset[tuple[Any, Any]]):
         """Samples of these keys are prepared next."""
         self.store.now = epoch
         self.schedule.begin(epoch, keys)
+        self.store.expect(self.schedule.kept())
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         if not -len(self) <= index < len(self):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.plan.renewal import Renewal
+from penstock.store.partial import Wanted
 
 
 class When(NamedTuple):
@@ -29,6 +30,10 @@ class Schedule:
             self.renewal.renewed(places, epoch).tolist(), self.renewal.is_kept(places).tolist(), strict=True
         )
         self.announced = {place: When(*each) for place, each in zip(places.tolist(), when, strict=True)}
+
+    def kept(self) -> list[Wanted]:
+        """What will be asked of a store, in the order of the keys."""
+        return [Wanted(place, when.renewed) for place, when in self.announced.items() if when.kept]
 
     def of(self, index: int) -> When:
         found = self.announced.get(index)

@@ -4,8 +4,9 @@ else it could be prepared. To a loader they are ordinary map-style datasets of (
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,6 +69,11 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
     def target_of(self, index: int) -> Any:
         """Only where that is so: of any other dataset a target comes with the sample's bytes."""
         raise NotImplementedError(f"{type(self).__name__} gives targets together with samples only")
+
+    def contents(self) -> str | None:
+        """A text that is another where the bytes or the target of any sample are, in any run; None where nobody can say. What is kept for
+        later runs (`Reuse(persistent=True)`) is found by it; a dataset of yours may have one."""
+        return None
 
     def __len__(self) -> int:
         return self.length
@@ -158,6 +164,11 @@ class ImageFolder(StagedDataset):
         target = self.samples[index][1]
         return target if self.target_transform is None else self.target_transform(target)
 
+    def contents(self) -> str | None:
+        if type(self) is not ImageFolder or self.read != self._read:
+            return None
+        return files_digest(path for path, _ in self.samples)
+
     def _read(self, index: int) -> tuple[bytes, Any]:
         return read_file(self.samples[index][0]), self.target_of(index)
 
@@ -182,6 +193,20 @@ def read_file(path: str) -> bytes:
         return b"".join(parts)
     finally:
         os.close(handle)
+
+
+def files_digest(paths: Iterable[str]) -> str:
+    """Of files by their names, sizes, and when they and their entries were last changed: nobody can set the last of these back. One that is
+    not there is known by that."""
+    found = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - for each of a million
+            said: object = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        except OSError as exc:
+            said = exc.errno
+        found.update(f"{os.path.abspath(path)}\0{said}\n".encode("utf-8", "surrogateescape"))  # noqa: PTH100
+    return found.hexdigest()
 
 
 def classes_in(root: str) -> tuple[list[str], dict[str, int]]:

@@ -111,6 +111,12 @@ class TarDataset(StagedDataset):
             return self.files.read(url, start, end)
         return head
 
+    def contents(self) -> str | None:
+        if type(self) is not TarDataset or self.read != self._read:
+            return None
+        found = [self.files.identity(url) for url in self.urls]
+        return None if None in found else repr((self.urls, found, self.target))
+
     def _samples(self, number: int, index_dir: str | os.PathLike[str] | None) -> Samples:
         url = self.urls[number]
         source, name = self.files.of(url)

@@ -40,6 +40,13 @@ class AnyFiles:
         source, name = self.of(name)
         return source.stamp(name)
 
+    def identity(self, name: str) -> str | None:
+        """Like a stamp, but of a file that is certainly the same where the text is; None where its source cannot be that sure."""
+        source, name = self.of(name)
+        if isinstance(source, LocalFiles):
+            return source.identity(name)
+        return source.identity(name) if isinstance(source, HttpFiles) else None
+
     def close(self) -> None:
         for source in (self.local, *self._others.values()):
             source.close()

@@ -11,33 +11,37 @@ Rule 1: a namespace stands for a data set, what is done to its samples, the seed
 Rule 2: what is read was checked (`disk_records`). What does not match is a miss, and counted.
 Rule 3: a disk that is full, slow or broken costs time. Only a store that was made for something else is an error, when it is opened.
 Rule 4: every process has a store of its own: one that was forked begins anew, and one that was sent to another process goes as its
-        arguments.
+        arguments. What they find and miss they count together.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
 from pathlib import Path
-from zlib import crc32
 
 from penstock.errors import ConfigError
-from penstock.store.disk_files import Files, write_whole
-from penstock.store.disk_process import OpenStore
+from penstock.store.disk_files import Files, close_locked
+from penstock.store.disk_format import Mark, check_format, entered
+from penstock.store.disk_process import COUNTED, OpenStore
 from penstock.store.disk_scan import Verified, rebuild, verify
 from penstock.store.disk_upkeep import alone
 from penstock.store.partial import Entry, Wanted
+from penstock.store.tally import Tally
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
 NAMESPACE = re.compile(r"[0-9a-f]{8,128}")
 LEAST_BYTES = 1 << 16
+SMALL_BYTES = 16 << 10
+"""Entries below it lie in segments."""
 
 
 @dataclass(slots=True)
@@ -58,12 +62,15 @@ class DiskStore:
         namespace: str,
         samples: int,
         max_bytes: int,
-        small_bytes: int = 16 << 10,
+        small_bytes: int = SMALL_BYTES,
         segment_bytes: int = 64 << 20,
         upkeep_s: float = 1.0,
         files: Files | None = None,
+        mark: Mark | None = None,
+        tally: Tally | None = None,
     ) -> None:
-        """`upkeep_s`: how long an entry may wait before others see it; 0: there is no background thread, see `flush`, `compact`."""
+        """`upkeep_s`: how long an entry may wait before others see it; 0: there is no background thread, see `flush`, `compact`.
+        `mark`: what a new store says of itself. `tally`: of those who count together."""
         if not NAMESPACE.fullmatch(namespace):
             raise ConfigError(
                 f"the namespace of a store must be 8 to 128 hexadecimal digits, got {namespace!r}"
@@ -83,9 +90,12 @@ class DiskStore:
             segment_bytes,
             upkeep_s,
             files,
+            mark or Mark(samples=samples),
+            tally or Tally(COUNTED),
         )
         self.folder = str(Path(path).absolute() / namespace)
         self._by_process: dict[int, _Mine] = {}
+        weakref.finalize(self, _close, self._by_process)
         self._here()
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
@@ -108,22 +118,31 @@ class DiskStore:
         return mine.store
 
     def _open(self) -> OpenStore | None:
-        _, namespace, samples, max_bytes, *sizes, upkeep_s, given = self._arguments
+        _, namespace, samples, max_bytes, *sizes, upkeep_s, given, mark, tally = self._arguments
         files = given or Files()
         try:
             Path(self.folder).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if files.make_folder(self.folder):
-                files.sync_folder(str(Path(self.folder).parent))
-            check_owner(self.folder)
-            check_format(files, self.folder, samples)
-            return OpenStore(
-                files, self.folder, namespace, samples, max_bytes, (sizes[0], sizes[1]), upkeep_s
-            )
+            users_fd = entered(files, self.folder)
+            try:
+                check_format(files, self.folder, mark)
+                own = (files, self.folder, namespace, samples, max_bytes, (sizes[0], sizes[1]), upkeep_s)
+                opened = OpenStore(*own, users_fd, tally)
+            except BaseException:
+                close_locked(files, users_fd)
+                raise
         except OSError as exc:
             log.warning(
                 "the sample store %s cannot be opened (%s): samples are prepared each time", self.folder, exc
             )
             return None
+        if parent_process() is not None:  # a worker ends without the interpreter's own finalizers
+            Finalize(self, opened.close, kwargs={"sync": False}, exitpriority=10)
+        return opened
+
+    @property
+    def is_open(self) -> bool:
+        """False: it could not be opened, and keeps nothing."""
+        return self._here() is not None
 
     def get(self, wanted: Wanted) -> Entry | None:
         return self.get_many([wanted])[0]
@@ -142,10 +161,17 @@ class DiskStore:
             store.remove(sample)
 
     def stats(self) -> dict[str, int]:
-        """Also what this process found and did not: `hits`, `misses`, `damaged`, `refused`; and whether it is `read_only`."""
+        """Also what all processes of this store `found`, `missed`, `refused`, and found `damaged`; and whether it is `read_only` here."""
         store = self._here()
         if store is None:
-            return {"entries": 0, "bytes": 0, "held_bytes": 0, "max_bytes": self._arguments[3]}
+            kept = {
+                "entries": 0,
+                "bytes": 0,
+                "held_bytes": 0,
+                "max_bytes": self._arguments[3],
+                "read_only": 1,
+            }
+            return kept | self._arguments[-1].sums()
         return store.stats()
 
     def flush(self) -> None:
@@ -168,13 +194,13 @@ class DiskStore:
         with alone(store.shelf) as may:
             return rebuild(store.shelf) if may else 0
 
-    def verify(self) -> Verified:
-        """Read everything, and count what is right."""
+    def verify(self, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verified:
+        """Read everything, and count what is right; bytes read so far, and of how many, are told after each file."""
         store = self._here()
         if store is None:
-            return Verified(good=0, dead=0, bad=0, lost=0, files=0, bytes=0)
+            return Verified()
         store.flush()
-        return verify(store.shelf)
+        return verify(store.shelf, on_progress)
 
     def close(self) -> None:
         mine = self._by_process.get(os.getpid())
@@ -185,48 +211,8 @@ class DiskStore:
                 store.close()
 
 
-def check_owner(folder: str) -> None:
-    """A store of another user, or one that a link leads to, is not ours to trust."""
-    found = os.lstat(folder)
-    if found.st_uid != os.geteuid() or not os.path.isdir(folder) or os.path.islink(folder):  # noqa: PTH112, PTH114
-        raise ConfigError(
-            f"{folder} is not a folder of this user: give another path for kept samples, or remove it"
-        )
-
-
-def encode_format(samples: int) -> bytes:
-    body = json.dumps({"store": "penstock", "version": VERSION, "samples": samples})
-    return b"%s\n%08x\n" % (body.encode(), crc32(body.encode()))
-
-
-def read_format(files: Files, folder: str) -> dict[str, object] | None:
-    """What a folder says that it holds; None where it says nothing, or nothing that is right."""
-    try:
-        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        body, _, check = files.read(fd, 4096, 0).partition(b"\n")
-    finally:
-        files.close(fd)
-    if check != b"%08x\n" % crc32(body):
-        return None
-    found = json.loads(body)
-    return found if isinstance(found, dict) else None
-
-
-def check_format(files: Files, folder: str, samples: int) -> None:
-    """Leave the mark of a store in a new folder; ConfigError where there is that of another one."""
-    if read_format(files, folder) is None:  # where it is damaged, records still say what they are
-        write_whole(files, f"{folder}/FORMAT", encode_format(samples))
-    found = read_format(files, folder) or {}
-    if found.get("version") != VERSION:
-        raise ConfigError(
-            f"the sample store {folder} has format {found.get('version')}, this version of penstock reads format {VERSION}: "
-            f"remove it, or give another path"
-        )
-    if found.get("samples") != samples:
-        raise ConfigError(
-            f"the sample store {folder} was made for {found.get('samples')} samples, not for {samples}: another data set must "
-            f"have another namespace; remove the folder, or give another path"
-        )
+def _close(by_process: dict[int, _Mine]) -> None:
+    """For a store that nobody has any more."""
+    mine = by_process.get(os.getpid())
+    if mine is not None and mine.store is not None:
+        mine.store.close()

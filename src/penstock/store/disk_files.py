@@ -48,6 +48,16 @@ class Files:
             data += more
         return data
 
+    def read_into(self, fd: int, memory: memoryview, offset: int) -> int:
+        """How many bytes there were; fewer than there is memory only where the file ends."""
+        done = 0
+        while done < len(memory):
+            more = os.preadv(fd, [memory[done:]], offset + done)
+            if not more:
+                break
+            done += more
+        return done
+
     def will_jump(self, fd: int) -> None:
         """What lies beyond a read is not likely to be wanted next."""
         with contextlib.suppress(OSError):
@@ -131,6 +141,15 @@ def is_gone(fd: int) -> bool:
     return os.fstat(fd).st_nlink == 0
 
 
+def is_at(fd: int, path: str) -> bool:
+    """Whether a name still leads to an open file."""
+    try:
+        named, mine = os.lstat(path), os.fstat(fd)
+    except OSError:
+        return False
+    return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
+
+
 def try_lock(fd: int, *, shared: bool = False) -> bool:
     """Take or change the kernel lock of an open file, if that can be done at once. It ends with its holder."""
     try:
@@ -147,10 +166,9 @@ def close_locked(files: Files, fd: int) -> None:
     files.close(fd)
 
 
-@contextmanager
-def locked(fd: int, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-    """Hold the kernel lock of an open file; TimeoutError, which is an OSError, when it was not to be had in time (Rule 3)."""
-    held, pause_s, until_s = try_lock(fd), 0.0002, 0.0
+def wait_lock(fd: int, *, shared: bool = False, wait_s: float = LOCK_WAIT_S) -> None:
+    """Take or change a kernel lock; TimeoutError, which is an OSError, when it was not to be had in time (Rule 3)."""
+    held, pause_s, until_s = try_lock(fd, shared=shared), 0.0002, 0.0
     while not held:  # the kernel knows no deadline for a lock, so it is asked again and again
         until_s = until_s or time.monotonic() + wait_s
         if time.monotonic() >= until_s:
@@ -159,7 +177,13 @@ def locked(fd: int, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
             )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.02)
-        held = try_lock(fd)
+        held = try_lock(fd, shared=shared)
+
+
+@contextmanager
+def locked(fd: int, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    """Hold the kernel lock of an open file; TimeoutError when it was not to be had in time."""
+    wait_lock(fd, wait_s=wait_s)
     try:
         yield
     finally:

@@ -18,18 +18,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.store.disk_files import FULL, Files, close_locked, try_lock
+from penstock.store.disk_files import FULL, Files, close_locked, try_lock, wait_lock
 from penstock.store.disk_records import decode, digest_of, encode
 from penstock.store.disk_scan import rebuild
 from penstock.store.disk_upkeep import TEMPORARY, Upkeep, alone, recount
 from penstock.store.kept_index import LARGE, KeptIndex, Rows, Samples, new_rows
 from penstock.store.partial import Entry, Wanted
 from penstock.store.segments import Place, SegmentReader, SegmentWriter, Shelf, new_number
+from penstock.store.tally import Tally
 
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 1 << 20
 BUFFER_ENTRIES = 256
+COUNTED = ("found", "missed", "refused", "damaged")
 RETRY_S = 1.0
 """A full store is searched for dead space no more often than this, unless much was replaced."""
 
@@ -54,8 +56,10 @@ class OpenStore:
         max_bytes: int,
         sizes: tuple[int, int],
         upkeep_s: float,
+        users_fd: int,
+        tally: Tally,
     ) -> None:
-        """`sizes`: of a small entry and of a segment, at most. OSError where the index has no space."""
+        """`sizes`: of a small entry and of a segment, at most. `users_fd`: locked by `entered`. OSError where the index has no space."""
         self.files = files
         segment_bytes = max(4096, min(sizes[1], max_bytes // 16))
         self.small_bytes = min(sizes[0], segment_bytes // 2)
@@ -64,7 +68,7 @@ class OpenStore:
         self.reader = SegmentReader(self.shelf)
         self.upkeep = Upkeep(self.shelf)
         self.read_only = self.closed = False
-        self.counts = dict.fromkeys(("hits", "misses", "damaged", "refused"), 0)
+        self._tally, self._users_fd = tally, users_fd
         self._write = threading.Lock()
         self._writer: SegmentWriter | None = None
         self._full: list[SegmentWriter] = []
@@ -77,12 +81,7 @@ class OpenStore:
         self._upkeep_s, self._stop = upkeep_s, threading.Event()
         self._thread: threading.Thread | None = None
         try:
-            self._users_fd = files.open(f"{folder}/users", os.O_RDWR | os.O_CREAT)
-            try:
-                self._begin()
-            except OSError:
-                files.close(self._users_fd)
-                raise
+            self._begin()
         except OSError:
             index.close()
             raise
@@ -96,7 +95,7 @@ class OpenStore:
             index.begin(alone=is_alone)
             if is_alone:
                 recount(self.shelf)
-            try_lock(self._users_fd, shared=True)
+            wait_lock(self._users_fd, shared=True)  # a lock that could not be changed is lost
         if index.is_stale:
             with alone(self.shelf) as may:
                 if may:
@@ -120,10 +119,8 @@ class OpenStore:
         for _ in range(2):  # compaction may move a record while we look for it; its row then says where to
             if len(left):
                 left, tried = self._look_up(wanted, samples, left, tried, found)
-        self.counts["damaged"] += len(left)
-        misses = found.count(None)
-        self.counts["hits"] += len(wanted) - misses
-        self.counts["misses"] += misses
+        missed = found.count(None)
+        self._tally.add(len(wanted) - missed, missed, 0, len(left))
         return found
 
     def _look_up(
@@ -168,7 +165,8 @@ class OpenStore:
                         kept = self._put(wanted, pieces)
                     except OSError as exc:
                         self._give_up(exc)
-        self.counts["refused"] += not kept
+        if not kept:
+            self._tally.add(0, 0, 1, 0)
         return kept
 
     def _put(self, wanted: Wanted, pieces: list[bytes | memoryview]) -> bool:
@@ -280,10 +278,10 @@ class OpenStore:
             except OSError as exc:
                 self._give_up(exc)
 
-    def _settle(self) -> None:
+    def _settle(self, *, sync: bool = True) -> None:
         """Sync segments that are full, and let go of them."""
         while self._full:
-            self._full.pop().close(sync=True)
+            self._full.pop().close(sync=sync)
 
     def _give_up(self, exc: OSError) -> None:
         """Write no more (Rule 2)."""
@@ -362,10 +360,11 @@ class OpenStore:
             "held_bytes": held_bytes,
             "max_bytes": self.shelf.max_bytes,
             "read_only": int(self.read_only),
-            **self.counts,
+            **self._tally.sums(),
         }
 
-    def close(self) -> None:
+    def close(self, *, sync: bool = True) -> None:
+        """`sync`: have what was put stay through a power cut; it may take a while."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -375,15 +374,15 @@ class OpenStore:
             self.closed = True
             try:
                 self._write_out()
-                self._settle()
                 if self._writer is not None:
-                    writer, self._writer = self._writer, None
-                    writer.close(sync=True)
+                    self._full.append(self._writer)
+                    self._writer = None
+                self._settle(sync=sync)
             except OSError as exc:
                 self._give_up(exc)
             self.reader.close()
             with contextlib.suppress(OSError), self.shelf.index.locked():
-                if try_lock(self._users_fd):
+                if sync and try_lock(self._users_fd):
                     self.shelf.index.end()
             close_locked(self.files, self._users_fd)
             self.shelf.index.close()

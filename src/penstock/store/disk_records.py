@@ -19,6 +19,7 @@ from zlib import crc32
 
 import numpy as np
 
+from penstock import accel
 from penstock.store.partial import Entry, Wanted
 
 HEAD = struct.Struct("<II4sH2x16sQqQI12s8IB7x")
@@ -33,8 +34,8 @@ ALIGN = 16
 MOST_DIMENSIONS = 8
 PLAIN = frozenset("biufcmMSU")
 _SUM_AT, _HEAD_SUM_AT = 4, 8
-_MARK_AT, _DIGEST_AT = slice(8, 14), slice(16, 32)
-_KEY, _KEY_AT, _WHAT_AT = struct.Struct("<Qq"), 32, 48
+_NAMES, _NAMES_AT, _WHAT_AT = struct.Struct("<6s2x16sQq"), slice(8, 48), slice(48, HEAD.size)
+"""What a record is of; and what is in it."""
 
 
 def digest_of(namespace: str) -> bytes:
@@ -63,7 +64,8 @@ def encode(digest: bytes, wanted: Wanted, entry: Entry) -> list[bytes | memoryvi
     sizes = (values.nbytes, len(entry.extra))
     head = bytearray(HEAD.pack(0, 0, MAGIC, VERSION, digest, *wanted, *sizes, name, *shape, values.ndim))
     struct.pack_into("<I", head, 4, crc32(head[_HEAD_SUM_AT:]))
-    struct.pack_into("<I", head, 0, crc32(entry.extra, crc32(flat, crc32(head[_SUM_AT:]))))
+    of_values = accel.crc32(flat, before=crc32(head[_SUM_AT:]))
+    struct.pack_into("<I", head, 0, crc32(entry.extra, of_values))
     total = len(head) + sum(sizes)
     return [bytes(head), flat, entry.extra, bytes(padded(total) - total)]
 
@@ -71,6 +73,8 @@ def encode(digest: bytes, wanted: Wanted, entry: Entry) -> list[bytes | memoryvi
 @functools.lru_cache(maxsize=1 << 14)
 def _described(said: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int] | None:
     """Type and shape of values, where they end and where the extra does, by the second part of a head."""
+    if len(said) < _WHAT_AT.stop - _WHAT_AT.start:
+        return None
     values_bytes, extra_bytes, name, *shape, ndim = struct.unpack("<QI12s8IB7x", said)
     try:
         dtype = np.dtype(name.rstrip(b"\0").decode("ascii"))
@@ -85,18 +89,17 @@ def _described(said: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int] |
 
 def decode(data: bytes | memoryview, digest: bytes, wanted: Wanted) -> Entry | None:
     """The entry in a record, if it is the one that is wanted and not a byte of it has changed. It refers to `data`, which nobody changes."""
-    if len(data) < HEAD.size or data[_MARK_AT] != MARK or data[_DIGEST_AT] != digest:
+    if data[_NAMES_AT] != _NAMES.pack(MARK, digest, *wanted):
         return None
-    if _KEY.unpack_from(data, _KEY_AT) != wanted:
-        return None
-    described = _described(bytes(data[_WHAT_AT : HEAD.size]))
+    described = _described(bytes(data[_WHAT_AT]))
     if described is None:
         return None
     dtype, shape, end, total = described
     said = int.from_bytes(data[:_SUM_AT], "little")
-    if total > len(data) or crc32(memoryview(data)[_SUM_AT:total]) != said:
+    if total > len(data) or accel.crc32(data, _SUM_AT, total) != said:
         return None
-    return Entry(np.ndarray(shape, dtype, data, HEAD.size), bytes(data[end:total]))
+    extra = bytes(data[end:total]) if end < total else b""
+    return Entry(np.ndarray(shape, dtype, data, HEAD.size), extra)
 
 
 class Found(NamedTuple):
@@ -133,7 +136,7 @@ def record_at(view: memoryview, at: int, digest: bytes) -> Found | None:
     if crc32(view[at + _HEAD_SUM_AT : at + HEAD.size]) != said[1] or said[4] != digest:
         return None
     total = HEAD.size + said[7] + said[8]
-    good = total <= len(view) - at and crc32(view[at + _SUM_AT : at + total]) == said[0]
+    good = total <= len(view) - at and accel.crc32(view, at + _SUM_AT, at + total) == said[0]
     return Found(said[5], said[6], at, padded(total), good)
 
 

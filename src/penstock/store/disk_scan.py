@@ -9,15 +9,15 @@ Rule 3: rows that others write meanwhile are theirs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from penstock.store.disk_files import size_of
-from penstock.store.disk_records import Found, walk
-from penstock.store.disk_upkeep import recount
-from penstock.store.kept_index import LARGE, new_rows
+from penstock.store.disk_records import record_at, walk
+from penstock.store.disk_upkeep import live_bytes, recount
+from penstock.store.kept_index import LARGE, Rows, Samples, new_rows
 from penstock.store.segments import Shelf, number_of
 
 
@@ -67,36 +67,61 @@ def rebuild(shelf: Shelf) -> int:
     return int(np.count_nonzero(index.all()["segment"]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Verified:
     """What a walk over everything has found."""
 
-    good: int
+    good: int = 0
     """Records that a row leads to, and that are right."""
-    dead: int
+    dead: int = 0
     """Records that are right, but that no row leads to."""
-    bad: int
+    bad: int = 0
     """Records and stretches that are damaged."""
-    lost: int
+    torn: int = 0
+    """Such behind the last record of a segment that a row leads to: what a process left that was killed while it wrote. That is no damage."""
+    lost: int = 0
     """Rows that lead to nothing that is right."""
-    files: int
-    bytes: int
+    files: int = 0
+    bytes: int = 0
 
 
-def verify(shelf: Shelf) -> Verified:
-    """Walk over all files and all rows. What others change meanwhile may be counted as it was or as it is."""
-    good = dead = bad = files = nbytes = 0
-    rows = shelf.index.all()
-    for number in numbers(shelf):
+def verify(shelf: Shelf, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verified:
+    """Walk over all files and all rows. What others change meanwhile may be counted as it was or as it is, but not as damage: what seems
+    wrong is looked at again, and by itself."""
+    found, rows = Verified(), shelf.index.all()
+    confirmed = np.zeros(len(rows), bool)
+    ends = live_bytes(rows)
+    every = {number: shelf.files.size(shelf.path_of(number)) for number in numbers(shelf)}
+    for number in every:
         data = content(shelf, number)
-        files, nbytes = files + 1, nbytes + len(data or b"")
-        bad += data is None
-        for found in walk(data or b"", shelf.digest):
-            if not isinstance(found, Found) or not found.good or found.sample >= len(rows):
-                bad += 1
-            elif rows[found.sample].item()[:4] == (number, found.renewed, found.length, found.start):
-                good += 1
+        if data is None and not shelf.files.size(shelf.path_of(number)):
+            continue  # it was removed meanwhile
+        found.files, found.bytes = found.files + 1, found.bytes + len(data or b"")
+        found.bad += data is None
+        _, end = ends.get(number, (0, 0))
+        for met in walk(data or b"", shelf.digest):
+            at = met if isinstance(met, int) else met.start
+            if isinstance(met, int) or not met.good or met.sample >= len(rows):
+                found.torn += at >= end
+                found.bad += at < end
+            elif rows[met.sample].item()[:4] == (number, met.renewed, met.length, met.start):
+                confirmed[met.sample] = True
             else:
-                dead += 1
-    lost = int(np.count_nonzero(rows["segment"])) - good
-    return Verified(good=good, dead=dead, bad=bad, lost=lost, files=files, bytes=nbytes)
+                found.dead += 1
+        on_progress(found.bytes, max(found.bytes, sum(every.values())))
+    found.good = int(np.count_nonzero(confirmed))
+    found.lost = _lost(shelf, np.flatnonzero((rows["segment"] != 0) & ~confirmed), rows)
+    return found
+
+
+def _lost(shelf: Shelf, samples: Samples, rows: Rows) -> int:
+    """Of samples whose rows led to nothing right, those whose rows are still the same and still do."""
+    same = samples[shelf.index.at(samples) == rows[samples]]
+    return sum(not _is_right(shelf, sample, rows[sample]) for sample in same.tolist())
+
+
+def _is_right(shelf: Shelf, sample: int, row: Rows) -> bool:
+    data = content(shelf, int(row["segment"])) or b""
+    found = record_at(memoryview(data), int(row["offset"]), shelf.digest)
+    said = (sample, int(row["renewed"]))
+    return found is not None and found.good and (found.sample, found.renewed) == said

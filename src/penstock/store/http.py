@@ -80,6 +80,11 @@ class HttpFiles:
     def stamp(self, name: str) -> str:
         return self._ask(name).stamp
 
+    def identity(self, name: str) -> str | None:
+        """By its etag, if that is a strong one; a time says seconds only."""
+        known = self._ask(name).stamp
+        return known if known.endswith('"') and "W/" not in known else None
+
     def close(self) -> None:
         self._pool.close()
 

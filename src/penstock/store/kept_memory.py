@@ -141,6 +141,9 @@ class MemoryStore:
 
     # ---- reading
 
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """These will be asked for next. They need not be fetched from anywhere."""
+
     def borrow(self, wanted: Wanted) -> Borrowed | None:
         """The entry where it lies, without a copy."""
         if not 0 <= wanted.sample < len(self.rows):

@@ -17,12 +17,13 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from penstock.store.buffers import LEAST_BYTES, Buffers
 from penstock.store.disk_files import Files, close_locked, is_gone, try_lock
 from penstock.store.kept_index import LARGE, KeptIndex, Rows
 
@@ -31,6 +32,7 @@ GAP_BYTES = 4096
 RUN_BYTES = 1 << 20
 """So much at most is read at once."""
 MOST_OPEN = 256
+"""Of segments that stay open, and of what is read at once."""
 TRIES = 5
 STEP_BYTES = 1 << 20
 """Space is taken by so much at a time."""
@@ -165,14 +167,20 @@ class SegmentWriter:
             close_locked(self.shelf.files, self.fd)
 
 
+Run = tuple[int, int, int, int, int]
+
+
 class SegmentReader:
-    """Reads records of segments and large files, by their places. Of several threads, one after another."""
+    """Reads records of segments and large files, by their places. Of several threads, one after another.
+
+    Segments stay open. A large file is opened for its one record: it is likely to be removed before it is wanted again."""
 
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
         self._open: OrderedDict[int, int] = OrderedDict()
         self._gone = shelf.index.gone
         self._lock = threading.Lock()
+        self._buffers = Buffers()
 
     def read(self, places: Rows) -> Iterator[tuple[int, bytes | memoryview]]:
         """Which of the places, that are rows of the index, and the bytes there: one after another, as they come from the disk, so that
@@ -181,26 +189,42 @@ class SegmentReader:
         offsets, lengths = places["offset"].tolist(), places["length"].tolist()
         with self._lock:
             self._let_go()
+            for some in (runs[at : at + MOST_OPEN] for at in range(0, len(runs), MOST_OPEN)):
+                for data, (_, start, end, first, last) in zip(self._read_runs(some), some, strict=True):
+                    if last - first == 1:
+                        if len(data) == end - start:
+                            yield order[first], data
+                        continue
+                    for at in order[first:last]:
+                        piece = memoryview(data)[offsets[at] - start : offsets[at] - start + lengths[at]]
+                        if len(piece) == lengths[at]:
+                            yield at, piece
+
+    def _read_runs(self, runs: Sequence[Run]) -> Iterator[bytes | memoryview]:
+        """What there is of each: the disk is asked for all of it first."""
+        files, once = self.shelf.files, list[int]()
+        try:
             ways: list[int | None] = []
             for segment, start, end, _, _ in runs:
                 ways.append(fd := self._descriptor(segment))
                 if fd is not None:
-                    self.shelf.files.will_need(fd, start, end - start)
-            for fd, (_, start, end, first, last) in zip(ways, runs, strict=True):
-                data = b"" if fd is None else self._bytes(fd, start, end)
-                if last - first == 1:
-                    if len(data) == end - start:
-                        yield order[first], data
-                    continue
-                for at in order[first:last]:
-                    piece = memoryview(data)[offsets[at] - start : offsets[at] - start + lengths[at]]
-                    if len(piece) == lengths[at]:
-                        yield at, piece
+                    files.will_need(fd, start, end - start)
+                    if segment & LARGE:
+                        once.append(fd)
+            for fd, (_, start, end, _, _) in zip(ways, runs, strict=True):
+                yield b"" if fd is None else self._bytes(fd, start, end)
+        finally:
+            for fd in once:
+                files.close(fd)
 
-    def _bytes(self, fd: int, start: int, end: int) -> bytes:
+    def _bytes(self, fd: int, start: int, end: int) -> bytes | memoryview:
         """What there is of a range; a disk that cannot read it has nothing there."""
+        nbytes = end - start
         try:
-            return self.shelf.files.read(fd, end - start, start)
+            if nbytes < LEAST_BYTES:
+                return self.shelf.files.read(fd, nbytes, start)
+            memory = memoryview(self._buffers.of(nbytes))[:nbytes]
+            return memory[: self.shelf.files.read_into(fd, memory, start)].toreadonly()
         except OSError:
             return b""
 
@@ -213,10 +237,13 @@ class SegmentReader:
             fd = self.shelf.files.open(self.shelf.path_of(segment), os.O_RDONLY)
         except OSError:
             return None
-        self.shelf.files.will_jump(fd)
-        self._open[segment] = fd
-        if len(self._open) > MOST_OPEN:
-            self.shelf.files.close(self._open.popitem(last=False)[1])
+        if not segment & LARGE:
+            self.shelf.files.will_jump(fd)
+            self._open[segment] = fd
+            if (
+                len(self._open) > MOST_OPEN
+            ):  # none of those that are read now: they are no more than stay open
+                self.shelf.files.close(self._open.popitem(last=False)[1])
         return fd
 
     def _let_go(self) -> None:
@@ -234,9 +261,6 @@ class SegmentReader:
 
     def descriptors(self) -> list[int]:
         return list(self._open.values())
-
-
-Run = tuple[int, int, int, int, int]
 
 
 def runs_of(places: Rows) -> tuple[list[int], list[Run]]:

@@ -216,6 +216,12 @@ class LocalFiles:
         with self._file(name) as fd:
             return self._stamps.setdefault(name, stamp_of(os.fstat(fd)))
 
+    def identity(self, name: str) -> str:
+        """Of the file that is read under this name. When its entry was last changed is the kernel's own: nobody can set that back."""
+        with self._file(name) as fd:
+            status = os.fstat(fd)
+            return f"{stamp_of(status)}-{status.st_ctime_ns}"
+
     def close(self) -> None:
         self._opened.close()
 
