@@ -322,6 +322,18 @@ def test_a_dataset_that_shows_nothing_is_refused() -> None:
         loader_of(Any_())
 
 
+def test_a_dataset_that_adds_something_to_its_samples_is_refused(files: list[bytes]) -> None:
+    plain = dataset_of(files)
+
+    class More(type(plain)):  # type: ignore[misc]
+        def __getitem__(self, index: int) -> Any:
+            return (*super().__getitem__(index), index)
+
+    plain.__class__ = More
+    with pytest.raises(ConfigError, match="__getitem__ of its own"):
+        loader_of(plain)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"times": 0}, {"split": -1}, {"store": "tape"}, {"max_bytes": "much"}, {"min_diversity": 1.5}],

@@ -71,6 +71,15 @@ def test_batches_are_those_of_loaders_that_never_kept_anything(
         assert batches == epochs(fresh, 1)[0], epoch
 
 
+def test_they_are_kept_on_disk_too_for_a_run(recordings: Path, tmp_path: Path) -> None:
+    on_disk = Reuse(times=3, split=3, store="disk", path=tmp_path / "kept", persistent=True)
+    loader = loader_of(recordings, reuse=on_disk, num_workers=2)
+    assert epochs(loader, 3) == epochs(loader_of(recordings), 3)
+    stats = loader.stats()["reuse"]
+    assert stats["found"] > SAMPLES
+    assert "for this run only: AudioFolder cannot say when its samples change" in loader.explain()
+
+
 def test_spectra_that_are_complex_are_kept_as_they_are(recordings: Path) -> None:
     chain = [
         T.PadOrCut(1_600),
@@ -184,7 +193,7 @@ class Own(AudioFolder):
 
 
 def test_what_cannot_be_kept_is_refused(recordings: Path) -> None:
-    with pytest.raises(ConfigError, match="Own prepares its samples in a way of its own"):
+    with pytest.raises(ConfigError, match="Own has a __getitem__ of its own"):
         DataLoader(Own(recordings), reuse=Reuse(times=3))
     with pytest.raises(ConfigError, match=r"what Function .* cannot be kept: a function of yours"):
         loader_of(recordings, [T.Lambda(np.abs), *CHAIN], split=2)

@@ -15,6 +15,7 @@ from penstock.config import AUTO_SPLIT, Reuse
 from penstock.engine.reuse_on_disk import KeptOnDisk, check_path, identity, ranks_are_here
 from penstock.engine.shard import gathered
 from penstock.errors import ConfigError
+from penstock.lanes.unfinished import getter
 from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioChain, AudioFolder
 from penstock.pipeline.chain import Chain, size_of
@@ -157,14 +158,16 @@ def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
 
 def unsuited(dataset: Any) -> str:
     """Why samples of a dataset cannot be kept half done; nothing if they can be."""
+    of_its_own = f"{type(dataset).__name__} has a __getitem__ of its own, which would not be called"
     if isinstance(dataset, AudioFolder):
-        own = type(dataset).__getitem__ is not AudioFolder.__getitem__
-        return f"{type(dataset).__name__} prepares its samples in a way of its own" if own else ""
+        return of_its_own if type(dataset).__getitem__ is not AudioFolder.__getitem__ else ""
     if not isinstance(dataset, StagedDataset):
         return (
             f"{type(dataset).__name__} does not show how its samples are prepared: use penstock.ImageFolder, "
             f"TarDataset, AudioFolder or StagedDataset"
         )
+    if getattr(getter(dataset), "__func__", None) is None:
+        return of_its_own
     if isinstance(dataset, AnnotatedDataset):
         return "masks and boxes are moved by all ops of a sample together"
     if not dataset.chain.is_one_program:
