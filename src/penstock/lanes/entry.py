@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import gc
@@ -15,6 +17,9 @@ from penstock.measure.host import DUMP_SIGNAL, name_process
 from penstock.store.arena import Arena
 
 F_SETSIG = 10
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_BYTES = 32 << 20
+"""Of memory that is let go of, a worker keeps twice this for what follows: the next sample is as large as the last."""
 
 
 def bind_to(lifeline: int) -> None:
@@ -33,6 +38,14 @@ def bind_to(lifeline: int) -> None:
         pass
 
 
+def keep_memory() -> None:
+    """Have the C library give less of its memory back: what it gives back, the kernel clears before it comes again, page by page."""
+    with contextlib.suppress(OSError, AttributeError):  # a C library without it
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        library.mallopt(M_TRIM_THRESHOLD, 2 * KEPT_BYTES)
+
+
 def work(spec: WorkerSpec, worker: int, sock: socket.socket, arena: Arena, lifeline: int, crash: int) -> None:
     """The body of a worker process."""
     os.set_blocking(lifeline, False)
@@ -42,6 +55,7 @@ def work(spec: WorkerSpec, worker: int, sock: socket.socket, arena: Arena, lifel
     faulthandler.register(DUMP_SIGNAL, crash, all_threads=True, chain=False)
     name_process(f"penstock w{worker}")
     gc.freeze()
+    keep_memory()
     channel = Channel(sock)
     runner = Worker(spec, worker, channel, arena)
     try:
