@@ -53,6 +53,10 @@ class Place(NamedTuple):
         return Wanted(self.sample, self.renewed)
 
 
+Places = NDArray[np.int64]
+"""Many of them: their numbers in columns."""
+
+
 class Resident(NamedTuple):
     """An image that lies on the device."""
 
@@ -71,7 +75,9 @@ class DeviceStore(ChunkIndex):
         super()._open(fd)
         self.arena: Any = None
         """The bytes, in the process that has them."""
-        self._lock = threading.Lock()
+        self.opening, self.was_tried = threading.Lock(), False
+        """For whoever takes the memory: once."""
+        self._guard = threading.Lock()
         self._written = np.zeros(len(self.chunks), np.int64)
         """Of each chunk the generation whose bytes it holds, or is about to."""
         self._writing: dict[int, list[int]] = {}
@@ -128,7 +134,7 @@ class DeviceStore(ChunkIndex):
 
     def open(self, arena: Any) -> None:
         """From now on places are given out, in as many chunks as fit there."""
-        with self._lock:
+        with self._guard:
             self.arena = arena
             fence()
             self._head[THERE] = min(len(self.chunks), len(arena) // self.chunk_bytes)
@@ -136,7 +142,7 @@ class DeviceStore(ChunkIndex):
     def begin(self, places: Sequence[Place]) -> list[bool]:
         """Which of these may be written now; `end` must be told of those."""
         found: list[bool] = []
-        with self._lock:
+        with self._guard:
             for place in places:
                 chunk = place.offset // self.chunk_bytes
                 others = self._writing.get(chunk)
@@ -149,7 +155,7 @@ class DeviceStore(ChunkIndex):
 
     def end(self, places: Sequence[Place], sizes: Sequence[tuple[int, int]] | None) -> None:
         """These were written, and the device is done with it; their sizes, unless something went wrong."""
-        with self._lock:
+        with self._guard:
             for number, place in enumerate(places):
                 chunk = place.offset // self.chunk_bytes
                 if sizes is not None and self._is_of(chunk, place):
@@ -159,16 +165,14 @@ class DeviceStore(ChunkIndex):
                 if not self._writing[chunk][1]:
                     del self._writing[chunk]
 
-    def hold(self, places: Sequence[Place]) -> list[bool]:
+    def hold(self, places: Places) -> NDArray[np.bool_]:
         """Whether what was read of each up to now was the sample."""
-        with self._lock:
-            chunks = [place.offset // self.chunk_bytes for place in places]
-            return [
-                self.arena is not None
-                and 0 <= chunk < len(self._written)
-                and int(self._written[chunk]) == place.generation
-                for chunk, place in zip(chunks, places, strict=True)
-            ]
+        chunks = places[:, Place._fields.index("offset")] // self.chunk_bytes
+        with self._guard:
+            if self.arena is None:
+                return np.zeros(len(places), np.bool_)
+            found: NDArray[np.bool_] = self._written[chunks] == places[:, Place._fields.index("generation")]
+            return found
 
     def _is_of(self, chunk: int, place: Place) -> bool:
         """Whether a place is in a chunk of that generation still."""
@@ -184,7 +188,7 @@ class DeviceStore(ChunkIndex):
 
     def close(self) -> None:
         """From now on nothing is found here or given a place; what is on its way does not hold."""
-        with self._lock:
+        with self._guard:
             self.arena = None
             if len(self._head):
                 self._head[THERE] = 0
