@@ -97,7 +97,9 @@ class DeviceStore(ChunkIndex):
 
     def find(self, wanted: Wanted) -> Resident | None:
         """Where a sample is; it may be gone when it is used."""
-        there = self.found(wanted) if 0 <= wanted.sample < len(self.rows) and self.is_open else None
+        if not 0 <= wanted.sample < len(self.rows):
+            return None
+        there = self.found(wanted) if self.is_open else None
         self._count(MISSED if there is None else FOUND)
         if there is None:
             return None

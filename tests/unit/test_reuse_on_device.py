@@ -1,0 +1,456 @@
+"""Samples that are kept on the device, without one: the bytes of batches do not depend on what lies there, whatever becomes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+pytest.importorskip("PIL.Image")
+pytest.importorskip("simplejpeg")
+pytest.importorskip("triton")
+
+from penstock import ConfigError, DataLoader, GpuPrep, ImageFolder, Reuse, StagedDataset
+from penstock import transforms as T
+from penstock.gpu.prep import Prep
+from penstock.gpu.slots import DECODED, FINISHED, KEPT, RESIDENT
+from penstock.lanes.seeding import seed_all
+from penstock.pipeline.reused import Reused
+from penstock.pipeline.reused_device import ReusedOnDevice
+from penstock.plan.renewal import Renewal
+from penstock.store.kept_device import DeviceStore, Place
+from penstock.store.kept_memory import MemoryStore
+from penstock.store.partial import Wanted
+from tests.lanes_on_cpu import CHAIN, batches_of, iterator_of, photos, prep_of
+from tests.unit.test_gpu_stations import Broken, Interpreted, stations_of
+
+__all__ = ["photos"]
+SAMPLES = 12
+ROOM = 16 << 20
+
+
+def folder_of(root: Path, copies: int = 1) -> ImageFolder:
+    dataset = ImageFolder(root, CHAIN)
+    dataset.samples *= copies
+    dataset.length = len(dataset.samples)
+    return dataset
+
+
+def on_device(root: Path, *, times: int = 3, split: int = 1, kept: int = SAMPLES, room: int = ROOM) -> Any:
+    renewal = Renewal(SAMPLES, kept, times, seed=5)
+    return ReusedOnDevice(ImageFolder(root, CHAIN), split, renewal, DeviceStore(renewal, room))
+
+
+def prepared(dataset: Any, share: float | None = 0.0, *, opened: bool = True, **options: Any) -> Prep:
+    """With the memory there from the first sample on: otherwise workers that are ahead of the first batch keep nothing."""
+    prep = prep_of(dataset, share, **options)
+    if opened:
+        assert prep.lane.residents is not None
+        prep.lane.residents.open()
+    return prep
+
+
+def expected(root: Path, dataset: ReusedOnDevice, epoch: int, copies: int = 1) -> list[Any]:
+    """The batches of a loader that never kept anything."""
+    renewal = dataset.renewal
+    plain = Reused(folder_of(root, copies), dataset.split, renewal, MemoryStore(renewal, 0))
+    loader: DataLoader[Any] = DataLoader(plain, batch_size=4, shuffle=True, seed=5)
+    loader.set_epoch(epoch)
+    return list(loader)
+
+
+def same(found: list[Any], others: list[Any]) -> bool:
+    return len(found) == len(others) and all(
+        torch.equal(images, theirs) and torch.equal(targets, their_targets)
+        for (images, targets), (theirs, their_targets) in zip(found, others, strict=True)
+    )
+
+
+# ---- bytes
+
+
+@pytest.mark.parametrize(
+    ("times", "split", "kept", "share", "workers"),
+    [(2, 1, 12, 0.0, 1), (3, 0, 12, 0.0, 2), (3, 1, 12, None, 2), (3, 3, 12, 1.0, 1), (3, 1, 7, 0.5, 2)],
+)
+def test_batches_are_those_of_a_loader_that_keeps_nothing(
+    times: int, split: int, kept: int, share: float | None, workers: int, photos: Path
+) -> None:
+    dataset = on_device(photos, times=times, split=split, kept=kept)
+    prep = prepared(dataset, share)
+    before = 0
+    for epoch in range(5):
+        assert same(batches_of(prep, workers, epoch), expected(photos, dataset, epoch)), epoch
+        found = prep.lane.resident - before
+        before = prep.lane.resident
+        assert found == (0 if epoch == 0 else SAMPLES - dataset.renewal.misses(epoch)), epoch
+    stats, lane = dataset.store.stats(), prep.lane.stats()
+    assert stats["found"] == before == lane["resident"]
+    assert stats["refused"] == lane["by_cpu"] == 0
+    assert stats["entries"] <= kept
+    assert 0 < stats["bytes"] <= stats["held_bytes"] <= stats["max_bytes"] == ROOM
+
+
+def test_what_lies_on_the_device_is_neither_read_nor_sent(photos: Path) -> None:
+    dataset = on_device(photos)
+    prep = prepared(dataset)
+    batches_of(prep, 1, 0)
+    dataset.schedule.begin(1, range(SAMPLES))
+    sample = next(at for at in range(SAMPLES) if dataset.schedule.of(at).renewed == 0)
+    path, _ = dataset.source.samples[sample]
+    os.unlink(path)
+    slot, target = prep.dataset[sample]
+    assert int(slot[:4].view(torch.int32)) == RESIDENT
+    assert target == dataset.source.targets[sample]
+
+
+def test_memory_comes_when_training_has_its_own(photos: Path) -> None:
+    dataset = on_device(photos)
+    prep = prepared(dataset, opened=False)
+    assert not dataset.store.is_open
+    batch = default_collate([prep.dataset[at] for at in range(4)])
+    assert set(batch[0][:, 0].tolist()) == {DECODED}, "nothing has a place yet"
+    prep.lane.begin(batch, spare_known=False)
+    assert not dataset.store.is_open, "with a fixed share stations are ready by now"
+    prep.lane.begin(batch, spare_known=True)
+    assert dataset.store.is_open
+    assert set(default_collate([prep.dataset[at] for at in range(12)])[0][:, 0].tolist()) == {DECODED, KEPT}
+
+
+def test_what_no_epoch_will_ask_for_is_not_kept(photos: Path) -> None:
+    store = on_device(photos, times=3).store
+    store.open(torch.empty(store.max_bytes, dtype=torch.uint8))
+    ends = [store.renewal.ends(sample, 0) for sample in range(SAMPLES)]
+    places = [store.reserve(Wanted(sample, 0), (8, 8)) for sample in range(SAMPLES)]
+    assert [place is not None for place in places] == [end > 1 for end in ends]
+    assert store.stats()["refused"] == 0
+
+
+# ---- faults
+
+
+def test_killed_workers_leave_no_trace(photos: Path) -> None:
+    many = folder_of(photos, copies=8)
+    renewal = Renewal(len(many), len(many), 3, seed=5)
+    dataset = ReusedOnDevice(many, 1, renewal, DeviceStore(renewal, ROOM))
+    prep, killed = prepared(dataset), 0
+    for epoch in range(4):
+        iterator, found = iterator_of(prep, 2, epoch), []
+        try:
+            for number, batch in enumerate(iterator):
+                found.append(batch)
+                if number % 6 == epoch:
+                    for pid in iterator._source._counters.live().worker_pids:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                            killed += 1
+        finally:
+            iterator.close()
+        assert same(found, expected(photos, dataset, epoch, copies=8)), epoch
+    assert killed >= 8
+    assert prep.lane.resident > 0
+
+
+@pytest.mark.parametrize("room", [0, 1 << 10, 60 << 10])
+def test_a_small_store_refuses_and_bytes_are_the_same(room: int, photos: Path) -> None:
+    dataset = on_device(photos, room=room)
+    prep = prepared(dataset)
+    for epoch in range(4):
+        assert same(batches_of(prep, 2, epoch), expected(photos, dataset, epoch)), epoch
+    stats = dataset.store.stats()
+    assert stats["held_bytes"] <= room
+    assert (stats["refused"] > 0) is (room > 0)
+    assert (prep.lane.resident > 0) is (room > 50 << 10)
+
+
+def no_memory(nbytes: int) -> torch.Tensor:
+    raise torch.OutOfMemoryError("training needs it")
+
+
+def test_without_memory_on_the_device_training_goes_on(
+    photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = on_device(photos)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        prep = prepared(dataset, allocate=no_memory)
+        for epoch in range(3):
+            assert same(batches_of(prep, 1, epoch), expected(photos, dataset, epoch)), epoch
+    (said,) = [record.getMessage() for record in caplog.records if "max_bytes" in record.getMessage()]
+    assert "nothing is kept there" in said
+    assert dataset.store.stats()["held_bytes"] == prep.lane.resident == 0
+
+
+def test_with_less_memory_than_was_asked_for_fewer_are_kept(
+    photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def little(nbytes: int) -> torch.Tensor:
+        return no_memory(nbytes) if nbytes > ROOM // 2 else torch.empty(nbytes, dtype=torch.uint8)
+
+    dataset = on_device(photos)
+    with caplog.at_level(logging.WARNING, "penstock"):
+        prepared(dataset, allocate=little)
+    assert "samples that find no place" in caplog.text
+    assert dataset.store.stats()["held_bytes"] == ROOM // 2
+
+
+@pytest.mark.parametrize("what", ["rows", "generations", "all"])
+def test_a_store_that_is_destroyed_costs_time_only(what: str, photos: Path) -> None:
+    dataset = on_device(photos)
+    store = dataset.store
+    prep = prepared(dataset)
+    for epoch in range(4):
+        iterator, found = iterator_of(prep, 2, epoch), []
+        try:
+            for number, batch in enumerate(iterator):
+                found.append(batch)
+                if epoch >= 1 and number == 0:
+                    if what == "rows":
+                        store.rows[:] = torch.randint(-(2**62), 2**62, store.rows.shape).numpy()
+                    elif what == "generations":
+                        store.chunks[:, 0] += 1
+                    else:
+                        store.close()
+        finally:
+            iterator.close()
+        assert same(found, expected(photos, dataset, epoch)), epoch
+
+
+def batch_in_flight(prep: Prep, epoch: int) -> tuple[Any, list[torch.Tensor]]:
+    """A batch as workers leave it, all of its samples on the device; and what is to become of them."""
+    dataset: Any = prep.dataset._source
+    dataset._penstock_begin(epoch, range(SAMPLES))
+    there = [at for at in range(SAMPLES) if dataset.schedule.of(at).renewed < epoch][:4]
+    samples, wanted = [], []
+    for at in there:
+        seed_all(at)
+        samples.append(prep.dataset[at])
+        seed_all(at)
+        wanted.append(dataset[at][0])
+    begun = prep.lane.begin(default_collate(samples), spare_known=True)
+    assert set(begun.contents.forms.tolist()) == {RESIDENT}
+    return begun, wanted
+
+
+def claimed_again(store: DeviceStore) -> None:
+    """Other samples are written to all chunks."""
+    store.chunks[:, 0] += 1
+    for chunk in range(len(store.chunks)):
+        place = Place(0, 9, chunk * store.chunk_bytes, int(store.chunks[chunk, 0]))
+        assert store.begin([place]) == [True]
+        store.end([place], [(1, 1)])
+    store.arena.fill_(7)
+
+
+def test_a_sample_whose_place_was_given_away_is_made_again(photos: Path) -> None:
+    dataset = on_device(photos)
+    prep = prepared(dataset)
+    batches_of(prep, 1, 0)
+    begun, wanted = batch_in_flight(prep, 1)
+    claimed_again(dataset.store)
+    prep.lane.make(begun, None).order(None)
+    assert all(torch.equal(image, theirs) for image, theirs in zip(begun.images, wanted, strict=True))
+    assert prep.lane.stats()["by_cpu"] == len(wanted)
+
+
+def test_a_place_that_was_claimed_but_not_written_yet_still_holds(photos: Path) -> None:
+    """Workers are ahead: they claim what has come to its end while the last batches of the epoch before are on their way."""
+    dataset = on_device(photos)
+    prep = prepared(dataset)
+    batches_of(prep, 1, 0)
+    begun, wanted = batch_in_flight(prep, 1)
+    dataset.store.chunks[:, 0] += 1
+    prep.lane.make(begun, None).order(None)
+    assert all(torch.equal(image, theirs) for image, theirs in zip(begun.images, wanted, strict=True))
+    assert prep.lane.stats()["by_cpu"] == 0
+
+
+def test_a_sample_that_comes_too_late_for_its_place_is_not_kept(photos: Path) -> None:
+    dataset = on_device(photos, times=2)
+    prep = prepared(dataset)
+    dataset._penstock_begin(2, range(SAMPLES))
+    samples, wanted = [], []
+    for at in range(4):
+        seed_all(at)
+        samples.append(prep.dataset[at])
+        seed_all(at)
+        wanted.append(dataset[at][0])
+    begun = prep.lane.begin(default_collate(samples), spare_known=True)
+    assert set(begun.contents.forms.tolist()) == {KEPT}
+    dataset.store.chunks[:, 0] += 1
+    dataset.store.arena.fill_(7)
+    prep.lane.make(begun, None).order(None)
+    assert all(torch.equal(image, theirs) for image, theirs in zip(begun.images, wanted, strict=True))
+    assert (dataset.store.arena == 7).all(), "the place is somebody else's"
+    assert dataset.store.stats()["entries"] == 0
+
+
+def test_who_is_written_beside_another_generation_has_to_wait_for_its_next_chance() -> None:
+    store = DeviceStore(Renewal(8, 8, 3, seed=1), 1 << 20)
+    store.open(torch.empty(1 << 20, dtype=torch.uint8))
+    old = Place(0, 0, 0, 1)
+    store.chunks[0, 0] = 1
+    assert store.begin([old]) == [True]
+    store.chunks[0, 0] = 2
+    new = Place(1, 3, 0, 2)
+    assert store.begin([new]) == [False], "what is still being written there would be taken for it"
+    store.end([old], [(1, 1)])
+    assert store.stats()["entries"] == 0, "it lies in a chunk that was given away"
+    assert store.begin([new]) == [True]
+    store.end([new], [(2, 3)])
+    found = store.find(new.wanted)
+    assert found is not None
+    assert (found.size, found.place) == ((2, 3), new)
+
+
+def test_a_batch_that_fails_gives_its_places_up(photos: Path) -> None:
+    class Failing(Interpreted):
+        def _task(self, task: Any, out: torch.Tensor) -> None:
+            raise MemoryError
+
+    dataset = on_device(photos, times=2)
+    prep = prepared(dataset, stations=stations_of(Failing))
+    dataset._penstock_begin(2, range(SAMPLES))
+    begun = prep.lane.begin(default_collate([prep.dataset[at] for at in range(4)]), spare_known=True)
+    with pytest.raises(MemoryError):
+        prep.lane.make(begun, None).order(None)
+    assert dataset.store.stats()["entries"] == 0
+    assert not dataset.store._writing
+
+
+# ---- the kernels
+
+
+@pytest.mark.parametrize("kind", [Interpreted, Broken])
+def test_the_kernels_read_samples_where_they_lie(kind: Any, photos: Path) -> None:
+    chain = T.Compose([T.RandomResizedCrop(20), T.RandomHorizontalFlip(), *CHAIN.transforms[3:]])
+    renewal = Renewal(SAMPLES, SAMPLES, 3, seed=5)
+    dataset = ReusedOnDevice(
+        ImageFolder(photos, T.Compose([T.Resize((30, 24)), *chain.transforms])), 1, renewal, DeviceStore(renewal, ROOM)
+    )  # fmt: skip
+
+    class Refuses(Interpreted):
+        """Kernels that take nothing."""
+
+        def _images_of(self, task: Any) -> Any:
+            raise RuntimeError("not these")
+
+    prep = prepared(dataset, stations=stations_of(Refuses if kind is Broken else Interpreted))
+    forms = set()
+    for epoch in (2, 3):
+        dataset._penstock_begin(epoch, range(SAMPLES))
+        samples, wanted = [], []
+        for at in range(3):
+            seed_all(at)
+            samples.append(prep.dataset[at])
+            seed_all(at)
+            wanted.append(dataset[at][0])
+        begun = prep.lane.begin(default_collate(samples), spare_known=True)
+        forms |= set(begun.contents.forms.tolist())
+        prep.lane.make(begun, None).order(None)
+        assert all(torch.equal(image, theirs) for image, theirs in zip(begun.images, wanted, strict=True))
+    assert forms == {KEPT, RESIDENT}
+    assert prep.lane.stats()["by_cpu"] == (6 if kind is Broken else 0)
+
+
+def test_without_wishes_what_lies_there_is_prepared_anew(photos: Path) -> None:
+    dataset = on_device(photos)
+    prep = prepared(dataset)
+    batches_of(prep, 1, 0)
+    prep.dataset.wishes.say(share=0.0, limit=0.0, finishes=False, samples=4)
+    dataset._penstock_begin(1, range(SAMPLES))
+    assert {int(prep.dataset[at][0][:4].view(torch.int32)) for at in range(SAMPLES)} == {FINISHED}
+
+
+# ---- loaders
+
+
+def test_one_store_has_one_memory_whoever_uses_it(photos: Path) -> None:
+    """Two iterators of one loader at once have two lanes."""
+    dataset, taken = on_device(photos), []
+
+    def allocate(nbytes: int) -> torch.Tensor:
+        taken.append(nbytes)
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    prep = prepared(dataset, allocate=allocate)
+    first = iterator_of(prep, 1, 0)
+    other = prepared(dataset, allocate=allocate, kept=prep)
+    assert other.lane is not prep.lane
+    second = iterator_of(other, 1, 0)
+    pairs = list(zip(first, second, strict=True))
+    first.close()
+    second.close()
+    assert same([one for one, _ in pairs], expected(photos, dataset, 0))
+    assert same([one for _, one in pairs], expected(photos, dataset, 0))
+    assert len(taken) == 1
+    assert prepared(dataset, allocate=allocate, kept=other).lane is other.lane
+    again = on_device(photos)
+    assert prepared(again, allocate=allocate, kept=other).lane is not other.lane, "another store"
+    assert len(taken) == 2
+
+
+def test_the_memory_goes_with_the_store(photos: Path) -> None:
+    dataset = on_device(photos)
+    prep = prepared(dataset)
+    batches_of(prep, 1, 0)
+    held = weakref.ref(dataset.store.arena)
+    del dataset, prep
+    gc.collect()
+    until = time.monotonic() + 10.0
+    while held() is not None and time.monotonic() < until:  # stations end by themselves
+        time.sleep(0.01)
+    assert held() is None
+
+
+class Blind(StagedDataset):
+    def __init__(self) -> None:
+        super().__init__(lambda _: (b"", 0), CHAIN, 3)
+
+
+def loader_of(dataset: Any, **options: Any) -> DataLoader[Any]:
+    keywords: dict[str, Any] = {
+        "device": "cuda", "gpu_prep": "concurrent", "num_workers": 1, "reuse": Reuse(store="device", split=1), **options,
+    }  # fmt: skip
+    return DataLoader(dataset, 4, shuffle=True, seed=5, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"device": None}, "give device='cuda' and gpu_prep"),
+        ({"device": "cpu"}, "give device='cuda' and gpu_prep"),
+        ({"gpu_prep": "off"}, "give device='cuda' and gpu_prep"),
+        ({"gpu_prep": GpuPrep(mode="auto", finish=False)}, "leave finish=False out"),
+    ],
+)
+def test_what_the_device_must_finish_it_must_be_there_for(options: Any, says: str, photos: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        loader_of(ImageFolder(photos, CHAIN), **options)
+
+
+def test_targets_must_be_known_without_the_sample() -> None:
+    with pytest.raises(ConfigError, match="Blind gives targets together with samples only"):
+        loader_of(Blind())
+
+
+def test_it_needs_workers(photos: Path) -> None:
+    loader = loader_of(ImageFolder(photos, CHAIN), gpu_prep="auto", num_workers=0)
+    with pytest.raises(ConfigError, match="needs workers"):
+        iter(loader)
+
+
+def test_a_loader_says_where_it_keeps_them(photos: Path) -> None:
+    loader = loader_of(ImageFolder(photos, CHAIN))
+    assert "kept of 12 samples on the device" in loader.explain()
+    stats = loader.stats()["reuse"]
+    assert (stats["kept"], stats["split"]) == (12, 1)
