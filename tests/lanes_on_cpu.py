@@ -87,10 +87,14 @@ class OnTheCpu:
 
     def _from_places(self, task: Task, out: torch.Tensor) -> None:
         """What lies in the store's memory, as the kernels take it."""
+        arena = self.residents.store.arena
         for parcel in task.parcels():
+            if arena is None:  # the store was closed at this very moment
+                self._write(parcel, *self.residents.left(parcel), out)
+                continue
             assert parcel.place is not None
             first, (height, width) = parcel.place.offset, parcel.size
-            pixels = self.residents.store.arena[first : first + 3 * height * width].numpy()
+            pixels = arena[first : first + 3 * height * width].numpy()
             self._write(parcel, parcel.program, pixels.reshape(height, width, 3), out)
 
     def _write(self, parcel: Parcel, program: Any, image: Any, out: torch.Tensor) -> None:

@@ -22,58 +22,18 @@ pytest.importorskip("triton")
 
 from penstock import ConfigError, DataLoader, GpuPrep, ImageFolder, Reuse, StagedDataset
 from penstock import transforms as T
-from penstock.gpu.prep import Prep
+from penstock.engine.device import DeviceIterator
+from penstock.engine.mover import Mover
 from penstock.gpu.slots import DECODED, FINISHED, KEPT, RESIDENT
 from penstock.lanes.seeding import seed_all
-from penstock.pipeline.reused import Reused
 from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_device import DeviceStore, Place
-from penstock.store.kept_memory import MemoryStore
-from penstock.store.partial import Wanted
-from tests.lanes_on_cpu import CHAIN, batches_of, iterator_of, photos, prep_of
+from penstock.store.kept_device import DeviceStore
+from tests.lanes_on_cpu import CHAIN, CPU, batches_of, iterator_of, photos
+from tests.residents_on_cpu import ROOM, SAMPLES, expected, folder_of, on_device, prepared, same
 from tests.unit.test_gpu_stations import Broken, Interpreted, stations_of
 
 __all__ = ["photos"]
-SAMPLES = 12
-ROOM = 16 << 20
-
-
-def folder_of(root: Path, copies: int = 1) -> ImageFolder:
-    dataset = ImageFolder(root, CHAIN)
-    dataset.samples *= copies
-    dataset.length = len(dataset.samples)
-    return dataset
-
-
-def on_device(root: Path, *, times: int = 3, split: int = 1, kept: int = SAMPLES, room: int = ROOM) -> Any:
-    renewal = Renewal(SAMPLES, kept, times, seed=5)
-    return ReusedOnDevice(ImageFolder(root, CHAIN), split, renewal, DeviceStore(renewal, room))
-
-
-def prepared(dataset: Any, share: float | None = 0.0, *, opened: bool = True, **options: Any) -> Prep:
-    """With the memory there from the first sample on: otherwise workers that are ahead of the first batch keep nothing."""
-    prep = prep_of(dataset, share, **options)
-    if opened:
-        assert prep.lane.residents is not None
-        prep.lane.residents.open()
-    return prep
-
-
-def expected(root: Path, dataset: ReusedOnDevice, epoch: int, copies: int = 1) -> list[Any]:
-    """The batches of a loader that never kept anything."""
-    renewal = dataset.renewal
-    plain = Reused(folder_of(root, copies), dataset.split, renewal, MemoryStore(renewal, 0))
-    loader: DataLoader[Any] = DataLoader(plain, batch_size=4, shuffle=True, seed=5)
-    loader.set_epoch(epoch)
-    return list(loader)
-
-
-def same(found: list[Any], others: list[Any]) -> bool:
-    return len(found) == len(others) and all(
-        torch.equal(images, theirs) and torch.equal(targets, their_targets)
-        for (images, targets), (theirs, their_targets) in zip(found, others, strict=True)
-    )
 
 
 # ---- bytes
@@ -125,15 +85,6 @@ def test_memory_comes_when_training_has_its_own(photos: Path) -> None:
     prep.lane.begin(batch, spare_known=True)
     assert dataset.store.is_open
     assert set(default_collate([prep.dataset[at] for at in range(12)])[0][:, 0].tolist()) == {DECODED, KEPT}
-
-
-def test_what_no_epoch_will_ask_for_is_not_kept(photos: Path) -> None:
-    store = on_device(photos, times=3).store
-    store.open(torch.empty(store.max_bytes, dtype=torch.uint8))
-    ends = [store.renewal.ends(sample, 0) for sample in range(SAMPLES)]
-    places = [store.reserve(Wanted(sample, 0), (8, 8)) for sample in range(SAMPLES)]
-    assert [place is not None for place in places] == [end > 1 for end in ends]
-    assert store.stats()["refused"] == 0
 
 
 # ---- faults
@@ -223,108 +174,6 @@ def test_a_store_that_is_destroyed_costs_time_only(what: str, photos: Path) -> N
         finally:
             iterator.close()
         assert same(found, expected(photos, dataset, epoch)), epoch
-
-
-def batch_in_flight(prep: Prep, epoch: int) -> tuple[Any, list[torch.Tensor]]:
-    """A batch as workers leave it, all of its samples on the device; and what is to become of them."""
-    dataset: Any = prep.dataset._source
-    dataset._penstock_begin(epoch, range(SAMPLES))
-    there = [at for at in range(SAMPLES) if dataset.schedule.of(at).renewed < epoch][:4]
-    samples, wanted = [], []
-    for at in there:
-        seed_all(at)
-        samples.append(prep.dataset[at])
-        seed_all(at)
-        wanted.append(dataset[at][0])
-    begun = prep.lane.begin(default_collate(samples), spare_known=True)
-    assert set(begun.contents.forms.tolist()) == {RESIDENT}
-    return begun, wanted
-
-
-def claimed_again(store: DeviceStore) -> None:
-    """Other samples are written to all chunks."""
-    store.chunks[:, 0] += 1
-    for chunk in range(len(store.chunks)):
-        place = Place(0, 9, chunk * store.chunk_bytes, int(store.chunks[chunk, 0]))
-        assert store.begin([place]) == [True]
-        store.end([place], [(1, 1)])
-    store.arena.fill_(7)
-
-
-def test_a_sample_whose_place_was_given_away_is_made_again(photos: Path) -> None:
-    dataset = on_device(photos)
-    prep = prepared(dataset)
-    batches_of(prep, 1, 0)
-    begun, wanted = batch_in_flight(prep, 1)
-    claimed_again(dataset.store)
-    prep.lane.make(begun, None).order(None)
-    assert all(torch.equal(image, theirs) for image, theirs in zip(begun.images, wanted, strict=True))
-    assert prep.lane.stats()["by_cpu"] == len(wanted)
-
-
-def test_a_place_that_was_claimed_but_not_written_yet_still_holds(photos: Path) -> None:
-    """Workers are ahead: they claim what has come to its end while the last batches of the epoch before are on their way."""
-    dataset = on_device(photos)
-    prep = prepared(dataset)
-    batches_of(prep, 1, 0)
-    begun, wanted = batch_in_flight(prep, 1)
-    dataset.store.chunks[:, 0] += 1
-    prep.lane.make(begun, None).order(None)
-    assert all(torch.equal(image, theirs) for image, theirs in zip(begun.images, wanted, strict=True))
-    assert prep.lane.stats()["by_cpu"] == 0
-
-
-def test_a_sample_that_comes_too_late_for_its_place_is_not_kept(photos: Path) -> None:
-    dataset = on_device(photos, times=2)
-    prep = prepared(dataset)
-    dataset._penstock_begin(2, range(SAMPLES))
-    samples, wanted = [], []
-    for at in range(4):
-        seed_all(at)
-        samples.append(prep.dataset[at])
-        seed_all(at)
-        wanted.append(dataset[at][0])
-    begun = prep.lane.begin(default_collate(samples), spare_known=True)
-    assert set(begun.contents.forms.tolist()) == {KEPT}
-    dataset.store.chunks[:, 0] += 1
-    dataset.store.arena.fill_(7)
-    prep.lane.make(begun, None).order(None)
-    assert all(torch.equal(image, theirs) for image, theirs in zip(begun.images, wanted, strict=True))
-    assert (dataset.store.arena == 7).all(), "the place is somebody else's"
-    assert dataset.store.stats()["entries"] == 0
-
-
-def test_who_is_written_beside_another_generation_has_to_wait_for_its_next_chance() -> None:
-    store = DeviceStore(Renewal(8, 8, 3, seed=1), 1 << 20)
-    store.open(torch.empty(1 << 20, dtype=torch.uint8))
-    old = Place(0, 0, 0, 1)
-    store.chunks[0, 0] = 1
-    assert store.begin([old]) == [True]
-    store.chunks[0, 0] = 2
-    new = Place(1, 3, 0, 2)
-    assert store.begin([new]) == [False], "what is still being written there would be taken for it"
-    store.end([old], [(1, 1)])
-    assert store.stats()["entries"] == 0, "it lies in a chunk that was given away"
-    assert store.begin([new]) == [True]
-    store.end([new], [(2, 3)])
-    found = store.find(new.wanted)
-    assert found is not None
-    assert (found.size, found.place) == ((2, 3), new)
-
-
-def test_a_batch_that_fails_gives_its_places_up(photos: Path) -> None:
-    class Failing(Interpreted):
-        def _task(self, task: Any, out: torch.Tensor) -> None:
-            raise MemoryError
-
-    dataset = on_device(photos, times=2)
-    prep = prepared(dataset, stations=stations_of(Failing))
-    dataset._penstock_begin(2, range(SAMPLES))
-    begun = prep.lane.begin(default_collate([prep.dataset[at] for at in range(4)]), spare_known=True)
-    with pytest.raises(MemoryError):
-        prep.lane.make(begun, None).order(None)
-    assert dataset.store.stats()["entries"] == 0
-    assert not dataset.store._writing
 
 
 # ---- the kernels
@@ -421,7 +270,7 @@ def loader_of(dataset: Any, **options: Any) -> DataLoader[Any]:
     keywords: dict[str, Any] = {
         "device": "cuda", "gpu_prep": "concurrent", "num_workers": 1, "reuse": Reuse(store="device", split=1), **options,
     }  # fmt: skip
-    return DataLoader(dataset, 4, shuffle=True, seed=5, **keywords)
+    return DataLoader(dataset, 4, **{"shuffle": True, "seed": 5, **keywords})
 
 
 @pytest.mark.parametrize(
@@ -454,3 +303,43 @@ def test_a_loader_says_where_it_keeps_them(photos: Path) -> None:
     assert "kept of 12 samples on the device" in loader.explain()
     stats = loader.stats()["reuse"]
     assert (stats["kept"], stats["split"]) == (12, 1)
+
+
+def test_what_the_lane_is_asked_for_is_not_turned_off(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a shuffle, or where errors are forgiven, "auto" is otherwise no lane at all."""
+    seen: list[Any] = []
+
+    def planned(*_: Any, **options: Any) -> str:
+        seen.append(options["wanted"])
+        return "its samples become images of several sizes"
+
+    monkeypatch.setattr("penstock.gpu.cuda.prep_for", planned)
+    for options in ({"on_error": "skip"}, {"shuffle": False}):
+        loader = loader_of(ImageFolder(photos, CHAIN), gpu_prep="auto", **options)
+        with pytest.raises(ConfigError, match="several sizes"):
+            iter(loader)
+    assert [(wanted.mode, wanted.share) for wanted in seen] == [("auto", 0.0), ("auto", None)]
+
+
+def test_epochs_that_overlap_and_workers_that_come_and_go(photos: Path) -> None:
+    """The next epoch is asked for before the last one has ended, and claims chunks whose samples are still on their way."""
+    many = folder_of(photos, copies=8)
+    renewal = Renewal(len(many), len(many), 3, seed=5)
+    dataset = ReusedOnDevice(many, 1, renewal, DeviceStore(renewal, int(1.3 * 96 * 48 * 48 * 3)))
+    prep = prepared(dataset)
+    loader = DataLoader(
+        prep.dataset, batch_size=4, shuffle=True, seed=5, num_workers=2, persistent_workers=True
+    )
+    iterator = DeviceIterator(loader._new_engine(), Mover(CPU, None, None, False, prep.lane))
+    try:
+        for epoch in range(6):
+            loader._iterate_workers(iterator, fresh=epoch == 0)
+            found = []
+            for number, batch in enumerate(iterator):
+                found.append(batch)
+                if number == 5:
+                    iterator.set_workers(1 + epoch % 3, follows=False)
+            assert same(found, expected(photos, dataset, epoch, copies=8)), epoch
+    finally:
+        iterator.close()
+    assert prep.lane.resident > 3 * 96 // 2
