@@ -40,6 +40,11 @@ def batch_in_flight(prep: Prep, epoch: int) -> tuple[Any, list[torch.Tensor]]:
     return begun, wanted
 
 
+def renewed_now(dataset: Any) -> list[int]:
+    """Samples that the epoch which has begun prepares anew: they are kept."""
+    return [at for at in range(SAMPLES) if dataset.schedule.of(at).renewed == dataset.schedule.epoch]
+
+
 def claimed_again(store: DeviceStore) -> None:
     """Other samples are written to all chunks."""
     store.chunks[:, 0] += 1
@@ -78,7 +83,7 @@ def test_a_sample_that_comes_too_late_for_its_place_is_not_kept(photos: Path) ->
     prep = prepared(dataset)
     dataset._penstock_begin(2, range(SAMPLES))
     samples, wanted = [], []
-    for at in range(4):
+    for at in renewed_now(dataset):
         seed_all(at)
         samples.append(prep.dataset[at])
         seed_all(at)
@@ -101,7 +106,9 @@ def test_a_batch_that_fails_gives_its_places_up(photos: Path) -> None:
     dataset = on_device(photos, times=2)
     prep = prepared(dataset, stations=stations_of(Failing))
     dataset._penstock_begin(2, range(SAMPLES))
-    begun = prep.lane.begin(default_collate([prep.dataset[at] for at in range(4)]), spare_known=True)
+    begun = prep.lane.begin(
+        default_collate([prep.dataset[at] for at in renewed_now(dataset)]), spare_known=True
+    )
     with pytest.raises(MemoryError):
         prep.lane.make(begun, None).order(None)
     assert dataset.store.stats()["entries"] == 0

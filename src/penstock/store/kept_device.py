@@ -111,10 +111,10 @@ class DeviceStore(ChunkIndex):
         """A place for a sample that is not there; None where it is not to be kept."""
         if not 0 <= wanted.sample < len(self.rows) or not self.is_open:
             return None
-        end = self.renewal.ends(wanted.sample, wanted.renewed)
-        if end <= wanted.renewed + 1:  # nobody will ask for it
-            return None
         self.now = max(self.now, wanted.renewed)
+        end = self.renewal.ends(wanted.sample, wanted.renewed)
+        if end <= self.now + 1:  # nobody will ask for it
+            return None
         nbytes = aligned(CHANNELS * size[0] * size[1], LINE)
         offset = self._room(nbytes, end) if nbytes <= self.chunk_bytes else -1
         if offset < 0:
