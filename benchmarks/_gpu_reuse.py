@@ -6,7 +6,8 @@ against reference counts and a plain shuffle (Revamper's table 1): how evenly ba
 
 Rule 1: epochs are short (`--samples`), and follow each other without a pause. All subjects of the part have the same, those too that keep nothing.
 Rule 2: the first epoch prepares and keeps everything. All cores do that, before anything is timed, whatever number of workers is measured.
-        From the second on every batch of a balanced store has its share of misses. One with reference counts has them all in every third
+        What is kept on the device is not from its first batches on, so that there are two such epochs.
+        From then on every batch of a balanced store has its share of misses. One with reference counts has them all in every third
         epoch: so table1 counts whole rounds of epochs.
 Rule 3: how much memory is allowed follows from what the loader itself takes samples to need: it says how many it would keep in
         `PROBE` bytes. For a share of the samples it is just enough for that share, for all of them `TO_SPARE` more.
@@ -56,7 +57,11 @@ def reusing(job: Job, subject: Subject, ground: Ground) -> Feed:
     def made(**more: Any) -> Any:
         return our_loader(job, subject, ground, dataset, persistent_workers=True, **more)
 
-    loader = made() if not subject.reuse else made(reuse=wanted(subject, len(dataset), made))
+    loader = (
+        made()
+        if not subject.reuse
+        else made(reuse=wanted(options_of(subject, ground.device), subject.room, len(dataset), made))
+    )
     if subject.plain_order:
         plainly_shuffled(loader)
     how: AbstractContextManager[None] = reference_counted() if subject.counted else nullcontext()
@@ -64,17 +69,24 @@ def reusing(job: Job, subject: Subject, ground: Ground) -> Feed:
         return Feed(batches=Epochs(loader), loader=loader)
 
 
-def wanted(subject: Subject, samples: int, made: Callable[..., Any]) -> Any:
-    """A `penstock.Reuse` with as much memory as the subject's share of the samples needs."""
+def options_of(subject: Subject, device: str) -> dict[str, Any]:
+    """Of its `penstock.Reuse`. Without a GPU all is tried but that, and samples are kept in memory."""
+    if device == "cpu" and subject.reuse.get("store") == "device":
+        return {**subject.reuse, "store": "memory"}
+    return dict(subject.reuse)
+
+
+def wanted(options: dict[str, Any], room: float, samples: int, made: Callable[..., Any]) -> Any:
+    """A `penstock.Reuse` with as much memory as such a share of the samples needs."""
     import penstock
 
     def of(max_bytes: int) -> Any:
-        return penstock.Reuse(**subject.reuse, max_bytes=max_bytes)
+        return penstock.Reuse(**options, max_bytes=max_bytes)
 
     def kept_in(max_bytes: int) -> int:
         return int(made(reuse=of(max_bytes)).stats()["reuse"]["kept"])
 
-    return of(bytes_for(subject.room, samples, kept_in))
+    return of(bytes_for(room, samples, kept_in))
 
 
 def bytes_for(room: float, samples: int, kept_in: Callable[[int], int]) -> int:
@@ -89,12 +101,12 @@ def bytes_for(room: float, samples: int, kept_in: Callable[[int], int]) -> int:
 
 
 def fill(feed: Feed, subject: Subject, workers: int) -> float:
-    """The first epoch, by all cores; the seconds it took."""
+    """The first epoch, or two, by all cores; the seconds it took."""
     started, loader = time.perf_counter(), feed.loader
     many = max(workers, (os.cpu_count() or 2) - 1)
     if not subject.auto_workers and many > workers:
         loader.set_workers(many)
-    for _ in range(len(loader)):
+    for _ in range(len(loader) * (2 if subject.reuse.get("store") == "device" else 1)):
         next(feed.batches)
     if loader.num_workers != workers and not subject.auto_workers:
         loader.set_workers(workers)

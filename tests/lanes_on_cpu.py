@@ -21,6 +21,7 @@ from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.slots import (
     ENCODED,
     Contents,
+    Parcel,
     Room,
     Task,
     left,
@@ -60,6 +61,7 @@ class OnTheCpu:
     def __init__(self, look: Look, trouble: str = "") -> None:
         self.tail, self.trouble = look.tail, trouble
         self.by_cpu = self.held_bytes = 0
+        self.residents: Any = None
 
     def prepare(self) -> str:
         return self.trouble
@@ -71,12 +73,32 @@ class OnTheCpu:
         pass
 
     def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
+        if not task.kept:
+            for parcel in task.parcels():
+                if parcel.form == ENCODED:
+                    self._write(parcel, parcel.program, decode(parcel.image.tobytes()), out)
+                else:
+                    self._write(parcel, *left(parcel), out)
+            return
+        for ordinal in self.residents.run(task, lambda: self._from_places(task, out), lambda: None):
+            parcel = task.contents.parcel(ordinal)
+            self._write(parcel, *self.residents.left(parcel), out)
+            self.by_cpu += 1
+
+    def _from_places(self, task: Task, out: torch.Tensor) -> None:
+        """What lies in the store's memory, as the kernels take it."""
+        arena = self.residents.store.arena
         for parcel in task.parcels():
-            if parcel.form == ENCODED:
-                program, image = parcel.program, decode(parcel.image.tobytes())
-            else:
-                program, image = left(parcel)
-            out[parcel.ordinal] = self.tail.finish(execute(program, image))
+            if arena is None:  # the store was closed at this very moment
+                self._write(parcel, *self.residents.left(parcel), out)
+                continue
+            assert parcel.place is not None
+            first, (height, width) = parcel.place.offset, parcel.size
+            pixels = arena[first : first + 3 * height * width].numpy()
+            self._write(parcel, parcel.program, pixels.reshape(height, width, 3), out)
+
+    def _write(self, parcel: Parcel, program: Any, image: Any, out: torch.Tensor) -> None:
+        out[parcel.ordinal] = self.tail.finish(execute(program, image))
 
 
 def two(look: Look) -> list[OnTheCpu]:
@@ -101,9 +123,10 @@ def prep_of(dataset: Any, share: float | None, stations: Any = two, **options: A
     return found
 
 
-def iterator_of(prep: Prep, workers: int) -> DeviceIterator:
+def iterator_of(prep: Prep, workers: int, epoch: int = 0) -> DeviceIterator:
     """A loader with workers, and the lane behind it."""
     loader = DataLoader(prep.dataset, batch_size=4, shuffle=True, seed=5, num_workers=workers)
+    loader.set_epoch(epoch)
     mover = Mover(CPU, None, None, False, prep.lane)
     source = loader._new_engine()
     run, asks = loader._begin()
@@ -113,8 +136,8 @@ def iterator_of(prep: Prep, workers: int) -> DeviceIterator:
     return iterator
 
 
-def batches_of(prep: Prep, workers: int) -> list[Any]:
-    iterator = iterator_of(prep, workers)
+def batches_of(prep: Prep, workers: int, epoch: int = 0) -> list[Any]:
+    iterator = iterator_of(prep, workers, epoch)
     try:
         return list(iterator)
     finally:

@@ -141,7 +141,7 @@ class GpuPrep:
         return cls(mode=wanted)
 
 
-STORES = ("memory", "disk")
+STORES = ("memory", "disk", "device")
 AUTO_SPLIT = "auto"
 
 
@@ -151,7 +151,8 @@ class Reuse:
 
     times: how often each is used before it is prepared anew; 1 keeps nothing.
     split: where the final part begins: the number of an op, its name, or "auto": the cheapest final part that is diverse enough.
-    store: where they are kept: "memory", shared by all workers; or "disk", in the folder `path`, which any number of jobs may share.
+    store: where they are kept: "memory", shared by all workers; "disk", in the folder `path`, which any number of jobs may share; or
+        "device", in the memory of the GPU that trains and, with `gpu_prep`, does the final part.
     persistent: what is kept on disk stays for later runs with the same data, ops and seed; else it goes with the run.
     max_bytes: that they may take. Where not all samples fit, the others are prepared anew in each epoch.
     min_diversity: for "auto", the share of different samples that must be left, of those that training would see without reuse.

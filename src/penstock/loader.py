@@ -140,7 +140,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.on_error, self.max_skipped, self.trace = on_error, max_skipped, trace
         self.worker_memory, self.slab_bytes, self.adopt = worker_memory, slab_bytes, adopt
         self.gpu_prep, self.deterministic, self.reuse = gpu_prep, deterministic, reuse
-        self._reusing = reusing_of(reuse, dataset)
+        self._reusing = reusing_of(self)
         if type(self.sampler) is SequentialSampler and batch_sampler is None:
             own = self.sampler.data_source is dataset
         source = Source(

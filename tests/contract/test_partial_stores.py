@@ -1,4 +1,8 @@
-"""What every store of partly prepared samples must do. Another store is added by one line in `STORES`."""
+"""What every store of partly prepared samples must do. Another store is added by one line in `STORES`.
+
+The store on the device (`kept_device`) is not among them: it takes no bytes from the host and gives none back, only places on the device. Its own
+tests are `unit/test_kept_device.py` and `unit/test_reuse_on_device.py`.
+"""
 
 from __future__ import annotations
 

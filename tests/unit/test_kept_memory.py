@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_memory import SMALLEST_CHUNK, MemoryStore
+from penstock.store.chunks import SMALLEST_CHUNK
+from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
 
 FORK = multiprocessing.get_context("fork")

@@ -108,6 +108,16 @@ def test_reference_counts_are_measured_over_whole_rounds_of_epochs(
     assert found["interval_cv"] > 0
 
 
+def test_what_is_kept_on_the_device_is_tried_without_one(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = measured(module, tmp_path, monkeypatch, "lane", "device3")
+    assert found["kept_share"] == 1.0
+    assert found["found_share"] > 0.5
+    loop, plan = module("_gpu_reuse"), module("_gpu_plan")
+    assert loop.options_of(plan.SUBJECTS["device3"], "cuda") == {"times": 3, "store": "device"}
+
+
 def test_a_small_cache_has_room_for_its_share_by_the_loaders_own_count(
     module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

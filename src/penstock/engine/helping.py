@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from penstock.config import GpuPrep
+from penstock.engine.crew import has_lane
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
 from penstock.lanes.seeding import generators_kept
@@ -23,8 +24,8 @@ _kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]:
     """The recipe for workers, and the lane that finishes their batches on the device (`gpu.lane.GpuLane`); or as it was, and None."""
-    wanted = GpuPrep.of(loader.gpu_prep)
-    asked = wanted.mode in ("idle", "concurrent")
+    wanted, on_device = GpuPrep.of(loader.gpu_prep), keeps_on_device(loader)
+    asked = wanted.mode in ("idle", "concurrent") or on_device
     device = None if loader.device is None else torch.device(loader.device)
     if device is None or device.type != "cuda":
         if asked:
@@ -32,7 +33,7 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
         return recipe, None
     from penstock.gpu.cuda import prep_for
 
-    if wanted.mode == "auto" and not shuffles:
+    if wanted.mode == "auto" and not shuffles and not on_device:
         # An evaluation wants the same pixels each time, whoever has time to make them.
         wanted = replace(wanted, mode="off")
     deterministic = loader.deterministic
@@ -40,7 +41,8 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
         deterministic = torch.are_deterministic_algorithms_enabled()
     if loader.on_error != "raise":
         # What cannot be decoded must be found out by a worker, while it can still be left out or replaced.
-        wanted = replace(wanted, share=0.0, mode="off" if wanted.mode == "auto" else wanted.mode)
+        off = wanted.mode == "auto" and not on_device
+        wanted = replace(wanted, share=0.0, mode="off" if off else wanted.mode)
     with generators_kept():
         prep = prep_for(
             recipe.dataset,
@@ -63,7 +65,7 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
 
 def refuse_without_workers(loader: Any) -> None:
     wanted = GpuPrep.of(loader.gpu_prep)
-    if wanted.mode in ("idle", "concurrent"):
+    if wanted.mode in ("idle", "concurrent") or keeps_on_device(loader):
         raise ConfigError(f"gpu_prep={wanted.mode!r} needs workers to help: give num_workers")
 
 
@@ -97,12 +99,18 @@ def lane_line(loader: Any) -> str:
     )
 
 
-def reusing_of(wanted: Any, dataset: Any) -> Any:
+def reusing_of(loader: Any) -> Any:
     """What a loader with `reuse=` has (`engine.reusing.Reusing`); None without."""
-    if wanted is None:
+    if loader.reuse is None:
         return None
     if sys.platform != "linux":
         raise ConfigError("reuse needs Linux: what is kept is shared by processes in ways that only it has")
     from penstock.engine.reusing import reusing  # it imports much
 
-    return reusing(wanted, dataset)
+    lane = GpuPrep.of(loader.gpu_prep) if has_lane(loader.device, loader.gpu_prep) else None
+    return reusing(loader.reuse, loader.dataset, lane)
+
+
+def keeps_on_device(loader: Any) -> bool:
+    """Whether samples are kept on the device, for its lane to finish."""
+    return loader._reusing is not None and loader._reusing.wanted.store == "device"

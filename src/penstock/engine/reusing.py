@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from penstock.config import AUTO_SPLIT, Reuse
+from penstock.config import AUTO_SPLIT, GpuPrep, Reuse
 from penstock.engine.reuse_on_disk import KeptOnDisk, check_path, identity, ranks_are_here
 from penstock.engine.shard import gathered
 from penstock.errors import ConfigError
@@ -23,6 +23,7 @@ from penstock.pipeline.decode import Encoded
 from penstock.pipeline.op_costs import why_anew
 from penstock.pipeline.reused import Reused
 from penstock.pipeline.reused_audio import ReusedAudio
+from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
 from penstock.policy.diversity import measured
@@ -31,6 +32,7 @@ from penstock.store.disk import SMALL_BYTES
 from penstock.store.disk_ahead import DiskAhead
 from penstock.store.disk_files import Files
 from penstock.store.draw_tally import DrawTally
+from penstock.store.kept_device import DeviceStore
 from penstock.store.kept_memory import HEAD, Address, MemoryStore
 from penstock.transforms.outcomes import outcomes_in_row
 from penstock.transforms.steps import program_size
@@ -46,26 +48,29 @@ FILLED_ON_DISK = 0.65
 """Of small ones on a disk: some of it is dead until it is worth copying the rest."""
 
 
-def reusing(wanted: Reuse | None, dataset: Any) -> Reusing | None:
-    """What a loader with `reuse=` has; ConfigError where its samples cannot be kept. Used once, nothing need be kept."""
+def reusing(wanted: Reuse | None, dataset: Any, prep: GpuPrep | None = None) -> Reusing | None:
+    """What a loader with `reuse=` has; ConfigError where its samples cannot be kept. Used once, nothing need be kept. `prep`: how the GPU
+    helps, if there is one."""
     if wanted is not None and not isinstance(wanted, Reuse):
         raise ConfigError(f"reuse must be a penstock.Reuse, got {wanted!r}")
-    return None if wanted is None or wanted.times == 1 else Reusing(wanted, dataset)
+    return None if wanted is None or wanted.times == 1 else Reusing(wanted, dataset, prep)
 
 
 class Reusing:
     """Of one loader. The store outlives its epochs."""
 
-    def __init__(self, wanted: Reuse, dataset: Any) -> None:
+    def __init__(self, wanted: Reuse, dataset: Any, prep: GpuPrep | None = None) -> None:
         reason = unsuited(dataset)
         if reason:
             raise ConfigError(f"reuse is not possible: {reason}")
+        if wanted.store == "device":
+            refuse_on_device(dataset, prep)
         self.wanted = wanted
         self.split = split_of(wanted, dataset.chain)
         if wanted.store == "disk":
             check_path(wanted)
         self.kept = kept_of(wanted, dataset, self.split)
-        self._store: MemoryStore | DiskAhead | None = None
+        self._store: MemoryStore | DiskAhead | DeviceStore | None = None
         self._on_disk: KeptOnDisk | None = None
         self._renewal: Renewal | None = None
         self._tally: DrawTally | None = None
@@ -82,10 +87,14 @@ class Reusing:
             self._renewal, self._tally = renewal, None
             with contextlib.suppress(OSError):  # without memory for it, diversity is not measured
                 self._tally = DrawTally(renewal)
+        if isinstance(self._store, DeviceStore):
+            return ReusedOnDevice(source, self.split, renewal, self._store, self._tally)
         kind = ReusedAudio if isinstance(source, AudioFolder) else Reused
         return kind(source, self.split, renewal, self._store, self._tally)
 
-    def _made(self, source: Any, renewal: Renewal, *, several: bool) -> MemoryStore | DiskAhead:
+    def _made(self, source: Any, renewal: Renewal, *, several: bool) -> MemoryStore | DiskAhead | DeviceStore:
+        if self.wanted.store == "device":  # of this rank alone: its memory is
+            return DeviceStore(renewal, self.wanted.bytes)
         if self.wanted.store == "disk":
             if self._on_disk is not None:
                 self._on_disk.end()
@@ -103,7 +112,7 @@ class Reusing:
 
     def _where(self, dataset: StagedDataset | AudioFolder) -> str:
         if self.wanted.store != "disk":
-            return ""
+            return " on the device" if self.wanted.store == "device" else ""
         if not self.wanted.persistent:
             return f" in {self.wanted.path}, for this run"
         why = identity(dataset, self.split)[1]
@@ -173,6 +182,26 @@ def unsuited(dataset: Any) -> str:
     if not dataset.chain.is_one_program:
         return "its chain has several views, or a function of yours before other ops"
     return ""
+
+
+def refuse_on_device(dataset: Any, prep: GpuPrep | None) -> None:
+    """ConfigError where samples cannot be kept on the device, though they could be elsewhere."""
+    reason = ""
+    if isinstance(dataset, AudioFolder):
+        reason = "recordings are not prepared on the GPU"
+    elif prep is None or prep.mode == "off":
+        reason = "what is kept there, the GPU must finish: give device='cuda' and gpu_prep='concurrent', 'idle' or 'auto'"
+    elif prep.finish is False:
+        reason = "what is kept there, the GPU must finish: leave finish=False out of GpuPrep"
+    elif not dataset.knows_targets:
+        reason = (
+            f"{type(dataset).__name__} gives targets together with samples only, which are not read again. A dataset of yours can say "
+            f"knows_targets = True and have target_of(index)"
+        )
+    if reason:
+        raise ConfigError(
+            f"Reuse(store='device') is not possible: {reason}; or take store='memory' or 'disk'"
+        )
 
 
 def first_unfit(chain: Chain | AudioChain) -> int:

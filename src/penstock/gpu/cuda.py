@@ -4,7 +4,8 @@ Rule 1: all memory is taken when a station gets ready, and stays: what it makes 
         what it needs for the files that it meets, up to a budget.
 Rule 2: only memory that nobody has is taken, and some is left of it: torch would otherwise give away what training will need again. Too
         little makes a station smaller, then it does not help.
-Rule 3: a parcel that cannot be made here is made by the CPU, in this thread: what its file is worth, the CPU's decoder says.
+Rule 3: samples that are kept on the device are read where they lie; the memory for all of them is taken in the same way, and once.
+Rule 4: a parcel that cannot be made here is made by the CPU, in this thread: what its file is worth, the CPU's decoder says.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from penstock.errors import DeviceLost, PenstockError
 from penstock.gpu.nvjpeg import DEFAULT, ENGINES, DecodeError, Decoder, is_spare
 from penstock.gpu.parcels import IMAGE_BYTES, SCRATCH_BYTES
 from penstock.gpu.prep import Look, Prep, planned
-from penstock.gpu.slots import ENCODED, Contents, Room, Task, left, tasks_of
+from penstock.gpu.residents import Residents
+from penstock.gpu.slots import ENCODED, Contents, Parcel, Room, Task, left, tasks_of
 from penstock.kernels.run import Executor, Limits, TaskTooLarge, shapes
 from penstock.pipeline.decode import decode
 from penstock.policy.sharing import Memory
@@ -72,6 +74,7 @@ def prep_for(
         memory_format=memory_format,
         deterministic=deterministic,
         memory=partial(memory_of, device),
+        allocate=partial(spare_memory, device),
         kept=kept,
     )
 
@@ -79,6 +82,17 @@ def prep_for(
 def memory_of(device: torch.device) -> Memory:
     """Stations have theirs already, or do not help: what counts is whether training has come near the end of what is left."""
     return Memory(torch.cuda.max_memory_allocated(device), 0, torch.cuda.mem_get_info(device)[1])
+
+
+def spare_memory(device: torch.device, size: int) -> torch.Tensor:
+    """So many bytes, if training can do without them."""
+    if not is_spare(device, size):
+        raise torch.cuda.OutOfMemoryError("training needs it")
+    found = torch.empty(size, dtype=torch.uint8, device=device)
+    torch.cuda.current_stream(
+        device
+    ).synchronize()  # it may be memory that this stream had; others use it now
+    return found
 
 
 class CudaStation:
@@ -93,6 +107,7 @@ class CudaStation:
         self._decoder: Decoder | None = None
         self._executor: Executor | None = None
         self.by_cpu = 0
+        self.residents: Residents | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -142,16 +157,13 @@ class CudaStation:
 
     def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
         if self._stream is None:
-            self._task(task, out)
+            self._whole(task, out)
             return
         try:
             with torch.cuda.device(out.device), torch.cuda.stream(self._stream):
                 # This thread can wait: another station has the device meanwhile, and when its part is there says what it costs.
                 after.synchronize()
-                try:
-                    self._task(task, out)
-                finally:
-                    self._finish()  # also where it failed: a part of it may be under way
+                self._whole(task, out)
         except RuntimeError as exc:
             if not is_lost(exc):
                 raise
@@ -167,20 +179,42 @@ class CudaStation:
 
     def _finish(self) -> None:
         """Wait for the stream, asleep: whoever spins takes a core from workers."""
+        if self._stream is None:
+            return
         self._done.record(self._stream)
         self._done.synchronize()
 
+    def _whole(self, task: Task, out: torch.Tensor) -> None:
+        """A task, until the device is done with it."""
+        if not task.kept:
+            try:
+                self._task(task, out)
+            finally:
+                self._finish()  # also where it failed: a part of it may be under way
+            return
+        assert self.residents is not None
+        gone = self.residents.run(task, partial(self._task, task, out), self._finish)
+        for ordinal in gone:
+            self._by_cpu(task.contents.parcel(ordinal), out)
+        if gone:
+            self._finish()
+
     def _task(self, task: Task, out: torch.Tensor) -> None:
-        """A task of files, or of pixels."""
+        """A task of files, of what is kept, or of pixels."""
         try:
             if self._executor is None:
                 raise TaskTooLarge("there is no executor")
-            images = self._decoded(task) if task.files else self._copied(task)
-            self._executor.run_rows(task.table(images), out)
+            self._executor.run_rows(task.table(self._images_of(task)), out)
         except (RuntimeError, ValueError) as exc:
             if is_lost(exc):
                 raise
             self._smaller(task, out)
+
+    def _images_of(self, task: Task) -> Addresses:
+        if task.kept:
+            assert self.residents is not None
+            return self.residents.addresses(task)
+        return self._decoded(task) if task.files else self._copied(task)
 
     def _smaller(self, task: Task, out: torch.Tensor) -> None:
         """In two halves; one alone by the CPU, whose error counts if it has one too."""
@@ -189,16 +223,21 @@ class CudaStation:
                 self._task(half, out)
             return
         for parcel in task.parcels():
-            try:
-                if parcel.form == ENCODED:
-                    program, image = parcel.program, decode(parcel.image.tobytes())
-                else:
-                    program, image = left(parcel)
-            except ValueError as exc:
-                exc.add_note(f"penstock: sample {parcel.ordinal} of its batch, left to the GPU")
-                raise
-            self.by_cpu += 1
-            out[parcel.ordinal].copy_(self._tail.finish(execute(program, image)))
+            self._by_cpu(parcel, out)
+
+    def _by_cpu(self, parcel: Parcel, out: torch.Tensor) -> None:
+        try:
+            if parcel.form == ENCODED:
+                program, image = parcel.program, decode(parcel.image.tobytes())
+            elif parcel.place is not None and self.residents is not None:
+                program, image = self.residents.left(parcel)
+            else:
+                program, image = left(parcel)
+        except ValueError as exc:
+            exc.add_note(f"penstock: sample {parcel.ordinal} of its batch, left to the GPU")
+            raise
+        self.by_cpu += 1
+        out[parcel.ordinal].copy_(self._tail.finish(execute(program, image)))
 
     def _copied(self, task: Task) -> Addresses:
         """Where pixels are, in the station's memory as they lie in their slots: one copy, from the first of them to the last."""

@@ -7,7 +7,8 @@ batches are under way at once, so that stations have work whenever the device ha
 What workers leave to the lane, and whether it may work beside training or only in its pauses, is decided as batches are taken (`taken`).
 
 Training comes first: stations take their memory of what its first batches have left (`begin` is told when). Until they are ready, workers
-leave nothing to the lane. Only where a share is fixed, which must not depend on when anything happened, they get ready before the first batch.
+leave nothing to the lane. Only where a share is fixed, which must not depend on when anything happened, they get ready before the first batch; the memory
+for samples that are kept on the device is taken later all the same, since no byte depends on it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import torch
 from penstock.gpu.gate import Gate
 from penstock.gpu.modes import Modes
 from penstock.gpu.pending import Job, Pending, Readiness, Station, serve
-from penstock.gpu.slots import DECODED, ENCODED, Contents, pixels_in
+from penstock.gpu.residents import Residents
+from penstock.gpu.slots import DECODED, ENCODED, KEPT, RESIDENT, Contents, pixels_in
 from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.kernels.finish import normalised
 from penstock.policy.backlog import Seen
@@ -62,11 +64,16 @@ class GpuLane:
         *,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
+        residents: Residents | None = None,
     ) -> None:
+        """`residents`: the samples that are kept on the device."""
         self._tail, self._size, self._device, self._stations = tail, size, device, stations
         self._wishes, self._modes, self.gate = wishes, modes, Gate()
         self._dtype = dtype or tail.dtype
         self._format = memory_format or torch.contiguous_format
+        self.residents = residents
+        for station in stations:
+            station.residents = residents
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ready: Readiness | None = None
         self._wished, self._is_late = False, device.type == "cuda" and modes.fixed_share is None
@@ -75,7 +82,7 @@ class GpuLane:
         self._packed_lately = self._busy_s = self._taken_s = 0.0
         self._batch, self._ahead, self._young = FIRST_BATCH, FIRST_AHEAD, YOUNG
         self._counting = threading.Lock()
-        self.samples = self.packed = self.decoded = 0
+        self.samples = self.packed = self.decoded = self.resident = 0
         self.gate.idle_only = modes.is_idle
         self._wish()
 
@@ -115,6 +122,8 @@ class GpuLane:
                 weakref.finalize(self, self._jobs.put, None).atexit = False
         if self._ready is not None:
             self._ready.wait()
+            if self.residents is not None and spare_known and self._ready.can_help:
+                self.residents.open()
 
     def begin(self, batch: Any, *, spare_known: bool) -> Begun:
         """The batch's copies, on the current stream. `spare_known`: what the device's memory has left beside training is free to take."""
@@ -127,7 +136,8 @@ class GpuLane:
         self.samples += len(slots)
         self.packed += packed
         self._packed_lately += FADE * (packed / len(slots) - self._packed_lately)
-        self.decoded += contents.count(DECODED)
+        self.decoded += contents.count(DECODED) + contents.count(KEPT)
+        self.resident += contents.count(RESIDENT)
         shape = (len(slots), 3, *self._size)
         out = torch.empty(shape, dtype=self._dtype, device=self._device, memory_format=self._format)
         if not contents.has_parcels:
@@ -176,6 +186,7 @@ class GpuLane:
             "samples": self.samples,
             "packed": self.packed,
             "finished": self.decoded,
+            "resident": self.resident,
             "by_cpu": sum(station.by_cpu for station in self._stations),
             "held_bytes": sum(station.held_bytes for station in self._stations),
             "cannot": "" if self._ready is None else self._ready.reason,

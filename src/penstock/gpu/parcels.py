@@ -3,7 +3,7 @@
 A worker reads and draws; then a sample goes one of three ways. The dearest, by what their pixels are thought to cost, leave as the files they
 are, as long as few enough are on their way: the GPU decodes them. Of the others the worker decodes what the program needs, and leaves the
 steps to the GPU's kernels, if that is wished; otherwise, and where a sample does not fit or has a step without a kernel, it prepares them
-whole. What is wished the training process says, from batch to batch, in numbers that all workers see.
+whole. What is kept on the device needs no more than its place there; what is to be kept goes there as it is (`Reuse(store="device")`). What is wished the training process says, from batch to batch, in numbers that all workers see.
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.gpu.slots import BESIDE, DECODED, ENCODED, HEAD_ROOM, Packing, slot_bytes, write_pixels
+from penstock.gpu.slots import (
+    BESIDE,
+    DECODED,
+    ENCODED,
+    HEAD_ROOM,
+    KEPT,
+    NO_PIXELS,
+    RESIDENT,
+    Packing,
+    slot_bytes,
+    write_pixels,
+)
 from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.kernels.layout import interleaved, lay_out
 from penstock.lanes.seeding import call_seed, company
@@ -27,6 +38,7 @@ from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import Begun
 from penstock.policy.costs import Line
 from penstock.policy.dearest import Dearest, Ranks
+from penstock.store.kept_device import Resident
 from penstock.transforms.cpu import execute
 from penstock.transforms.steps import Size, program_size
 from penstock.transforms.windows import Window
@@ -142,6 +154,12 @@ class Parcels:
         """Decoded and left to the kernels, or prepared whole; gives what writes it."""
         self._count += 1
         started = time.thread_time()
+        if begun.kept is not None:
+            write = self._kept_there(begun) if self.wishes.finishes else None
+            if write is not None:
+                return write
+            if isinstance(begun.image, Resident):
+                begun = begun._replace(image=self._source.again(begun.kept))
         if self.wishes.finishes:
             write = self._decoded(begun)
         else:
@@ -158,6 +176,18 @@ class Parcels:
             write = self._fitting(DECODED, pixels, pixels.shape[:2], program, interleaved)
         return write or self._finished(execute(program, pixels))
 
+    def _kept_there(self, begun: Begun) -> Any:
+        """Left on the device, or brought to the place there that it is given, whole; None where the kernels cannot do its steps, or no place is left."""
+        image, size = begun.image, size_of(begun.image)
+        if isinstance(image, Resident):
+            packing = self._packed(RESIDENT, NO_PIXELS, size, begun.program, interleaved)
+            return None if packing is None else packing.at(image.place).write
+        if image.shape[2] != 3 or image.dtype != np.uint8 or not self._source.store.is_open:
+            return None
+        packing = self._packed(KEPT, np.ascontiguousarray(image), size, begun.program, interleaved)
+        place = None if packing is None else self._source.store.reserve(begun.kept, size)
+        return None if packing is None or place is None else packing.at(place).write
+
     def _encoded(self, begun: Begun) -> Any:
         data = np.frombuffer(begun.data, np.uint8)
         write = self._fitting(ENCODED, data, begun.image.size, begun.program, None)
@@ -167,6 +197,10 @@ class Parcels:
 
     def _fitting(self, form: int, image: Any, size: Any, program: Any, strides: Any) -> Any:
         """What writes a parcel, if the kernels can do its steps and there is room."""
+        packing = self._packed(form, image, size, program, strides)
+        return None if packing is None else packing.write
+
+    def _packed(self, form: int, image: Any, size: Any, program: Any, strides: Any) -> Packing | None:
         try:
             layout = lay_out(program, size, None if strides is None else strides(size))
         except ValueError:  # a step that has no kernel
@@ -174,7 +208,7 @@ class Parcels:
         if layout.scratch_bytes > SCRATCH_BYTES:
             return None
         packing = Packing.of(form, image, size, layout, program, Wishes.entry_of(company()))
-        return packing.write if packing.nbytes <= self._slot else None
+        return packing if packing.nbytes <= self._slot else None
 
 
 def is_plain(begun: Begun) -> bool:

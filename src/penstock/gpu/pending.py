@@ -15,6 +15,7 @@ import torch
 
 from penstock.errors import DeviceLost
 from penstock.gpu.gate import Gate
+from penstock.gpu.residents import Residents
 from penstock.gpu.slots import Contents, Task
 
 log = logging.getLogger("penstock")
@@ -30,6 +31,8 @@ class Station(Protocol):
 
     by_cpu: int
     """Parcels that the CPU had to make after all."""
+    residents: Residents | None
+    """Samples that are kept on the device; set by the lane."""
 
     @property
     def held_bytes(self) -> int:

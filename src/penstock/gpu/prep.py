@@ -6,6 +6,7 @@ What keeps it from helping is said in a sentence, for `explain()` and for whoeve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,12 +17,14 @@ from penstock.gpu.lane import GpuLane
 from penstock.gpu.modes import Modes
 from penstock.gpu.parcels import Parcels
 from penstock.gpu.pending import Station
+from penstock.gpu.residents import Residents
 from penstock.gpu.slots import BESIDE, HEAD_ROOM
 from penstock.gpu.wishes import Wishes
 from penstock.kernels.forms import supported
 from penstock.lanes.unfinished import getter
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.chain import calls, opening, size_of
+from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.pipeline.staged import StagedDataset
 from penstock.policy.sharing import Memory
 from penstock.transforms.steps import Code, Size, program_size
@@ -31,9 +34,10 @@ from penstock.transforms.windows import Window
 LOOKED_AT = 64
 """Samples whose programs are looked at before it is decided."""
 ROOM_MOST = 4
+ROOM_MOST_KEPT = 8
 ROOM_LEAST = 64 << 10
 """Slots are made so large that all that was looked at would fit, as files and as pixels; but no larger than this many times the pixels, or
-this, whichever is more. What does not fit is left to workers."""
+this, whichever is more. What does not fit is left to workers. What is kept on the device comes whole, once: larger ones are worth it."""
 DETERMINISTIC_SHARE = 0.5
 """Of samples that the GPU prepares where that may not depend on how fast anything is."""
 
@@ -67,10 +71,12 @@ def planned(
     memory_format: torch.memory_format | None,
     deterministic: bool = False,
     memory: Callable[[], Memory] | None = None,
+    allocate: Callable[[int], torch.Tensor] | None = None,
     kept: Prep | None = None,
 ) -> Prep | str:
     """What it takes, or why it cannot be. Without `stations`, the device only scales and normalises: pixels travel as bytes. A lane of an
-    earlier epoch is `kept`, with all that it has learned, if it was made for the same."""
+    earlier epoch is `kept`, with all that it has learned, if it was made for the same. `allocate`: device memory for samples that are
+    kept there, if it is spare."""
     reason = unsuited(dataset, collate_fn)
     if reason:
         return reason
@@ -83,7 +89,11 @@ def planned(
         fixed, finishes = 0.0, False
     elif deterministic and fixed is None:
         fixed = DETERMINISTIC_SHARE
-    key = (look.size, look.tail.identity(), device, dtype, memory_format, wanted, deterministic)
+    on_device = dataset if isinstance(dataset, ReusedOnDevice) and stations is not None else None
+    if on_device is not None:
+        finishes = True  # of what lies on the device, nobody else can
+    store = None if on_device is None else on_device.store
+    key = (look.size, look.tail.identity(), device, dtype, memory_format, wanted, deterministic, store)
     if kept is not None and kept.key == key and kept.lane.is_free:
         wishes, lane = kept.dataset.wishes, kept.lane
     else:
@@ -91,13 +101,22 @@ def planned(
         mode = "concurrent" if wanted.mode == "auto" and fixed is not None else wanted.mode  # nothing to try
         modes = Modes(mode, fixed_share=fixed, finishes=finishes, memory=memory)
         made = [] if stations is None else stations(look)
+        residents = None
+        if on_device is not None:
+            residents = Residents(
+                on_device.store,
+                on_device.again,
+                allocate or partial(torch.empty, dtype=torch.uint8, device=device),
+            )
         lane = GpuLane(
-            look.tail, look.size, device, made, wishes, modes, dtype=dtype, memory_format=memory_format
-        )
-    most = max(ROOM_LEAST, ROOM_MOST * 3 * look.size[0] * look.size[1])
+            look.tail, look.size, device, made, wishes, modes, dtype=dtype, memory_format=memory_format, residents=residents
+        )  # fmt: skip
+    times = ROOM_MOST if on_device is None else ROOM_MOST_KEPT
+    most = max(ROOM_LEAST, times * 3 * look.size[0] * look.size[1])
     room = 0 if stations is None else min(look.room, most)
     drawn = deterministic or wanted.choice == "random"
-    repeatable = stations is None or fixed in (0.0, 1.0) or (drawn and fixed is not None)
+    # A place on the device is given once: who prepares a sample a second time has another.
+    repeatable = store is None and (stations is None or fixed in (0.0, 1.0) or (drawn and fixed is not None))
     parcels = Parcels(dataset, look.size, wishes=wishes, room=room, drawn=drawn, repeatable=repeatable)
     return Prep(parcels, lane, key, identity, look)
 
@@ -142,6 +161,8 @@ def looked(dataset: Any) -> Look | str:
             continue
         size = size_of(begun.image)
         opens_with = opening(begun.program, size) or Window.whole(size)
+        if begun.kept is not None:
+            opens_with = Window.whole(size)
         image = max(len(begun.data), 3 * opens_with.height * opens_with.width)
         sizes.add(program_size(begun.program, size))
         parcels.append(HEAD_ROOM + image + BESIDE)

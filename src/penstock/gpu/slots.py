@@ -1,8 +1,9 @@
 """A sample's place in a batch that two lanes make: pixels, or a parcel of what a GPU makes them of.
 
-A slot begins with a head that says which of three forms the sample has come to: FINISHED pixels, planes as the batch wants them but for the
-tail; DECODED pixels, of what the program needs of the image; or the ENCODED file. The latter two are parcels: with them goes what the
-kernels have to do, and the same as steps, for whoever must do it without them.
+A slot begins with a head that says which form the sample has come to: FINISHED pixels, planes as the batch wants them but for the
+tail; DECODED pixels, of what the program needs of the image; or the ENCODED file. Where samples are kept on the device, one that lies there already is
+RESIDENT, and only its place is in the slot; one that is to be is KEPT, with all its pixels beside its place. All but finished ones are parcels: with them goes
+what the kernels have to do, and the same as steps, for whoever must do it without them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from numpy.typing import NDArray
 from penstock.kernels.layout import Layout, lay_out
 from penstock.kernels.table import Pixels, Rows, Sample, rows_of
 from penstock.lanes.pickles import dumps_local, dumps_plain, loads, loads_plain
+from penstock.store.kept_device import Place, Places
 from penstock.transforms.steps import Code, Program, Size, Step
 from penstock.transforms.tail import Tail
 
-FINISHED, ENCODED, DECODED = range(3)
+FINISHED, ENCODED, DECODED, RESIDENT, KEPT = range(5)
 HEAD = struct.Struct("<12i")
 """The form; bytes of the image, of what the kernels do, of the steps; height and width of the image; the batch's entry (`wishes`); of a
 layout what is in it beside its one row, which is as nearly all have it: rows, places for statistics, rounds, bytes of scratch and of the source."""
@@ -32,7 +34,10 @@ BESIDE = 4096
 """Of a parcel, beside its image: about."""
 PADDED = 256
 """Images and scratch of samples begin at multiples of this."""
+PLACE = struct.Struct("<4q")
+"""A place on the device (`store.kept_device`), behind the steps of those that have one."""
 Bytes = NDArray[np.uint8]
+NO_PIXELS: Bytes = np.zeros(0, np.uint8)
 
 
 def slot_bytes(size: Size, room: int) -> int:
@@ -58,6 +63,7 @@ class Packing(NamedTuple):
     rows: bytes
     steps: bytes
     image: Bytes
+    place: bytes = b""
 
     @classmethod
     def of(
@@ -73,13 +79,17 @@ class Packing(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return HEAD_ROOM + len(self.rows) + len(self.steps) + self.image.nbytes
+        """With a place, whether it has one or not."""
+        return HEAD_ROOM + len(self.rows) + len(self.steps) + PLACE.size + self.image.nbytes
+
+    def at(self, place: Place) -> Packing:
+        return self._replace(place=PLACE.pack(*place))
 
     def write(self, slot: torch.Tensor) -> None:
         out = slot.numpy()
         out[: HEAD.size] = memoryview(self.head)
         at = HEAD_ROOM
-        for part in (self.rows, self.steps):
+        for part in (self.rows, self.steps, self.place):
             out[at : at + len(part)] = memoryview(part)
             at += len(part)
         out[at : at + self.image.nbytes] = self.image.reshape(-1)
@@ -94,6 +104,7 @@ class Parcel(NamedTuple):
     """Of the image."""
     image: Bytes
     steps: bytes
+    place: Place | None = None
 
     @property
     def program(self) -> Program:
@@ -118,9 +129,11 @@ class Contents:
         self.nbytes[finished] = 3 * size[0] * size[1]
         self.rows[finished], self.rounds[finished] = 1, nothing_to_do.rounds
         self.scratch[finished], self.read[finished] = nothing_to_do.scratch_bytes, nothing_to_do.source_bytes
-        self.offsets = HEAD_ROOM + self._lengths + self._steps
+        self.files, self.kept = self.forms == ENCODED, self.forms >= RESIDENT
+        self._sent = np.where(self.forms == RESIDENT, 0, self.nbytes)
+        self.nbytes[self.kept] = (3 * self.heights * self.widths)[self.kept]
+        self.offsets = HEAD_ROOM + self._lengths + self._steps + PLACE.size * self.kept
         """Of the image, from the slot's first byte on."""
-        self.files = self.forms == ENCODED
         self.pixel_bytes = padded(3 * self.heights * self.widths)
         """Of the image when it is decoded, with what lies between two of them."""
 
@@ -149,19 +162,35 @@ class Contents:
             for at, length in zip((np.asarray(ordinals) * slot + HEAD_ROOM).tolist(), lengths, strict=True)
         ]
 
+    def size(self, ordinal: int) -> Size:
+        return int(self.heights[ordinal]), int(self.widths[ordinal])
+
+    def places(self, ordinals: Sequence[int]) -> Places:
+        """On the device, of samples that are kept there."""
+        which = np.asarray(ordinals, np.int64)
+        columns = self.offsets[which, None] + np.arange(-PLACE.size, 0)
+        return np.ascontiguousarray(self._bytes[which[:, None], columns]).view(np.int64)
+
+    def pixels(self, ordinal: int) -> torch.Tensor:
+        """The bytes of an image, in its slot."""
+        at = int(self.offsets[ordinal])
+        return self.slots[ordinal, at : at + int(self._sent[ordinal])]
+
     def parcel(self, ordinal: int) -> Parcel:
         row, at = self._bytes[ordinal], int(self.offsets[ordinal])
+        before = at - PLACE.size * int(self.kept[ordinal])
         return Parcel(
             ordinal,
             int(self.forms[ordinal]),
-            (int(self.heights[ordinal]), int(self.widths[ordinal])),
-            row[at : at + int(self.nbytes[ordinal])],
-            row[at - int(self._steps[ordinal]) : at].tobytes(),
+            self.size(ordinal),
+            row[at : at + int(self._sent[ordinal])],
+            row[before - int(self._steps[ordinal]) : before].tobytes(),
+            Place(*self.places([ordinal])[0].tolist()) if self.kept[ordinal] else None,
         )
 
 
 class Task(NamedTuple):
-    """Samples of a batch that a station takes at once: all of them files, or none."""
+    """Samples of a batch that a station takes at once: all of them files, or kept on the device, or neither."""
 
     contents: Contents
     ordinals: list[int]
@@ -169,6 +198,10 @@ class Task(NamedTuple):
     @property
     def files(self) -> bool:
         return bool(self.contents.files[self.ordinals[0]])
+
+    @property
+    def kept(self) -> bool:
+        return bool(self.contents.kept[self.ordinals[0]])
 
     def parcels(self) -> Iterator[Parcel]:
         return map(self.contents.parcel, self.ordinals)
@@ -239,33 +272,33 @@ class Room(NamedTuple):
 
 
 def tasks_of(contents: Contents, room: Room) -> list[Task]:
-    """Cut into tasks of files, and of pixels, that fit; those of pixels are copied as the slots lie, from the first to the last."""
+    """Cut into tasks of files, of what is kept on the device, and of pixels, that fit. Of files all their pixels count; those of pixels are copied
+    as the slots lie, from the first to the last; what is kept has its place already."""
+    ordinals = np.arange(len(contents))
+    pixels = np.full(len(contents), contents.slot)
     return [
-        *cut(contents, np.flatnonzero(~contents.files).tolist(), room, files=False),
-        *cut(contents, np.flatnonzero(contents.files).tolist(), room, files=True),
+        *cut(contents, ordinals[~contents.files & ~contents.kept], room, pixels, gaps=True, most=room.rows),
+        *cut(contents, ordinals[contents.kept], room, 0 * pixels, gaps=False, most=room.rows),
+        *cut(contents, ordinals[contents.files], room, contents.pixel_bytes, gaps=False, most=room.files),
     ]
 
 
-def cut(contents: Contents, ordinals: list[int], room: Room, *, files: bool) -> list[Task]:
-    """In order. Of files all their pixels count, of the others the slots from the first to the last."""
+def cut(
+    contents: Contents, which: NDArray[np.int64], room: Room, nbytes: Any, *, gaps: bool, most: int
+) -> list[Task]:
+    """In order, at most so many in each, which take so many bytes. `gaps`: what lies between two of them takes as much."""
     found: list[Task] = []
     rows = images = scratch = begin = 0
-    most = room.files if files else room.rows
-    counts, needs = contents.rows.tolist(), padded(contents.scratch).tolist()
-    pixels, slot = contents.pixel_bytes.tolist(), contents.slot
+    counts, needs, ordinals = contents.rows.tolist(), padded(contents.scratch).tolist(), which.tolist()
+    own = nbytes.tolist()
     for at, ordinal in enumerate(ordinals):
         rows += counts[ordinal]
         scratch += needs[ordinal]
-        images = images + pixels[ordinal] if files else (ordinal - ordinals[begin] + 1) * slot
+        images += own[ordinal] * (ordinal - ordinals[at - 1] if gaps and at > begin else 1)
         fits = rows <= room.rows and images <= room.image_bytes and scratch <= room.scratch_bytes
         if at > begin and not (fits and at - begin < most):
             found.append(Task(contents, ordinals[begin:at]))
-            begin, rows, scratch, images = (
-                at,
-                counts[ordinal],
-                needs[ordinal],
-                pixels[ordinal] if files else slot,
-            )
+            begin, rows, scratch, images = at, counts[ordinal], needs[ordinal], own[ordinal]
     if ordinals:
         found.append(Task(contents, ordinals[begin:]))
     return found

@@ -26,6 +26,7 @@ from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
 from penstock.store.disk_ahead import DiskAhead, Given
 from penstock.store.draw_tally import DrawTally
+from penstock.store.kept_device import DeviceStore
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
 from penstock.transforms.steps import Size, program_size
@@ -37,7 +38,7 @@ class Reused(StagedDataset):
         source: StagedDataset,
         split: int,
         renewal: Renewal,
-        store: MemoryStore | DiskAhead,
+        store: MemoryStore | DiskAhead | DeviceStore,
         tally: DrawTally | None = None,
     ) -> None:
         """`split`: the number of ops that are the partial part."""

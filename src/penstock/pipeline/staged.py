@@ -19,6 +19,7 @@ from penstock.lanes.unfinished import Unfinished, finished
 from penstock.pipeline.chain import Chain, calls, executed, size_of
 from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.header import MAX_PIXELS, BadImage
+from penstock.store.partial import Wanted
 from penstock.transforms.steps import Program
 from penstock.transforms.tail import Tail
 
@@ -32,6 +33,8 @@ class Begun(NamedTuple):
     image: Any
     program: Program
     target: Any
+    kept: Wanted | None = None
+    """The name that the image has in a store on the device, where it is or could be kept there."""
 
 
 class StagedDataset(Dataset[tuple[Any, Any]]):

@@ -1,0 +1,117 @@
+"""Samples that are kept on the device (`Reuse(store="device")`), as stations use them: from their places there, without a copy.
+
+Rule 1: the memory for them is taken once, when training has its own, of what is spare. Without it nothing is kept, and training goes on.
+Rule 2: a sample that is to be kept is copied from its slot to its place, and read from there. When the device is done its row is written: then
+        workers leave it where it is.
+Rule 3: what was read from a place counts only if nothing else was written there meanwhile. Otherwise the sample is made again, from its slot or its
+        file, by the CPU: the same bytes, later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock.gpu.slots import KEPT, Bytes, Parcel, Task
+from penstock.kernels.run import TaskTooLarge
+from penstock.store.kept_device import CHANNELS, DeviceStore, Place, Places
+from penstock.store.partial import Wanted
+from penstock.transforms.steps import Program
+
+log = logging.getLogger("penstock")
+OFFSET = Place._fields.index("offset")
+TRIES = 3
+"""Halvings of the memory before it is given up."""
+
+
+class Residents:
+    """Of one lane; the store may be that of others too."""
+
+    def __init__(
+        self,
+        store: DeviceStore,
+        again: Callable[[Wanted], Bytes],
+        allocate: Callable[[int], torch.Tensor],
+    ) -> None:
+        """`again`: makes the pixels of a sample anew. `allocate`: so many bytes on the device; an error where they are not spare."""
+        self.store, self._again, self._allocate = store, again, allocate
+
+    def open(self) -> None:
+        """Take the memory, if nobody has tried to."""
+        store = self.store
+        with store.opening:
+            if store.was_tried:
+                return
+            store.was_tried = True
+            whole = count = len(store.chunks)
+            for _ in range(TRIES):
+                try:
+                    arena = self._allocate(count * store.chunk_bytes) if count else None
+                except (RuntimeError, MemoryError) as exc:
+                    log.debug("no memory for %d chunks on the device: %s", count, exc)
+                    count //= 2
+                    continue
+                if arena is not None:
+                    store.open(arena)
+                break
+        if not store.is_open or count < whole:
+            log.warning(
+                "of the %s bytes of Reuse(store='device', max_bytes=...), the device has %s to spare: %s. Give a smaller max_bytes, or "
+                "store='memory'",
+                f"{store.max_bytes:,}",
+                f"{store.stats()['held_bytes']:,}",
+                "samples that find no place are prepared anew each time"
+                if store.is_open
+                else "nothing is kept there",
+            )
+
+    def run(self, task: Task, kernels: Callable[[], None], finish: Callable[[], None]) -> list[int]:
+        """Bring to their places what is to be kept, have the `kernels` read all of a task's samples there, and wait until the device has
+        done so (`finish`). Gives the samples that must be made otherwise."""
+        contents, store, ordinals = task.contents, self.store, np.asarray(task.ordinals)
+        arena, places = store.arena, contents.places(task.ordinals)
+        if arena is None or is_outside(places, contents.nbytes[ordinals], arena):
+            return task.ordinals
+        right = np.zeros(len(ordinals), np.bool_)
+        new = contents.forms[ordinals] == KEPT
+        right[new] = store.begin([Place(*place) for place in places[new].tolist()])
+        written, sizes = [Place(*place) for place in places[right].tolist()], None
+        try:
+            try:
+                for ordinal, place in zip(ordinals[right].tolist(), written, strict=True):
+                    pixels = contents.pixels(ordinal)
+                    arena[place.offset : place.offset + len(pixels)].copy_(pixels, non_blocking=True)
+                kernels()
+            finally:
+                finish()  # also where it failed: copies may be under way
+            sizes = [contents.size(ordinal) for ordinal in ordinals[right].tolist()]
+        finally:
+            store.end(written, sizes)
+        right[~new] = store.hold(places[~new])
+        lost: list[int] = ordinals[~right].tolist()
+        return lost
+
+    def addresses(self, task: Task) -> NDArray[np.int64]:
+        """Where the samples of a task are."""
+        arena = self.store.arena
+        if arena is None:
+            raise TaskTooLarge("nothing is kept on the device any more")
+        found: NDArray[np.int64] = arena.data_ptr() + task.contents.places(task.ordinals)[:, OFFSET]
+        return found
+
+    def left(self, parcel: Parcel) -> tuple[Program, Bytes]:
+        """What is to be done to a kept sample, and its pixels, for the CPU."""
+        assert parcel.place is not None
+        if parcel.form == KEPT:
+            return parcel.program, parcel.image.reshape(*parcel.size, CHANNELS)
+        return parcel.program, self._again(parcel.place.wanted)
+
+
+def is_outside(places: Places, nbytes: NDArray[np.int64], arena: torch.Tensor) -> bool:
+    """Whether any of these is not where there is memory."""
+    first = places[:, OFFSET]
+    return bool((first < 0).any() or (first + nbytes > len(arena)).any())
