@@ -194,7 +194,18 @@ def memory_table(cell: Cell, lines: Sequence[Line], rows: Sequence[Row]) -> str:
 
 
 def workers_table(cell: Cell, lines: Sequence[Line], rows: Sequence[Row]) -> str:
-    body = [["", "from s", "workers", "images/s, settled", "longest wait ms, first 3 s", "later"]]
+    body = [
+        [
+            "",
+            "from s",
+            "workers",
+            "images/s, settled",
+            "longest wait ms, first 3 s",
+            "later",
+            "device idle ms",
+            "later",
+        ]
+    ]
     for line in lines:
         for run in runs_of(cell, line.subject, rows):
             body += [[SUBJECTS[line.subject].title, *stretch(change)] for change in run["changes"]]
@@ -212,4 +223,8 @@ def stretch(change: Mapping[str, Any]) -> list[str]:
         f"{change['images_per_s']:,.0f}",
         f"{change['longest_wait_ms']:.0f}",
         f"{change['longest_wait_later_ms']:.0f}",
+        *(
+            f"{change[name]:.0f}" if name in change else ""
+            for name in ("longest_idle_ms", "longest_idle_later_ms")
+        ),
     ]
