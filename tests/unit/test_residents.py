@@ -130,3 +130,4 @@ def test_a_batch_that_fails_gives_its_places_up(photos: Path) -> None:
         prep.lane.make(begun, None).order(None)
     assert dataset.store.stats()["entries"] == 0
     assert not dataset.store._writing
+    del prep, begun  # the error knows this frame, and would keep the lane's thread until the program ends
