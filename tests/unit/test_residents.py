@@ -14,7 +14,7 @@ pytest.importorskip("simplejpeg")
 pytest.importorskip("triton")
 
 from penstock.gpu.prep import Prep
-from penstock.gpu.slots import KEPT, RESIDENT
+from penstock.gpu.slots import KEPT, PLACE, RESIDENT
 from penstock.lanes.seeding import seed_all
 from penstock.store.kept_device import DeviceStore, Place
 from tests.lanes_on_cpu import batches_of, photos
@@ -66,6 +66,23 @@ def test_a_sample_whose_place_was_given_away_is_made_again(photos: Path) -> None
     assert prep.lane.stats()["by_cpu"] == len(wanted)
 
 
+@pytest.mark.parametrize("offset", [-64, 1 << 40])
+def test_a_place_that_is_nowhere_is_not_read(offset: int, photos: Path) -> None:
+    dataset = on_device(photos)
+    prep = prepared(dataset)
+    batches_of(prep, 1, 0)
+    begun, wanted = batch_in_flight(prep, 1)
+    contents, place = begun.contents, begun.contents.parcel(0).place
+    at = int(contents.offsets[0])
+    contents.slots[0, at - PLACE.size : at] = torch.frombuffer(
+        bytearray(PLACE.pack(*place._replace(offset=offset))), dtype=torch.uint8
+    )
+    assert contents.parcel(0).place.offset == offset
+    prep.lane.make(begun, None).order(None)
+    assert all(torch.equal(image, theirs) for image, theirs in zip(begun.images, wanted, strict=True))
+    assert prep.lane.stats()["by_cpu"] > 0
+
+
 def test_a_place_that_was_claimed_but_not_written_yet_still_holds(photos: Path) -> None:
     """Workers are ahead: they claim what has come to its end while the last batches of the epoch before are on their way."""
     dataset = on_device(photos)
@@ -113,3 +130,4 @@ def test_a_batch_that_fails_gives_its_places_up(photos: Path) -> None:
         prep.lane.make(begun, None).order(None)
     assert dataset.store.stats()["entries"] == 0
     assert not dataset.store._writing
+    del prep, begun  # the error knows this frame, and would keep the lane's thread until the program ends

@@ -89,9 +89,8 @@ def spare_memory(device: torch.device, size: int) -> torch.Tensor:
     if not is_spare(device, size):
         raise torch.cuda.OutOfMemoryError("training needs it")
     found = torch.empty(size, dtype=torch.uint8, device=device)
-    torch.cuda.current_stream(
-        device
-    ).synchronize()  # it may be memory that this stream had; others use it now
+    # It may be memory that this stream has used; others will.
+    torch.cuda.current_stream(device).synchronize()
     return found
 
 

@@ -3,7 +3,10 @@
 A worker reads and draws; then a sample goes one of three ways. The dearest, by what their pixels are thought to cost, leave as the files they
 are, as long as few enough are on their way: the GPU decodes them. Of the others the worker decodes what the program needs, and leaves the
 steps to the GPU's kernels, if that is wished; otherwise, and where a sample does not fit or has a step without a kernel, it prepares them
-whole. What is kept on the device needs no more than its place there; what is to be kept goes there as it is (`Reuse(store="device")`). What is wished the training process says, from batch to batch, in numbers that all workers see.
+whole. What is wished the training process says, from batch to batch, in numbers that all workers see.
+
+Where partly prepared samples are kept on the device (`Reuse(store="device")`), one that lies there is left where it is, and one that is to lie there
+goes whole, with the place that it is given.
 """
 
 from __future__ import annotations
@@ -177,7 +180,7 @@ class Parcels:
         return write or self._finished(execute(program, pixels))
 
     def _kept_there(self, begun: Begun) -> Any:
-        """Left on the device, or brought to the place there that it is given, whole; None where the kernels cannot do its steps, or no place is left."""
+        """Left on the device, or sent there whole; None where the kernels cannot do its steps, or there is no place for it."""
         image, size = begun.image, size_of(begun.image)
         if isinstance(image, Resident):
             packing = self._packed(RESIDENT, NO_PIXELS, size, begun.program, interleaved)

@@ -98,7 +98,10 @@ def planned(
         wishes, lane = kept.dataset.wishes, kept.lane
     else:
         wishes = Wishes()
-        mode = "concurrent" if wanted.mode == "auto" and fixed is not None else wanted.mode  # nothing to try
+        nothing_to_try = (
+            fixed is not None or on_device is not None
+        )  # what lies on the device must be made there
+        mode = "concurrent" if wanted.mode == "auto" and nothing_to_try else wanted.mode
         modes = Modes(mode, fixed_share=fixed, finishes=finishes, memory=memory)
         made = [] if stations is None else stations(look)
         residents = None
