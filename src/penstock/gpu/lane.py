@@ -25,7 +25,7 @@ import torch
 
 from penstock.gpu.gate import Gate
 from penstock.gpu.modes import Modes
-from penstock.gpu.pending import Job, Pending, Readiness, Station, serve
+from penstock.gpu.pending import Job, Pending, Readiness, Station, start
 from penstock.gpu.residents import Residents
 from penstock.gpu.slots import DECODED, ENCODED, KEPT, RESIDENT, Contents, pixels_in
 from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
@@ -116,9 +116,7 @@ class GpuLane:
         if self._wished and self._ready is None and (spare_known or not self._is_late):
             self._ready = Readiness(len(self._stations))
             for number, station in enumerate(self._stations):
-                arguments = (station, self._jobs, self._ready, self.gate)
-                name = f"penstock gpu {number}"
-                threading.Thread(target=serve, args=arguments, name=name, daemon=True).start()
+                start(station, number, self._jobs, self._ready, self.gate)
                 weakref.finalize(self, self._jobs.put, None).atexit = False
         if self._ready is not None:
             self._ready.wait()
