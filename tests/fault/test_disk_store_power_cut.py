@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,12 +218,24 @@ class AfterTheCut(Files):
 
 
 def put_down(state: dict[str, bytes], run: Run, root: str) -> None:
-    shutil.rmtree(root, ignore_errors=True)
-    os.makedirs(f"{root}/{NAMESPACE}", 0o700)
-    for path, data in state.items():
-        place = root + path.removeprefix(folder_of(run.folder))
-        os.makedirs(folder_of(place), 0o700, exist_ok=True)
-        fd = os.open(place, os.O_WRONLY | os.O_CREAT, 0o600)
+    """Make a folder what it was in this state. What is there from the last one is written over: to remove and make it costs the most."""
+    places = {root + path.removeprefix(folder_of(run.folder)): data for path, data in state.items()}
+    folders = {root, f"{root}/{NAMESPACE}"}
+    for place in places:
+        folder = folder_of(place)
+        while folder not in folders:
+            folders.add(folder)
+            folder = folder_of(folder)
+    for folder, _, files in os.walk(root, topdown=False):
+        for name in files:
+            if f"{folder}/{name}" not in places:
+                os.unlink(f"{folder}/{name}")
+        if folder not in folders:
+            os.rmdir(folder)
+    for folder in sorted(folders):
+        os.makedirs(folder, 0o700, exist_ok=True)
+    for place, data in places.items():
+        fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.write(fd, data)
         os.close(fd)
 
