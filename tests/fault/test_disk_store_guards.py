@@ -19,7 +19,7 @@ DAMAGE, KILLS = "fault/test_disk_store_damage.py::test_", "fault/test_disk_store
 LOADER = "integration/test_reuse_on_disk.py::test_"
 LASTING = "integration/test_reuse_lasting.py::test_"
 AHEAD, ON_DISK = "store/disk_ahead.py", "engine/reuse_on_disk.py"
-POWER = "fault/test_disk_store_power_cut.py::test_no_power_cut_costs_a_synced_entry_or_gives_wrong_bytes"
+POWER = "fault/test_disk_store_power_cut.py::test_no_power_cut_costs_a_synced_entry_or_gives_wrong_bytes[0]"
 
 DISK_GUARDS = [
     guard(

@@ -25,6 +25,8 @@ from penstock.store.partial import Entry, Wanted
 
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
 STATES = 1_000_000 if FULL else 5_000
+PARTS = 10
+"""Half of them are in `test_disk_store_power_cut_too`, so that two processes of a test run can share them."""
 NAMESPACE = "feedfeedfeedfeed"
 SAMPLES = 40
 SECTOR = 512
@@ -284,9 +286,9 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "states")
 
 
-def examine(run: Run, states: int, root: str) -> int:
+def examine(run: Run, states: int, root: str, seed: int = 0) -> int:
     right = {wanted: entry(*wanted) for _, wanted in run.puts}
-    rng, found = random.Random(0), 0
+    rng, found = random.Random(seed), 0
     for _ in range(states):
         cut_at = rng.randrange(len(run.calls) + 1)
         put_down(state_of(run, cut_at, rng), run, root)
@@ -294,10 +296,14 @@ def examine(run: Run, states: int, root: str) -> int:
     return found
 
 
-def test_no_power_cut_costs_a_synced_entry_or_gives_wrong_bytes(tmp_path: Path, folder: str) -> None:
-    run = record(tmp_path)
-    found = examine(run, STATES, folder)
-    assert found > 5 * STATES  # there was something to be wrong
+@pytest.mark.timeout(0 if FULL else 240)
+@pytest.mark.parametrize("part", range(PARTS // 2))
+def test_no_power_cut_costs_a_synced_entry_or_gives_wrong_bytes(
+    part: int, tmp_path: Path, folder: str
+) -> None:
+    run, states = record(tmp_path), STATES // PARTS
+    found = examine(run, states, folder, part)
+    assert found > 5 * states  # there was something to be wrong
 
 
 @pytest.mark.parametrize("what", ["sync", "sync_folder"])
