@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import multiprocessing
 import os
 import signal
 from collections import Counter, defaultdict
@@ -19,6 +18,7 @@ from torch.utils.data import Dataset
 from penstock import ConfigError, DataLoader, ImageFolder, Reuse, StagedDataset, StateError
 from penstock import transforms as T
 from penstock.plan.renewal import Renewal
+from tests.integration.groups import facts_of_ranks
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
 pytest.importorskip("cv2")
@@ -387,16 +387,7 @@ def rank_of_a_group(rank: int, meeting: str, out: str, files: list[bytes]) -> No
 
 
 def test_ranks_of_one_machine_find_what_others_have_kept(files: list[bytes], tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    arguments = [(rank, str(tmp_path / "meeting"), str(tmp_path), files) for rank in range(2)]
-    ranks = [context.Process(target=rank_of_a_group, args=each) for each in arguments]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(90)
-        assert process.exitcode == 0
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    found = facts_of_ranks(rank_of_a_group, tmp_path, files)
     renewal = Renewal(SAMPLES, SAMPLES, 3, 5)
     for epoch in range(6):
         keys = [key for rank in found for key in rank["keys"][epoch]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from penstock import ConfigError, DataLoader, Reuse, StagedDataset
 from penstock import transforms as T
 from penstock.plan.renewal import Renewal
 from penstock.store.disk_listing import listing
+from tests.integration.groups import facts_of_ranks
 from tests.integration.test_reuse import (
     OPS,
     SAMPLES,
@@ -260,16 +260,7 @@ def rank_of_a_group(rank: int, meeting: str, folder: str, files: list[bytes]) ->
 
 
 def test_ranks_of_one_machine_share_one_store(files: list[bytes], tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    arguments = [(rank, str(tmp_path / "meeting"), str(tmp_path), files) for rank in range(2)]
-    ranks = [context.Process(target=rank_of_a_group, args=each) for each in arguments]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(90)
-        assert process.exitcode == 0
-    facts = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    facts = facts_of_ranks(rank_of_a_group, tmp_path, files)
     assert len(facts[0]["names"]) == 1
     expected = [
         DataLoader(dataset_of(files), 3, shuffle=True, seed=5, shard=(rank, 2), reuse=Reuse(times=3, split=1))

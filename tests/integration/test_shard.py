@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler, IterableDataset, SequentialSampler
 
 from penstock import ConfigError, DataLoader
+from tests.integration.groups import facts_of_ranks
 from tests.integration.noisy import SIZE, Noisy, epoch, order_of
 
 
@@ -205,18 +204,7 @@ def rank_of_a_group(rank: int, meeting: str, out: str) -> None:
 
 
 def test_ranks_of_a_process_group_share_rank_zeros_seed(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    ranks = [
-        context.Process(target=rank_of_a_group, args=(rank, str(tmp_path / "meeting"), str(tmp_path)))
-        for rank in range(2)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(60)
-        assert process.exitcode == 0
-    facts = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    facts = facts_of_ranks(rank_of_a_group, tmp_path)
     torch.manual_seed(100)
     alone: DataLoader[Any] = DataLoader(Noisy(), 3, shuffle=True)
     iter(alone)

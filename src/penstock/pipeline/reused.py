@@ -87,9 +87,12 @@ class Reused(StagedDataset):
         if not when.kept:
             data, target, image, program = self._in_one(index, when.renewed, seed)
             return Begun(data, image, program, target)
-        found = self.store.get(Wanted(index, when.renewed))
-        pixels, target = self._anew(index, when.renewed) if found is None else self._there(index, found)
-        return Begun(b"", pixels, self._final(index, when.renewed, size_of(pixels), seed), target)
+        return self._begun_kept(Wanted(index, when.renewed), seed)
+
+    def _begun_kept(self, wanted: Wanted, seed: int) -> Begun:
+        found = self.store.get(wanted)
+        pixels, target = self._anew(*wanted) if found is None else self._there(wanted.sample, found)
+        return Begun(b"", pixels, self._final(*wanted, size_of(pixels), seed), target)
 
     def _prepared(self, index: int, seed: int) -> tuple[Image, Any]:
         when = self.schedule.of(index)

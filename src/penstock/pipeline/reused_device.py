@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.lanes.seeding import call_seed
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Image
 from penstock.pipeline.reused import Reused
@@ -22,20 +21,13 @@ from penstock.store.partial import Wanted
 class ReusedOnDevice(Reused):
     store: DeviceStore
 
-    def begun(self, index: int) -> Begun:
-        index, seed = index % len(self), call_seed("staged")
-        when = self.schedule.of(index)
-        if not when.kept:
-            data, target, image, program = self._in_one(index, when.renewed, seed)
-            return Begun(data, image, program, target)
-        wanted = Wanted(index, when.renewed)
+    def _begun_kept(self, wanted: Wanted, seed: int) -> Begun:
         found: Any = self.store.find(wanted)
         if found is None:
-            found, target = self._anew(index, when.renewed)
+            found, target = self._anew(*wanted)
         else:
-            target = self.source.target_of(index)
-        program = self._final(index, when.renewed, size_of(found), seed)
-        return Begun(b"", found, program, target, wanted)
+            target = self.source.target_of(wanted.sample)
+        return Begun(b"", found, self._final(*wanted, size_of(found), seed), target, wanted)
 
     def again(self, wanted: Wanted) -> Image:
         """The partial part of a sample that was to be on the device, in whichever process and thread this is."""
