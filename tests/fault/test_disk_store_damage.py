@@ -19,6 +19,7 @@ from penstock.store.disk_files import Files
 from penstock.store.disk_records import HEAD
 from penstock.store.kept_index import FIRST_ROW, ROW
 from penstock.store.partial import Entry, Wanted
+from tests.fault.rewritten import AnotherBoot, Unsynced, write_over
 
 NAMESPACE = "00c0ffee00c0ffee"
 SAMPLES = 6
@@ -27,17 +28,6 @@ USED_OF_HEAD = 560
 """Bytes before the first row that mean anything; the rest of that page is empty."""
 USED_OF_SEGMENT = 900
 """Bytes of the segment that hold records; what follows was only taken."""
-
-
-class AnotherBoot(Files):
-    def boot(self) -> bytes:
-        return os.urandom(16)
-
-    def sync(self, fd: int) -> None:
-        """Nothing here is about syncing, and there are thousands."""
-
-    def sync_folder(self, path: str) -> None:
-        pass
 
 
 def entry(sample: int) -> Entry:
@@ -143,10 +133,10 @@ def test_a_record_that_is_cut_off_anywhere_is_noticed_at_the_next_read(made: Pat
     store.close()
 
 
-def damaged_then_opened(made: Path, file: Path, data: bytes, whole: bytes, files: Files | None) -> int:
+def damaged_then_opened(made: Path, file: Path, data: bytes, whole: bytes, files: Files) -> int:
     """Open a store one of whose files has other content; how many entries it has. Everything is as before afterwards."""
     kept = {other: other.read_bytes() for other in files_of(made) if other != file}
-    file.write_bytes(data)
+    write_over(file, data)
     store = opened(str(made), files)
     found = look(store)
     assert store.put(Wanted(0, 9), RIGHT[0])
@@ -156,14 +146,14 @@ def damaged_then_opened(made: Path, file: Path, data: bytes, whole: bytes, files
         if other not in kept:
             other.unlink()
     for other, content in kept.items():
-        other.write_bytes(content)
-    file.write_bytes(whole)
+        write_over(other, content)
+    write_over(file, whole)
     return found
 
 
-def files_to_open_with(made: Path, files: Files | None) -> list[Path]:
+def files_to_open_with(made: Path, files: Files) -> list[Path]:
     """Records are read when a store is opened only if its index is not trusted."""
-    return [file for file in files_of(made) if files is not None or file not in records_of(made)]
+    return [file for file in files_of(made) if isinstance(files, AnotherBoot) or file not in records_of(made)]
 
 
 def places(file: Path, size: int) -> list[int]:
@@ -171,8 +161,8 @@ def places(file: Path, size: int) -> list[int]:
     return [at for at in range(end) if file.name != "index" or at < USED_OF_HEAD or at >= FIRST_ROW]
 
 
-@pytest.mark.parametrize("files", [None, AnotherBoot()], ids=["same boot", "another boot"])
-def test_a_store_opens_with_any_byte_changed(made: Path, files: Files | None) -> None:
+@pytest.mark.parametrize("files", [Unsynced(), AnotherBoot()], ids=["same boot", "another boot"])
+def test_a_store_opens_with_any_byte_changed(made: Path, files: Files) -> None:
     rng = random.Random(0)
     for file in files_to_open_with(made, files):
         whole = file.read_bytes()
@@ -183,8 +173,8 @@ def test_a_store_opens_with_any_byte_changed(made: Path, files: Files | None) ->
             assert found >= SAMPLES - 1, (file, at)
 
 
-@pytest.mark.parametrize("files", [None, AnotherBoot()], ids=["same boot", "another boot"])
-def test_a_store_opens_with_any_file_cut_off_anywhere(made: Path, files: Files | None) -> None:
+@pytest.mark.parametrize("files", [Unsynced(), AnotherBoot()], ids=["same boot", "another boot"])
+def test_a_store_opens_with_any_file_cut_off_anywhere(made: Path, files: Files) -> None:
     for file in files_to_open_with(made, files):
         whole = file.read_bytes()
         last = SAMPLES

@@ -22,11 +22,12 @@ import pytest
 from penstock.store.disk import DiskStore
 from penstock.store.disk_files import Files
 from penstock.store.partial import Entry, Wanted
+from tests.conftest import FULL
+from tests.fault.rewritten import AnotherBoot, write_over
 
-FULL = os.environ.get("PENSTOCK_FULL") == "1"
 STATES = 1_000_000 if FULL else 5_000
 PARTS = 10
-"""Half of them are in `test_disk_store_power_cut_too`, so that two processes of a test run can share them."""
+"""One test each: none takes longer than a test may."""
 NAMESPACE = "feedfeedfeedfeed"
 SAMPLES = 40
 SECTOR = 512
@@ -208,17 +209,6 @@ def change(data: bytearray, call: Call, torn: random.Random | None) -> None:
                 data[first:last] = call.data[first - call.offset : last - call.offset]
 
 
-class AfterTheCut(Files):
-    def boot(self) -> bytes:
-        return b"after the cut".ljust(16)
-
-    def sync(self, fd: int) -> None:
-        """Nobody cuts the power again."""
-
-    def sync_folder(self, path: str) -> None:
-        pass
-
-
 def put_down(state: dict[str, bytes], run: Run, root: str) -> None:
     """Make a folder what it was in this state. What is there from the last one is written over: to remove and make it costs the most."""
     places = {root + path.removeprefix(folder_of(run.folder)): data for path, data in state.items()}
@@ -237,9 +227,7 @@ def put_down(state: dict[str, bytes], run: Run, root: str) -> None:
     for folder in sorted(folders):
         os.makedirs(folder, 0o700, exist_ok=True)
     for place, data in places.items():
-        fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.write(fd, data)
-        os.close(fd)
+        write_over(place, data)
 
 
 def check(run: Run, cut_at: int, root: str, right: dict[Wanted, Entry]) -> int:
@@ -252,7 +240,7 @@ def check(run: Run, cut_at: int, root: str, right: dict[Wanted, Entry]) -> int:
         small_bytes=4096,
         segment_bytes=8192,
         upkeep_s=0,
-        files=AfterTheCut(),
+        files=AnotherBoot(),
     )
     try:
         return look(run, cut_at, store, right)
@@ -296,8 +284,7 @@ def examine(run: Run, states: int, root: str, seed: int = 0) -> int:
     return found
 
 
-@pytest.mark.timeout(0 if FULL else 240)
-@pytest.mark.parametrize("part", range(PARTS // 2))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_no_power_cut_costs_a_synced_entry_or_gives_wrong_bytes(
     part: int, tmp_path: Path, folder: str
 ) -> None:
