@@ -136,33 +136,46 @@ HASWELL static inline __m256i total(__m256i high, __m256i low) {
     return _mm256_srai_epi32(_mm256_add_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, LOW_BITS), low), half), BITS);
 }
 
-HASWELL static void across3_avx2(const uint8_t *const row[4], uint8_t *const out[4], int width, const struct weights *w) {
+/* Column `x` of the result in four rows: in the lower half rows 0 and 2, in the upper one 1 and 3, four words each. */
+HASWELL static inline __attribute__((always_inline)) __m256i column(const uint8_t *const row[4], int x, const struct weights *w) {
     /* Two pixels of three bytes to words: both reds, both greens, both blues. */
     const __m256i turn = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5,
                                           -1, -1, -1, -1, -1);
-    for (int x = 0; x < width; x++) {
-        const int32_t *high = w->high + (size_t)x * w->pairs, *low = w->low + (size_t)x * w->pairs;
-        const size_t from = 3 * (size_t)w->first[x];
-        const uint8_t *a = row[0] + from, *b = row[1] + from, *c = row[2] + from, *d = row[3] + from;
-        __m256i h0 = _mm256_setzero_si256(), l0 = h0, h1 = h0, l1 = h0;
-        for (int pair = 0; 2 * pair < w->count[x]; pair++, a += 6, b += 6, c += 6, d += 6) {
-            const __m256i first = _mm256_shuffle_epi8(both(a, b), turn), second = _mm256_shuffle_epi8(both(c, d), turn);
-            const __m256i kh = _mm256_set1_epi32(high[pair]), kl = _mm256_set1_epi32(low[pair]);
-            h0 = _mm256_add_epi32(h0, _mm256_madd_epi16(first, kh));
-            l0 = _mm256_add_epi32(l0, _mm256_madd_epi16(first, kl));
-            h1 = _mm256_add_epi32(h1, _mm256_madd_epi16(second, kh));
-            l1 = _mm256_add_epi32(l1, _mm256_madd_epi16(second, kl));
-        }
-        /* Saturating packs clip; in the lower half rows 0 and 2, in the upper one 1 and 3, four bytes each. */
-        const __m256i words = _mm256_packs_epi32(total(h0, l0), total(h1, l1)), found = _mm256_packus_epi16(words, words);
-        const uint64_t even = (uint64_t)_mm256_extract_epi64(found, 0), odd = (uint64_t)_mm256_extract_epi64(found, 2);
-        const uint32_t pixel[4] = {(uint32_t)even, (uint32_t)odd, (uint32_t)(even >> 32), (uint32_t)(odd >> 32)};
-        for (int i = 0; i < 4; i++) {
-            uint8_t *to = out[i] + 3 * x;
-            to[0] = (uint8_t)pixel[i];
-            to[1] = (uint8_t)(pixel[i] >> 8);
-            to[2] = (uint8_t)(pixel[i] >> 16);
-        }
+    const int32_t *high = w->high + (size_t)x * w->pairs, *low = w->low + (size_t)x * w->pairs;
+    const size_t from = 3 * (size_t)w->first[x];
+    const uint8_t *a = row[0] + from, *b = row[1] + from, *c = row[2] + from, *d = row[3] + from;
+    __m256i h0 = _mm256_setzero_si256(), l0 = h0, h1 = h0, l1 = h0;
+    for (int pair = 0; 2 * pair < w->count[x]; pair++, a += 6, b += 6, c += 6, d += 6) {
+        const __m256i first = _mm256_shuffle_epi8(both(a, b), turn), second = _mm256_shuffle_epi8(both(c, d), turn);
+        const __m256i kh = _mm256_set1_epi32(high[pair]), kl = _mm256_set1_epi32(low[pair]);
+        h0 = _mm256_add_epi32(h0, _mm256_madd_epi16(first, kh));
+        l0 = _mm256_add_epi32(l0, _mm256_madd_epi16(first, kl));
+        h1 = _mm256_add_epi32(h1, _mm256_madd_epi16(second, kh));
+        l1 = _mm256_add_epi32(l1, _mm256_madd_epi16(second, kl));
+    }
+    return _mm256_packs_epi32(total(h0, l0), total(h1, l1));
+}
+
+HASWELL static void across3_avx2(const uint8_t *const row[4], uint8_t *const out[4], int width, const struct weights *w) {
+    const __m256i close = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13,
+                                           14, -1, -1, -1, -1);
+    int x = 0;
+    for (; 3 * x + 16 <= 3 * width; x += 4) { /* sixteen bytes of which the last four are written again */
+        /* Saturating packs clip; then four bytes of each row and column, which are brought together by rows. */
+        const __m256 first = _mm256_castsi256_ps(_mm256_packus_epi16(column(row, x, w), column(row, x + 1, w)));
+        const __m256 second = _mm256_castsi256_ps(_mm256_packus_epi16(column(row, x + 2, w), column(row, x + 3, w)));
+        const __m256i upper = _mm256_shuffle_epi8(_mm256_castps_si256(_mm256_shuffle_ps(first, second, 0x88)), close);
+        const __m256i lower = _mm256_shuffle_epi8(_mm256_castps_si256(_mm256_shuffle_ps(first, second, 0xDD)), close);
+        _mm_storeu_si128((__m128i *)(out[0] + 3 * x), _mm256_castsi256_si128(upper));
+        _mm_storeu_si128((__m128i *)(out[1] + 3 * x), _mm256_extracti128_si256(upper, 1));
+        _mm_storeu_si128((__m128i *)(out[2] + 3 * x), _mm256_castsi256_si128(lower));
+        _mm_storeu_si128((__m128i *)(out[3] + 3 * x), _mm256_extracti128_si256(lower, 1));
+    }
+    for (; x < width; x++) {
+        const __m256i words = column(row, x, w), found = _mm256_packus_epi16(words, words);
+        const uint32_t pixel[4] = {(uint32_t)_mm256_extract_epi32(found, 0), (uint32_t)_mm256_extract_epi32(found, 4),
+                                   (uint32_t)_mm256_extract_epi32(found, 1), (uint32_t)_mm256_extract_epi32(found, 5)};
+        for (int i = 0; i < 4; i++) memcpy(out[i] + 3 * x, pixel + i, 3);
     }
 }
 

@@ -15,32 +15,47 @@
 
 enum { DONE = 0, OTHER = 1, NO_MEMORY = -1 };
 
-#define LOOK 11                /* bits that a table is asked with */
+#define LOOK 10                /* bits that a table is asked with: more would take longer to fill, and displace others from the cache */
 #define BEHIND 2048            /* zeros behind a segment: more than one MCU can take (6 blocks of 64 times 27 bits) and a load */
 #define SIDE 65500             /* libjpeg's greatest width and height */
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define INLINE static inline __attribute__((always_inline))
 
-static const uint8_t ZIGZAG[64 + 16] = {
-    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21, 28,
+/* Where, row by row, the coefficient lies that comes as the first, second, ... in a file. */
+static const uint8_t PLACE[1 + 64 + 16] = {
+    0, 0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21, 28,
     35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
     63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63}; /* a run may lead up to 15 past the end */
 
 /* ---- Huffman tables */
 
 struct table {
-    int32_t quick[1 << LOOK]; /* by the next bits: value << 16 | (run + 1) << 8 | length of code and value; value 0: symbol << 8
-                                 | length of the code alone; 0: the code is longer */
-    uint16_t past[1 << LOOK]; /* by the next bits, over all codes in them that are whole: END | coefficients << 8 | their length */
-    int32_t limit[18];        /* the first 16 bits of codes up to this length are below this */
-    int32_t base[17];         /* symbol of a code: base + code */
+    uint32_t quick[1 << LOOK]; /* by the next bits: value << 16 | (run + 1) << 8 | length of code and value; value 0: symbol << 8
+                                  | length of the code alone; 0: the code is longer */
+    uint16_t past[1 << LOOK];  /* by the next bits, over all codes in them that are whole: END | coefficients << 8 | their length */
+    int32_t limit[18];         /* the first 16 bits of codes up to this length are below this */
+    int32_t base[17];          /* symbol of a code: base + code */
     uint8_t symbol[256];
     int known, passable;
 };
 
-#define END 0x8000 /* the last code was that of a block's end */
+#define END 0x8000  /* the last code was that of a block's end */
+#define NONE 0x7F00 /* no code is whole in these bits */
 
-static int extended(int bits, int size) { return bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits; }
+/* The value of so many bits, below half of which it is negative: without a branch, which nobody could foresee. */
+static inline int extended(int bits, int size) { return bits + (((bits - (1 << (size - 1))) >> 31) & (1 - (1 << size))); }
+
+/* All bits that begin with this code. Its values, where they fit, follow each other, each as often as bits behind it differ. */
+static void fill(struct table *t, int code, int length, int symbol, int is_dc) {
+    const int rest = LOOK - length, run = symbol >> 4, size = symbol & 15, has_value = !is_dc && size && size <= rest;
+    const int alike = 1 << (has_value ? rest - size : rest);
+    uint32_t *entry = t->quick + (code << rest);
+    for (int value = 0; value < (has_value ? 1 << size : 1); value++) {
+        const int32_t found = has_value ? (int32_t)((uint32_t)extended(value, size) << 16) | (run + 1) << 8 | (length + size)
+                                        : symbol << 8 | length;
+        for (int i = 0; i < alike; i++) *entry++ = (uint32_t)found;
+    }
+}
 
 static int build(struct table *t, const uint8_t *counts, const uint8_t *symbols, int total, int is_dc) {
     int32_t code = 0, at = 0;
@@ -49,17 +64,8 @@ static int build(struct table *t, const uint8_t *counts, const uint8_t *symbols,
     for (int length = 1; length <= 16; length++) {
         t->base[length] = at - code;
         for (int i = 0; i < counts[length - 1]; i++, at++, code++) {
-            const int symbol = symbols[at], run = symbol >> 4, size = symbol & 15;
-            if (code >= 1 << length || (is_dc ? symbol > 11 : size > 10)) return OTHER;
-            if (length > LOOK) continue;
-            const int rest = LOOK - length; /* bits behind the code, of which the value may be the first */
-            for (int bits = 0; bits < 1 << rest; bits++) {
-                int32_t *entry = t->quick + (code << rest | bits);
-                if (!is_dc && size && size <= rest)
-                    *entry = (int32_t)((uint32_t)extended(bits >> (rest - size), size) << 16) | (run + 1) << 8 | (length + size);
-                else
-                    *entry = symbol << 8 | length;
-            }
+            if (code >= 1 << length || (is_dc ? symbols[at] > 11 : (symbols[at] & 15) > 10)) return OTHER;
+            if (length <= LOOK) fill(t, code, length, symbols[at], is_dc);
         }
         t->limit[length] = code << (16 - length);
         code <<= 1;
@@ -74,7 +80,7 @@ static void build_past(struct table *t) {
     for (int bits = 0; !t->passable && bits < 1 << LOOK; bits++) {
         int length = 0, count = 0, end = 0;
         while (!end) {
-            const int32_t entry = t->quick[bits << length & ((1 << LOOK) - 1)];
+            const int32_t entry = (int32_t)t->quick[bits << length & ((1 << LOOK) - 1)];
             const int symbol = entry >> 8 & 255, more = entry >> 16 ? symbol : symbol == 0xF0 ? 16 : 0;
             if (!entry || length + (entry & 31) > LOOK || count + more > 63) break;
             if (!more && symbol & 15) break; /* its value is not all in these bits */
@@ -82,7 +88,7 @@ static void build_past(struct table *t) {
             length += entry & 31;
             count += more;
         }
-        t->past[bits] = (uint16_t)((end ? END : 0) | count << 8 | length);
+        t->past[bits] = (uint16_t)(length ? (end ? END : 0) | count << 8 | length : NONE);
     }
     t->passable = 1;
 }
@@ -102,7 +108,7 @@ INLINE void refill(struct bits *b) {
     word = __builtin_bswap64(word);
 #endif
     b->hold |= word >> b->count;
-    b->at += (63 - b->count) >> 3;
+    b->at += (63 - (unsigned)b->count) >> 3;
     b->count |= 56;
 }
 
@@ -137,7 +143,7 @@ INLINE int symbol_of(struct bits *b, const struct table *t, int32_t entry) {
 
 INLINE int dc_of(struct bits *b, const struct table *t, int *dc) {
     refill(b);
-    const int size = symbol_of(b, t, t->quick[b->hold >> (64 - LOOK)]);
+    const int size = symbol_of(b, t, (int32_t)t->quick[b->hold >> (64 - LOOK)]);
     if (size < 0) return OTHER;
     if (size) *dc += take(b, size);
     return *dc < -(1 << 15) || *dc >= 1 << 15 ? OTHER : DONE;
@@ -152,6 +158,17 @@ INLINE int rare(struct bits *b, const struct table *t, int32_t entry, int *k) {
     return symbol > 0 && size ? take(b, size) : 0;
 }
 
+/* How far a reader is in a block: coefficients << 8 | bits since the last refill. Entries of tables have both at the same places, so that one
+ * addition does for both: of all that is done here, these few instructions for each code are done most. */
+#define TAKEN 255
+#define FULL (64 << 8)
+
+/* The coefficients; bits are the reader's to count again. */
+INLINE int settled(struct bits *b, uint64_t state) {
+    b->count -= (int)(state & TAKEN);
+    return (int)(state >> 8);
+}
+
 /* One block's coefficients, not yet times their steps, into `to`, which is zero. `last` is the place of the last one in zigzag
  * order, or 0. */
 INLINE int block(struct bits *b, const struct table *dct, const struct table *act, int *dc, int16_t *to, int *last) {
@@ -159,29 +176,30 @@ INLINE int block(struct bits *b, const struct table *dct, const struct table *ac
     int k = 1;
     to[0] = (int16_t)*dc;
     for (;;) {
+        uint64_t state = (uint64_t)k << 8;
+        uint32_t entry;
         refill(b); /* enough for several codes that are in the table */
-        int32_t entry;
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
+#pragma GCC unroll 5
+        for (int i = 0; i < 5; i++) {
             entry = act->quick[b->hold >> (64 - LOOK)];
-            if (!LIKELY(entry >> 16)) break;
-            k += entry >> 8 & 31;
-            drop(b, entry & 63);
-            to[ZIGZAG[k - 1]] = (int16_t)(entry >> 16);
-            if (k > 63) goto end;
+            if (!LIKELY(entry > 0xFFFF)) break;
+            b->hold <<= entry & 63;
+            state += (uint16_t)entry;
+            to[PLACE[state >> 8]] = (int16_t)(entry >> 16);
+            if (state >= FULL) break;
         }
-        if (LIKELY(entry >> 16)) continue;
-        int next = k;
-        const int value = rare(b, act, entry, &next);
-        if (next <= 0) {
-            if (next < 0) return OTHER;
+        k = settled(b, state);
+        if (k > 63) break;
+        if (LIKELY(entry > 0xFFFF)) continue;
+        const int before = k, value = rare(b, act, (int32_t)entry, &k);
+        if (k <= 0) {
+            if (k < 0) return OTHER;
+            k = before;
             break;
         }
-        k = next;
-        if (value) to[ZIGZAG[k - 1]] = (int16_t)value;
+        if (value) to[PLACE[k]] = (int16_t)value;
         if (k > 63) break;
     }
-end:
     *last = k - 1;
     return k > 64 ? OTHER : DONE;
 }
@@ -191,21 +209,27 @@ INLINE int pass_block(struct bits *b, const struct table *dct, const struct tabl
     if (dc_of(b, dct, dc)) return OTHER;
     int k = 1;
     for (;;) {
+        uint64_t state = (uint64_t)k << 8;
         refill(b);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
-            const int entry = act->past[b->hold >> (64 - LOOK)], next = k + (entry >> 8 & 127);
-            if (!LIKELY(entry && next < 64)) break; /* near the end, codes may be those of the next block */
-            k = next;
-            drop(b, entry & 63);
-            if (entry & END) return DONE;
+            const uint32_t entry = act->past[b->hold >> (64 - LOOK)];
+            const uint64_t next = state + (entry & ~END);
+            if (!LIKELY(next < FULL)) break; /* near the end, codes may be those of the next block */
+            state = next;
+            b->hold <<= entry & 63;
+            if (entry & END) {
+                settled(b, state);
+                return DONE;
+            }
         }
-        const int32_t entry = act->quick[b->hold >> (64 - LOOK)];
-        if (entry >> 16) {
+        k = settled(b, state);
+        const uint32_t entry = act->quick[b->hold >> (64 - LOOK)];
+        if (entry > 0xFFFF) {
             k += entry >> 8 & 31;
             drop(b, entry & 63);
         } else {
-            rare(b, act, entry, &k);
+            rare(b, act, (int32_t)entry, &k);
             if (k <= 0) return k < 0 ? OTHER : DONE;
         }
         if (k > 63) return k > 64 ? OTHER : DONE;
@@ -475,7 +499,7 @@ static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
 static int read_steps(struct file *f, const uint8_t *at, const uint8_t *end) {
     for (; at < end; at += 65) {
         if (end - at < 65 || at[0] > 3) return OTHER; /* steps of 16 bits among them */
-        for (int k = 0; k < 64; k++) f->steps[at[0]][ZIGZAG[k]] = at[1 + k];
+        for (int k = 0; k < 64; k++) f->steps[at[0]][PLACE[1 + k]] = at[1 + k];
         f->steps_known[at[0]] = 1;
     }
     return DONE;
