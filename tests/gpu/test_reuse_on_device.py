@@ -26,6 +26,8 @@ from tests.gpu.test_lane import CHAINS, photos
 __all__ = ["photos"]
 COPIES, BATCH = 8, 8
 SPLITS = {"W1": 0, "W3": 1, "AutoAugment": 2, "jitter": 1}
+RESIDENT = {"W1": 0.38, "W3": 0.38}
+"""Of samples, at least; 0.6 of the others'. Two of three are there, but a slot is too small for a third of these whole photos."""
 
 
 def loader_of(root: Path, name: str, store: str, **options: Any) -> DataLoader[Any]:
@@ -62,13 +64,10 @@ def test_batches_are_those_of_the_store_in_memory(name: str, photos: Path) -> No
     gpu, kept = on_device.stats()["gpu"], on_device.stats()["reuse"]
     gains = [after - before for before, after in itertools.pairwise(resident)]
     assert gains[1] > 0, "what was kept in the first epoch, when there was memory"
-    assert all(gain >= 0.6 * 48 * COPIES for gain in gains[3:]), (
-        "two of three, but for what epochs that overlap miss"
-    )
+    assert all(gain >= RESIDENT.get(name, 0.6) * 48 * COPIES for gain in gains[3:])
     assert kept["found"] >= sum(gains)
     assert 0 < kept["bytes"] <= kept["held_bytes"] <= kept["max_bytes"] == 256 << 20
-    # A place is given away at the end of an epoch while the last samples that are there are on their way: a few, if any.
-    assert gpu["by_cpu"] <= 0.02 * gpu["samples"]
+    assert gpu["by_cpu"] == 0, "an epoch begins when the last has all that it looked up"
 
 
 def test_the_lane_as_it_decides_trains_with_the_same_samples(photos: Path) -> None:
@@ -81,8 +80,9 @@ def test_the_lane_as_it_decides_trains_with_the_same_samples(photos: Path) -> No
     assert loader.stats()["gpu"]["resident"] > 0
 
 
-def test_nothing_is_allocated_in_the_long_run(photos: Path) -> None:
-    loader = loader_of(photos, "W3", "device")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_nothing_is_allocated_in_the_long_run(photos: Path, persistent: bool) -> None:
+    loader = loader_of(photos, "W3", "device", persistent_workers=persistent)
     epochs(loader, 4)
     before = torch.cuda.memory_stats()
     epochs(loader, 3)
@@ -113,16 +113,20 @@ def test_without_memory_to_spare_training_goes_on(photos: Path, caplog: pytest.L
 
 
 def test_the_memory_goes_with_the_loader(photos: Path) -> None:
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    loader = loader_of(photos, "W3", "device", max_bytes="1GiB")
-    epochs(loader, 1)
-    assert torch.cuda.memory_allocated() - before >= 1 << 30
-    del loader
-    torch.cuda.synchronize()
+    """To the driver: torch would keep it for a stream that nobody has any more."""
 
+    def taken() -> int:
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    loader = loader_of(photos, "W3", "device", max_bytes="4GiB")
+    epochs(loader, 1)
+    before = taken()
+    del loader
     until = time.monotonic() + 20.0
-    while torch.cuda.memory_allocated() - before >= 1 << 30 and time.monotonic() < until:
+    while before - taken() < 4 << 30 and time.monotonic() < until:
         gc.collect()
         time.sleep(0.1)
-    assert torch.cuda.memory_allocated() - before < 1 << 30
+    assert before - taken() >= 4 << 30

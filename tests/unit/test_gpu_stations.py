@@ -25,6 +25,7 @@ from penstock.gpu.slots import (
     ENCODED,
     FINISHED,
     HEAD,
+    HEAD_ROOM,
     KEPT,
     RESIDENT,
     Contents,
@@ -201,5 +202,32 @@ def test_tasks_hold_all_samples_once_and_fit(samples: list[tuple[int, int, int, 
         if len(which) > 1 and task.files:
             assert len(which) <= files
             assert contents.pixel_bytes[which].sum() <= 8192
+        elif len(which) > 1 and task.singly:
+            assert padded(contents.nbytes[which]).sum() <= 8192
         elif len(which) > 1 and not task.kept:
             assert (which[-1] - which[0] + 1) * 1024 <= 8192
+
+
+@pytest.mark.parametrize("singly", [False, True])
+def test_pixels_are_where_the_kernels_are_told(singly: bool) -> None:
+    """Copied with all that lies between them, or one by one."""
+    slots = torch.zeros(9, 1024, dtype=torch.uint8)
+    for number, slot in enumerate(slots.numpy()):
+        head = HEAD.pack(DECODED, 300, 0, 0, 10, 10, 0, 1, 0, 1, 0, 0)
+        slot[: len(head)] = memoryview(head)
+        slot[HEAD_ROOM : HEAD_ROOM + 300] = number
+    station = CudaStation.__new__(CudaStation)
+    station._images = torch.zeros(8192, dtype=torch.uint8)
+    addresses = station._copied(Task(Contents(slots, (1, 1)), [1, 4, 7], singly))
+    for address, number in zip(addresses - station._images.data_ptr(), [1, 4, 7], strict=True):
+        assert (station._images[address : address + 300] == number).all()
+
+
+def test_a_few_pixels_among_others_do_not_take_all_along() -> None:
+    slots = torch.zeros(64, 1024, dtype=torch.uint8)
+    for number, slot in enumerate(slots.numpy()):
+        head = HEAD.pack(DECODED if number in (5, 60) else RESIDENT, 100, 0, 0, 1, 1, 0, 1, 0, 1, 0, 0)
+        slot[: len(head)] = memoryview(head)
+    pixels, kept = tasks_of(Contents(slots, (1, 1)), Room(8, 128, 8192, 8192))
+    assert (pixels.ordinals, pixels.singly) == ([5, 60], True)
+    assert len(kept.ordinals) == 62

@@ -122,12 +122,15 @@ class Mover:
         self._dtype, self._format, self._pin = dtype, memory_format, pin
         self._seams: list[int] = []
         self._places, self.in_use = places or Places(None), InUse()
-        cuda = self.device is not None and self.device.type == "cuda"
-        self._stream = torch.cuda.Stream(self.device) if cuda else None  # type: ignore[no-untyped-call]
+        if self.device is not None and self.device.type == "cuda" and self._places.stream is None:
+            self._places.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._stream = self._places.stream
 
     def pin(self, source: Any) -> None:
         if self._stream is not None and hasattr(source, "pin"):
-            with torch.cuda.device(self.device):  # a thread begins with device 0, which may be another rank's
+            with torch.cuda.device(
+                self._stream.device
+            ):  # a thread begins with device 0, which may be another rank's
                 self._seams = source.pin()
 
     def move(self, batch: Any) -> tuple[Any, Arrival | None]:

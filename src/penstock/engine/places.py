@@ -56,6 +56,8 @@ class Places:
     def __init__(self, card: Card | None) -> None:
         self._card = card
         self.most = MOST if card is None else 1
+        self.stream: Any = None
+        """On which batches come to their places: torch keeps memory for each stream by itself, so that all iterators have the same one."""
         self._batches, self._sizes = 0, [0]
 
     @property

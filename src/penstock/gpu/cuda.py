@@ -24,7 +24,7 @@ from penstock.gpu.nvjpeg import DEFAULT, ENGINES, DecodeError, Decoder, is_spare
 from penstock.gpu.parcels import IMAGE_BYTES, SCRATCH_BYTES
 from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.residents import Residents
-from penstock.gpu.slots import ENCODED, Contents, Parcel, Room, Task, left, tasks_of
+from penstock.gpu.slots import ENCODED, Contents, Parcel, Room, Task, left, padded, tasks_of
 from penstock.kernels.run import Executor, Limits, TaskTooLarge, shapes
 from penstock.pipeline.decode import decode
 from penstock.policy.sharing import Memory
@@ -39,6 +39,8 @@ ROUNDS = range(1, 9)
 """Launches of a task that are captured ahead: those of chains with two drawn ops have up to 7."""
 SMALLEST = 32
 """Rows of the smallest tasks whose launches are captured; fewer are launched one by one."""
+MARGIN = 0.03
+"""Of the device's memory: what is taken for kept samples stays taken, and an evaluation, say, will need more than training has shown."""
 TRIES = 3
 """Halvings of its memory that a station tries before it gives up."""
 ROWS = 128
@@ -86,11 +88,14 @@ def memory_of(device: torch.device) -> Memory:
 
 def spare_memory(device: torch.device, size: int) -> torch.Tensor:
     """So many bytes, if training can do without them."""
-    if not is_spare(device, size):
+    total = torch.cuda.mem_get_info(device)[1]
+    if not is_spare(device, size + int(MARGIN * total)):
         raise torch.cuda.OutOfMemoryError("training needs it")
-    found = torch.empty(size, dtype=torch.uint8, device=device)
-    # It may be memory that this stream has used; others will.
-    torch.cuda.current_stream(device).synchronize()
+    # On the stream of batches it could be given what is theirs.
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        found = torch.empty(size, dtype=torch.uint8, device=device)
+    stream.synchronize()  # others may have used it on this stream before
     return found
 
 
@@ -240,6 +245,8 @@ class CudaStation:
 
     def _copied(self, task: Task) -> Addresses:
         """Where pixels are, in the station's memory as they lie in their slots: one copy, from the first of them to the last."""
+        if task.singly:
+            return self._copied_singly(task)
         contents, first, last = task.contents, task.ordinals[0], task.ordinals[-1]
         span = contents.slots[first : last + 1].reshape(-1)
         if span.numel() > self._images.nbytes:
@@ -247,6 +254,17 @@ class CudaStation:
         self._images[: span.numel()].copy_(span, non_blocking=True)
         places = np.asarray(task.ordinals) - first
         images: Addresses = self._images.data_ptr() + places * contents.slot + contents.offsets[task.ordinals]
+        return images
+
+    def _copied_singly(self, task: Task) -> Addresses:
+        sizes = padded(task.contents.nbytes[task.ordinals])
+        if sizes.sum() > self._images.nbytes:
+            raise TaskTooLarge(f"{sizes.sum()} bytes of images; there are {self._images.nbytes}")
+        places = np.cumsum(sizes) - sizes
+        for ordinal, place in zip(task.ordinals, places.tolist(), strict=True):
+            pixels = task.contents.pixels(ordinal)
+            self._images[place : place + len(pixels)].copy_(pixels, non_blocking=True)
+        images: Addresses = self._images.data_ptr() + places
         return images
 
     def _decoded(self, task: Task) -> Addresses:

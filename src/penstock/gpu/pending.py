@@ -117,7 +117,8 @@ class Readiness:
         self._turn = threading.Lock()
         self._settled = threading.Event()
 
-    def prepare(self, station: Station) -> None:
+    def prepare(self, station: Station) -> str:
+        """Why it cannot help, or nothing."""
         with self._turn:
             began, reason = time.perf_counter(), "it did not get ready"
             try:
@@ -126,6 +127,7 @@ class Readiness:
                 reason = f"{type(exc).__name__}: {exc}"
             finally:
                 self._settle(reason, time.perf_counter() - began)
+        return reason
 
     def _settle(self, reason: str, seconds: float) -> None:
         if reason and not self.reason:
@@ -168,8 +170,12 @@ def end_all() -> None:
 
 def serve(station: Station, jobs: SimpleQueue[Job | None], ready: Readiness, gate: Gate) -> None:
     """A station's thread. It knows the queue and not the lane, so that dropping the lane ends it."""
-    ready.prepare(station)
-    work(station, jobs, gate)
+    reason = ready.prepare(station)
+    ready.wait()
+    if not (
+        reason and ready.can_help
+    ):  # or another does it better: this one has the CPU make whatever it takes
+        work(station, jobs, gate)
     station.close()
 
 

@@ -56,7 +56,8 @@ class Residents:
                     count //= 2
                     continue
                 if arena is not None:
-                    store.open(arena)
+                    # Torch would keep it, and neither another loader nor another process could have it.
+                    store.open(arena, torch.cuda.empty_cache if arena.is_cuda else None)
                 break
         if not store.is_open or count < whole:
             log.warning(

@@ -34,6 +34,8 @@ BESIDE = 4096
 """Of a parcel, beside its image: about."""
 PADDED = 256
 """Images and scratch of samples begin at multiples of this."""
+FEW = 64
+"""Samples with pixels, in a batch of four times as many, that are copied one by one."""
 PLACE = struct.Struct("<4q")
 """A place on the device (`store.kept_device`), behind the steps of those that have one."""
 Bytes = NDArray[np.uint8]
@@ -194,6 +196,8 @@ class Task(NamedTuple):
 
     contents: Contents
     ordinals: list[int]
+    singly: bool = False
+    """Whether their pixels are copied one by one, and not with all that lies between them."""
 
     @property
     def files(self) -> bool:
@@ -208,7 +212,7 @@ class Task(NamedTuple):
 
     def halves(self) -> tuple[Task, Task]:
         half = len(self.ordinals) // 2
-        return Task(self.contents, self.ordinals[:half]), Task(self.contents, self.ordinals[half:])
+        return self._replace(ordinals=self.ordinals[:half]), self._replace(ordinals=self.ordinals[half:])
 
     def table(self, images: Any) -> Rows:
         """What the kernels do to images at these addresses."""
@@ -273,18 +277,35 @@ class Room(NamedTuple):
 
 def tasks_of(contents: Contents, room: Room) -> list[Task]:
     """Cut into tasks of files, of what is kept on the device, and of pixels, that fit. Of files all their pixels count; those of pixels are copied
-    as the slots lie, from the first to the last; what is kept has its place already."""
+    as the slots lie, from the first to the last, unless they are few; what is kept has its place already."""
     ordinals = np.arange(len(contents))
-    pixels = np.full(len(contents), contents.slot)
+    plain = ordinals[~contents.files & ~contents.kept]
+    singly = are_few(contents, plain)
+    pixels = padded(contents.nbytes) if singly else np.full(len(contents), contents.slot)
     return [
-        *cut(contents, ordinals[~contents.files & ~contents.kept], room, pixels, gaps=True, most=room.rows),
+        *cut(contents, plain, room, pixels, gaps=not singly, most=room.rows, singly=singly),
         *cut(contents, ordinals[contents.kept], room, 0 * pixels, gaps=False, most=room.rows),
         *cut(contents, ordinals[contents.files], room, contents.pixel_bytes, gaps=False, most=room.files),
     ]
 
 
+def are_few(contents: Contents, plain: NDArray[np.int64]) -> bool:
+    """Whether copies of each cost less than one of all that lies between them. A copy costs a thread microseconds, whatever its size."""
+    if not 0 < len(plain) <= min(FEW, len(contents) // 4):
+        return False
+    span = (plain[-1] + 1 - plain[0]) * contents.slot
+    return bool(4 * contents.nbytes[plain].sum() < span)
+
+
 def cut(
-    contents: Contents, which: NDArray[np.int64], room: Room, nbytes: Any, *, gaps: bool, most: int
+    contents: Contents,
+    which: NDArray[np.int64],
+    room: Room,
+    nbytes: Any,
+    *,
+    gaps: bool,
+    most: int,
+    singly: bool = False,
 ) -> list[Task]:
     """In order, at most so many in each, which take so many bytes. `gaps`: what lies between two of them takes as much."""
     found: list[Task] = []
@@ -297,10 +318,10 @@ def cut(
         images += own[ordinal] * (ordinal - ordinals[at - 1] if gaps and at > begin else 1)
         fits = rows <= room.rows and images <= room.image_bytes and scratch <= room.scratch_bytes
         if at > begin and not (fits and at - begin < most):
-            found.append(Task(contents, ordinals[begin:at]))
+            found.append(Task(contents, ordinals[begin:at], singly))
             begin, rows, scratch, images = at, counts[ordinal], needs[ordinal], own[ordinal]
     if ordinals:
-        found.append(Task(contents, ordinals[begin:]))
+        found.append(Task(contents, ordinals[begin:], singly))
     return found
 
 

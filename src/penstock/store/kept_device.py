@@ -12,8 +12,9 @@ Rule 4: nobody writes to a chunk while what was meant for an earlier or a later 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,6 +76,7 @@ class DeviceStore(ChunkIndex):
         super()._open(fd)
         self.arena: Any = None
         """The bytes, in the process that has them."""
+        self._returned: Callable[[], None] | None = None
         self.opening, self.was_tried = threading.Lock(), False
         """For whoever takes the memory: once."""
         self._guard = threading.Lock()
@@ -134,10 +136,10 @@ class DeviceStore(ChunkIndex):
 
     # ---- the process that has the memory; any thread
 
-    def open(self, arena: Any) -> None:
-        """From now on places are given out, in as many chunks as fit there."""
+    def open(self, arena: Any, returned: Callable[[], None] | None = None) -> None:
+        """From now on places are given out, in as many chunks as fit there. `returned`: called when the memory was let go of."""
         with self._guard:
-            self.arena = arena
+            self.arena, self._returned = arena, returned
             fence()
             self._head[THERE] = min(len(self.chunks), len(arena) // self.chunk_bytes)
 
@@ -191,7 +193,16 @@ class DeviceStore(ChunkIndex):
     def close(self) -> None:
         """From now on nothing is found here or given a place; what is on its way does not hold."""
         with self._guard:
-            self.arena = None
+            self._give_back()
             if len(self._head):
                 self._head[THERE] = 0
             super().close()
+
+    def _give_back(self) -> None:
+        had, self.arena = self.arena is not None, None
+        if had and self._returned is not None:
+            self._returned()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be going, or it was never opened
+            self._give_back()
