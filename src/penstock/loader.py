@@ -162,9 +162,8 @@ class DataLoader(TorchDataLoader[T_co]):
             import penstock.engine.build
             import penstock.engine.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
 
-        self._skips = Skips(max_skipped)
+        self._skips, self._crew = Skips(max_skipped), Crew(auto)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
-        self._crew = Crew(auto)
 
     # ---- iteration
 
@@ -395,7 +394,9 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next `iter()` continues where `state` was taken."""
-        self._epochs.load(state, self.generator)
+        kept: Any = self._iterator if self.persistent_workers else None
+        if self._epochs.load(state, self.generator) and kept is not None:
+            kept.close()  # its workers draw as they did
 
     # ---- trainers
 

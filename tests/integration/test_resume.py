@@ -266,3 +266,15 @@ def test_batches_out_of_order_cannot_be_cut_anew(change: State) -> None:
     state = {**state_after(0, 1), "beyond": [2]}
     with pytest.raises(StateError, match="it can only be resumed with the same"):
         iter(resumed(state, **change))
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+def test_workers_that_stay_draw_by_the_state_that_was_loaded(seed: int) -> None:
+    """Also where they have begun with another seed."""
+    other = make(seed=seed)
+    epoch(other)
+    state, rest = saved(other), epoch(other)
+    loader = make(2, persistent_workers=True)
+    epoch(loader)
+    loader.load_state_dict(state)
+    assert epoch(loader) == rest

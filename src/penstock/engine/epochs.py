@@ -171,8 +171,9 @@ class Epochs:
             state["dataset"] = source.dataset.state_dict()
         return state
 
-    def load(self, state: dict[str, Any], generator: torch.Generator | None) -> None:
-        source = self.source
+    def load(self, state: dict[str, Any], generator: torch.Generator | None) -> bool:
+        """Whether samples are drawn otherwise now."""
+        source, before = self.source, (self.seed, self.kept)
         check_state(state, source.order)
         self.kept = reuse_of(state, source.times, self.kept)
         if "dataset" in state and hasattr(source.dataset, "load_state_dict"):
@@ -183,3 +184,4 @@ class Epochs:
         self.next = state["epoch"]
         if state["seed"] is not None:
             self.seed = state["seed"]
+        return (self.seed, self.kept) != before

@@ -8,7 +8,7 @@ Rule 2: a sample that is kept has its partial part done first, then the rest, al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,9 @@ class Reused(StagedDataset):
         )
         self.users_dataset = getattr(source, "users_dataset", source)
         self.source, self.split, self.renewal, self.store = source, split, renewal, store
-        self._targets: Any = plain_targets if isinstance(store, DiskAhead) else pickles
+        text = isinstance(store, DiskAhead)
+        self._dumps: Callable[[Any], bytes] = plain_targets.dumps if text else pickles.dumps_local
+        self._loads: Callable[[bytes], Any] = plain_targets.loads if text else pickles.loads
         self.meter = None if tally is None else Meter(tally, source.chain, split)
         self.schedule = Schedule(renewal)
 
@@ -91,7 +93,8 @@ class Reused(StagedDataset):
 
     def _begun_kept(self, wanted: Wanted, seed: int) -> Begun:
         found = self.store.get(wanted)
-        pixels, target = self._anew(*wanted) if found is None else self._there(wanted.sample, found)
+        there = None if found is None else self._there(wanted.sample, found)
+        pixels, target = there or self._anew(*wanted)
         return Begun(b"", pixels, self._final(*wanted, size_of(pixels), seed), target)
 
     def _prepared(self, index: int, seed: int) -> tuple[Image, Any]:
@@ -100,8 +103,10 @@ class Reused(StagedDataset):
             _, target, image, program = self._in_one(index, when.renewed, seed)
             return executed(program, image), target
         borrowed = self.store.borrow(Wanted(index, when.renewed))
-        if borrowed is not None:
-            kept, target = self._there(index, borrowed.entry)
+        # Before its target is read: of one that was written over meanwhile, anything could come.
+        there = self._there(index, borrowed.entry) if borrowed is not None and borrowed.holds() else None
+        if borrowed is not None and there is not None:
+            kept, target = there
             pixels = executed(self._final(index, when.renewed, size_of(kept), seed), kept)
             if np.may_share_memory(pixels, kept) and not isinstance(borrowed, Given):
                 pixels = pixels.copy()
@@ -128,7 +133,7 @@ class Reused(StagedDataset):
     def _in_one(self, index: int, renewed: int, seed: int) -> tuple[bytes, Any, Any, Any]:
         """A sample and its whole program."""
         data, target = self.read(index)
-        image = self.image(data)
+        image = self.source.image(data)
         first = self._partial(index, renewed, image)
         size = program_size(first, size_of(image))
         return data, target, image, first + self._final(index, renewed, size, seed)
@@ -136,23 +141,25 @@ class Reused(StagedDataset):
     def _anew(self, index: int, renewed: int) -> tuple[Image, Any]:
         """The partial part, done and kept; and the target."""
         data, target = self.read(index)
-        image = self.image(data)
+        image = self.source.image(data)
         pixels = executed(self._partial(index, renewed, image), image)
-        extra = b"" if self.source.knows_targets else written(target, self._targets)
+        extra = b"" if self.source.knows_targets else self._written(target)
         if extra is not None:
             self.store.put(Wanted(index, renewed), Entry(pixels, extra))
         return pixels, target
 
-    def _there(self, index: int, entry: Entry) -> tuple[Image, Any]:
-        """The partial part as it was kept; and the target."""
-        known = self.source.knows_targets
-        return entry.values, self.source.target_of(index) if known else self._targets.loads(entry.extra)
+    def _there(self, index: int, entry: Entry) -> tuple[Image, Any] | None:
+        """The partial part as it was kept; and the target. None: that cannot be read."""
+        if self.source.knows_targets:
+            return entry.values, self.source.target_of(index)
+        try:
+            return entry.values, self._loads(entry.extra)
+        except Exception:  # noqa: BLE001 - whatever a user's object raises here: then the sample is read again
+            return None
 
-
-def written(target: Any, form: Any) -> bytes | None:
-    """A target as it can be kept; None: it cannot be, and neither can its sample."""
-    try:
-        found: bytes = form.dumps(target)
-    except Exception:  # noqa: BLE001 - whatever a user's object raises here: then it is read again each time
-        return None
-    return found
+    def _written(self, target: Any) -> bytes | None:
+        """A target as it can be kept; None: it cannot be, and neither can its sample."""
+        try:
+            return self._dumps(target)
+        except Exception:  # noqa: BLE001 - as above
+            return None
