@@ -51,6 +51,10 @@ class Lane(NamedTuple):
     """Made from their files."""
     finished: int
     """That workers had decoded."""
+    resident: int
+    """That were kept on the device."""
+    by_cpu: int
+    """That the CPU had to make after all."""
     share: float | None
 
 
@@ -66,7 +70,8 @@ class Feed:
         gpu = self.loader.stats().get("gpu")
         if not isinstance(gpu, dict) or "samples" not in gpu or "packed" not in gpu:
             return None
-        return Lane(int(gpu["samples"]), int(gpu["packed"]), int(gpu.get("finished", 0)), gpu.get("share"))
+        counts = [int(gpu.get(name, 0)) for name in Lane._fields[:-1]]
+        return Lane(*counts, gpu.get("share"))
 
 
 @contextmanager

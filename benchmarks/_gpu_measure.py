@@ -60,8 +60,8 @@ class Pace:
     def __call__(self) -> None:
         if self._events is None:
             return
-        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        event: Any = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record()  # whoever spins for it takes a core from the workers
         self._events.append(event)
         if len(self._events) > IN_FLIGHT:
             self._events.popleft().synchronize()
@@ -162,13 +162,15 @@ def measured(
 
 def lane_figures(before: Lane | None, after: Lane | None) -> dict[str, float]:
     """What share the lane took between the two."""
-    before = before or Lane(0, 0, 0, None)
+    before = before or Lane(0, 0, 0, 0, 0, None)
     if after is None or after.samples <= before.samples:
         return {}
     samples = after.samples - before.samples
     found = {
         "lane_share": (after.packed - before.packed) / samples,
         "finished_share": (after.finished - before.finished) / samples,
+        "resident_share": (after.resident - before.resident) / samples,
+        "by_cpu_share": (after.by_cpu - before.by_cpu) / samples,
     }
     return found if after.share is None else {**found, "share_at_end": after.share}
 

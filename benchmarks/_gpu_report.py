@@ -11,7 +11,7 @@ from _gpu_plan import SUBJECTS
 from _gpu_rows import Row
 from _prepare_report import columns
 
-PAPERS_SPEED_UP, NEAR_LIMIT = 2.04, 0.95
+PAPERS_SPEED_UP, PAPERS_WORKERS, NEAR_LIMIT = 2.04, 4, 0.95
 """Of Revamper's ResNet-50 with 3 uses; and what of a model's own speed is as good as all of it."""
 Cell = tuple[str, str, str, int, int, str]
 """Part, group, model, batch, workers, workload: what subjects are compared within."""
@@ -136,9 +136,22 @@ def speed_table(_: Cell, lines: Sequence[Line], rows: Sequence[Row]) -> str:
 
 
 def reuse_table(cell: Cell, lines: Sequence[Line], rows: Sequence[Row]) -> str:
-    """Ratios are of medians; *even*: deviation over mean of the times between batches, and their 99th percentile over the median."""
-    standard = next((line.spread("images_per_s") for line in lines if line.subject == "off"), None)
-    header = ["", "images/s", "of the limit", "of standard", "found", "kept", "refused", "files", "finished"]
+    """Ratios are of medians, to what has no reuse, or has the small cache without a lane; *even*: deviation over mean of the times between batches, and their 99th percentile over the median."""
+    standard = next(
+        (line.spread("images_per_s") for line in lines if line.subject in ("off", "small_off")), None
+    )
+    header = [
+        "",
+        "images/s",
+        "of the limit",
+        "of standard",
+        "found",
+        "kept",
+        "refused",
+        "files",
+        "finished",
+        "resident",
+    ]
     header += ["wait p50 ms", "p99 ms", "even: std/mean", "p99/p50", "CPU s/1000", "runs"]
     body = []
     for line in lines:
@@ -154,6 +167,7 @@ def reuse_table(cell: Cell, lines: Sequence[Line], rows: Sequence[Row]) -> str:
                 spread(line, "refused"),
                 spread(line, "lane_share", ".2f"),
                 spread(line, "finished_share", ".2f"),
+                spread(line, "resident_share", ".2f"),
                 spread(line, "wait_p50_ms", ".1f"),
                 spread(line, "wait_p99_ms", ".1f"),
                 spread(line, "interval_cv", ".3f"),
@@ -170,7 +184,7 @@ def mark(
 ) -> str:
     """What the paper's speed-up comes to here, unless the model cannot train as fast."""
     limit = ceiling.get(cell[2:4])
-    if cell[1] != "paper" or standard is None or limit is None:
+    if cell[1] not in ("paper", "workers") or cell[4] != PAPERS_WORKERS or standard is None or limit is None:
         return ""
     least = min(PAPERS_SPEED_UP * standard[0], NEAR_LIMIT * limit)
     return f"\nmark for 3 uses: the less of {PAPERS_SPEED_UP} x standard and {NEAR_LIMIT} of the limit, {least:,.0f} images/s"

@@ -93,7 +93,11 @@ def verdict(lines: Sequence[Mapping[str, Any]], network: str) -> str:
     said = f"{network}: 3 uses lose at most {reused['at_most']:.2f} points ({met}: {GOAL_POINTS})"
     if echoed is None or echoed["at_most"] is None:
         return said
-    outside = echoed["at_most"] > GOAL_POINTS and echoed["at_least"] > 0
+    # Seeds are the same: what echoing loses beyond reuse, pair by pair.
+    beyond = lower_bound(
+        [echo - kept for echo, kept in zip(echoed["losses"], reused["losses"], strict=False)]
+    )
+    outside = echoed["at_most"] > GOAL_POINTS and echoed["at_least"] > 0 and (beyond or 0) > 0
     power = "a loss that shows" if outside else "which does not show: the experiment lacks power"
     return f"{said}; echoing between {echoed['at_least']:.2f} and {echoed['at_most']:.2f}, {power}"
 

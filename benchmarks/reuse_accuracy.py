@@ -139,8 +139,15 @@ class Bench:
             )
             self.slots.append(slot)
         say(f"ready after {self.clock() - self.began:.1f} s")
+        took = 0.0
         for variant, seeds in groups:
-            if not self.train(variant, seeds):
+            began = self.clock()
+            if self.args.whole and began - self.began + 1.1 * took > self.args.stop_after:
+                say(f"{variant} would not end in time")
+                return
+            in_time = self.train(variant, seeds)
+            took = self.clock() - began
+            if not in_time:
                 say(f"stopped after {self.clock() - self.began:.0f} s: the same command does the rest")
                 return
 
@@ -229,6 +236,8 @@ class Bench:
                 continue
             for learner in training.slot.learners:
                 learner.begin(training.seed)
+        if self.args.device != "cpu":
+            torch.cuda.synchronize()  # trainings go on on streams of their own
         if group[0].epoch:
             say(f"{group[0].variant}: goes on behind epoch {group[0].epoch}")
 
@@ -291,6 +300,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--look-every", type=int, default=5, help="epochs between looks at the test images")
     add("--save-every", type=int, default=10, help="epochs between checkpoints; 0: none but at --stop-after")
     add("--stop-after", type=float, default=math.inf, help="seconds; begin no epoch that would end later")
+    add("--whole", action="store_true", help="begin no variant that would not end in time, either")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--eager", action="store_true", help="on a GPU: no graphs, should they fail")
     add("--report", action="store_true", help="only the table and the picture of what is in --out")

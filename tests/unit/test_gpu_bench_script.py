@@ -146,10 +146,7 @@ def test_what_the_lane_took_is_the_difference_of_two_looks_and_nothing_where_the
         return feeds.Feed(batches=iter(()), loader=Loader(gpu)).lane()
 
     before, after = look({"samples": 100, "packed": 10, "share": 0.1}), look({"samples": 300, "packed": 90})
-    assert measure.lane_figures(before, after) == {"lane_share": 0.4, "finished_share": 0.0}
-    assert measure.lane_figures(None, before) == {
-        "lane_share": 0.1,
-        "finished_share": 0.0,
-        "share_at_end": 0.1,
-    }
+    none = {"finished_share": 0.0, "resident_share": 0.0, "by_cpu_share": 0.0}
+    assert measure.lane_figures(before, after) == {"lane_share": 0.4, **none}
+    assert measure.lane_figures(None, before) == {"lane_share": 0.1, **none, "share_at_end": 0.1}
     assert measure.lane_figures(look(None), look({"mode": "idle"})) == {}
