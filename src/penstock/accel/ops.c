@@ -52,19 +52,31 @@ void penstock_look_up(const uint8_t *image, long count, const uint8_t *table, in
     }
 }
 
-/* How often each value is there, by channel; of rows that lie `stride` bytes apart. Neighbours count apart, four rows' worth: what was
- * just written is not read again at once. */
+#define WAYS 4
+
+/* A row's values, counted: neighbours apart, so that what was just written is not read again at once. */
+static inline __attribute__((always_inline)) void count_row(const uint8_t *at, int width, const int channels, uint32_t counts[WAYS][3][256]) {
+    int x = 0;
+    for (; x + WAYS <= width; x += WAYS, at += WAYS * channels)
+        for (int way = 0; way < WAYS; way++)
+            for (int c = 0; c < channels; c++) counts[way][c][at[way * channels + c]]++;
+    for (; x < width; x++, at += channels)
+        for (int c = 0; c < channels; c++) counts[0][c][at[c]]++;
+}
+
+/* How often each value is there, by channel; of rows that lie `stride` bytes apart. */
 void penstock_histogram(const uint8_t *image, long stride, int height, int width, int channels, int64_t *out) {
-    static const int WAYS = 4;
-    uint32_t counts[4][3][256];
+    uint32_t counts[WAYS][3][256];
     memset(out, 0, sizeof(int64_t) * 256 * channels);
     for (int row = 0; row < height;) {
         memset(counts, 0, sizeof counts);
         const int64_t most = UINT32_MAX / (width ? width : 1); /* rows whose counts cannot run over */
         for (int64_t rows = 0; row < height && rows < most; row++, rows++) {
             const uint8_t *at = image + (size_t)stride * row;
-            for (int x = 0; x < width; x++, at += channels)
-                for (int c = 0; c < channels; c++) counts[x % WAYS][c][at[c]]++;
+            if (channels == 3)
+                count_row(at, width, 3, counts);
+            else
+                count_row(at, width, 1, counts);
         }
         for (int way = 0; way < WAYS; way++)
             for (int c = 0; c < channels; c++)
