@@ -8,6 +8,7 @@ import pickle
 import random
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,13 +196,42 @@ def test_another_process_that_is_started_anew_sees_the_same() -> None:
 def test_other_ranks_find_it_by_its_address_and_nothing_else() -> None:
     store = store_of()
     store.put(Wanted(1, 0), Entry(values_of(Wanted(1, 0), 20_000)))
-    other = MemoryStore.of(store.renewal, store.max_bytes, store.address)
+    other = MemoryStore.of(store.renewal, store.address)
     assert check(other) == 1
     assert other.stats()["found"] == store.stats()["found"] == 1
     with pytest.raises(OSError, match="another file"):
-        MemoryStore.of(store.renewal, store.max_bytes, store.address._replace(sign=3))
+        MemoryStore.of(store.renewal, store.address._replace(sign=3))
     with pytest.raises(OSError):
-        MemoryStore.of(store.renewal, store.max_bytes, store.address._replace(fd=10**6))
+        MemoryStore.of(store.renewal, store.address._replace(fd=10**6))
+
+
+def test_a_file_that_is_not_the_store_is_left_as_it_is(tmp_path: Path) -> None:
+    """Where processes have numbers of their own, an address may name anything."""
+    store, path, open_before = store_of(), tmp_path / "precious", len(os.listdir("/proc/self/fd"))
+    path.write_bytes(b"precious" * 1000)
+    pipe = os.pipe()
+    with path.open("r+b") as file:
+        for fd in (file.fileno(), *pipe):
+            with pytest.raises(OSError, match="another file"):
+                MemoryStore.of(store.renewal, store.address._replace(fd=fd))
+            with pytest.raises(OSError, match="another file"):
+                MemoryStore.__new__(MemoryStore).__setstate__((store.renewal, store.address._replace(fd=fd)))
+    for end in pipe:
+        os.close(end)
+    assert path.read_bytes() == b"precious" * 1000
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_whoever_made_the_store_says_how_it_is_laid_out() -> None:
+    store = store_of(chunks=20)
+    with pytest.raises(OSError, match="other data"):
+        MemoryStore.of(Renewal(21, 20, 3, seed=1), store.address)
+    other = MemoryStore.of(Renewal(20, 7, 3, seed=1), store.address)
+    assert (other.max_bytes, other.chunk_bytes, len(other.chunks)) == (
+        store.max_bytes,
+        store.chunk_bytes,
+        len(store.chunks),
+    )
 
 
 def test_memory_is_taken_as_it_is_needed() -> None:

@@ -28,12 +28,13 @@ from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
 from penstock.policy.diversity import measured
 from penstock.policy.split import Part, Terms, latest
+from penstock.store.chunks import Address
 from penstock.store.disk import SMALL_BYTES
 from penstock.store.disk_ahead import DiskAhead
 from penstock.store.disk_files import Files
 from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_device import DeviceStore
-from penstock.store.kept_memory import HEAD, Address, MemoryStore
+from penstock.store.kept_memory import HEAD, MemoryStore
 from penstock.transforms.outcomes import outcomes_in_row
 from penstock.transforms.steps import program_size
 
@@ -155,7 +156,7 @@ def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
     if store is not None:
         return store
     try:
-        return MemoryStore.of(renewal, max_bytes, address)
+        return MemoryStore.of(renewal, address)
     except OSError as exc:
         log.warning(
             "samples that are kept are not shared with other ranks of this machine (%s): each rank keeps its own, finds fewer of them, and "

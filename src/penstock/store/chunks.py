@@ -9,6 +9,8 @@ Rule 2: a chunk has a generation, which grows before it is written again. What w
 Rule 3: a row says where a sample's entry is. It is written last: of what a process leaves half done when it is killed, there is no row. A row that
         is torn is none, by its check.
 Rule 4: who writes to a chunk has a lock of the kernel's on it, which ends with whoever has it: nobody else claims the chunk meanwhile.
+Rule 5: the head of the file says how it is laid out, by whoever made it. Others read its sign and that first, and change nothing in a file
+        that is not the one they were told of.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import logging
 import mmap
 import os
 import secrets
+import stat
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +43,16 @@ LARGEST_CHUNK, SMALLEST_CHUNK, CHUNKS, FEWEST = 8 << 20, 1 << 20, 512, 8
 """Chunks of 1 to 8 MiB, so that there are about 512; of less than 8 MiB it is an eighth, since each end has chunks of its own."""
 LINE = 64
 """Entries begin at multiples of this."""
-SIGN, PROCESSES, THERE = range(3)
-"""Of the head: a random number that tells this file from others; how many processes have come; how many chunks have memory elsewhere."""
+HEAD_NUMBERS = 8
+SIGN, PROCESSES, THERE, LAYOUT = range(4)
+"""Of the head: a random number that tells this file from others; how many processes have come; how many chunks have memory elsewhere; and from
+here on, the layout."""
 FOUND, MISSED, REFUSED = range(3)
 SLOTS = 1024
 """Rows of counters, one for each process, around and around."""
+COUNTS = aligned(8 * HEAD_NUMBERS)
+ROWS = aligned(COUNTS + 8 * 3 * SLOTS)
+"""Where the counters begin, and the rows."""
 ODD = 0x9E37_79B9_7F4A_7C15 & (2**63 - 1)
 
 log = logging.getLogger("penstock")
@@ -57,49 +65,91 @@ def fence() -> None:
         pass
 
 
+class Address(NamedTuple):
+    """Where other processes of this machine find a store."""
+
+    pid: int
+    fd: int
+    sign: int
+
+
+class Layout(NamedTuple):
+    """Of a file: rows, chunks, and the bytes of each chunk; and of all, as was asked for."""
+
+    rows: int
+    chunks: int
+    chunk_bytes: int
+    max_bytes: int
+
+    @property
+    def table(self) -> int:
+        """Where the chunks' numbers begin."""
+        return aligned(ROWS + 8 * ROW * self.rows)
+
+    @property
+    def end(self) -> int:
+        """Where the index ends."""
+        return aligned(self.table + 8 * CHUNK * self.chunks)
+
+
 class ChunkIndex:
     IN_FILE: ClassVar[bool] = True
     """Whether the bytes lie behind the index, and both together take `max_bytes`; or only the bytes, elsewhere, do."""
 
     def __init__(self, renewal: Renewal, max_bytes: int) -> None:
-        self.renewal, self.max_bytes = renewal, max_bytes
-        self._open(anonymous_file())
+        self.renewal = renewal
+        layout, fd = layout_of(renewal.length, max_bytes, in_file=self.IN_FILE), anonymous_file()
+        try:
+            os.posix_fallocate(fd, 0, layout.end)
+            os.ftruncate(fd, self._size(layout))
+            self._map(fd, layout)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._head[LAYOUT : LAYOUT + len(layout)] = layout
         self._head[SIGN] = secrets.randbits(62) + 1
 
-    def _open(self, fd: int) -> None:
-        counts = aligned(8 * 8)
-        rows = aligned(counts + 8 * 3 * SLOTS)
-        chunks = aligned(rows + 8 * ROW * self.renewal.length)
-        room = self.max_bytes
-        if self.IN_FILE:
-            room = max(0, room - chunks - aligned(8 * CHUNK * room // SMALLEST_CHUNK))
-        self.chunk_bytes = chunk_bytes(room)
-        count = room // self.chunk_bytes
-        end = aligned(chunks + 8 * CHUNK * count)
-        self._data = end if self.IN_FILE else 0
+    def _size(self, layout: Layout) -> int:
+        """Of the file."""
+        return layout.end + (layout.chunks * layout.chunk_bytes if self.IN_FILE else 0)
+
+    def _join(self, address: Address) -> None:
+        """Have the file of another process; OSError where it cannot be reached, or is another."""
+        fd, layout = joined(address)
+        try:
+            if layout.rows != self.renewal.length or os.fstat(fd).st_size < self._size(layout):
+                raise OSError("it is of other data: all ranks and workers must have the same")
+            self._map(fd, layout)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _map(self, fd: int, layout: Layout) -> None:
+        self.max_bytes, self.chunk_bytes = layout.max_bytes, layout.chunk_bytes
+        self._data = layout.end if self.IN_FILE else 0
         """Where the first chunk begins."""
-        size = end + count * self.chunk_bytes if self.IN_FILE else end
-        os.posix_fallocate(fd, 0, end)
-        if os.fstat(fd).st_size < size:
-            os.ftruncate(fd, size)
-        memory = mmap.mmap(fd, size)
+        memory = mmap.mmap(fd, self._size(layout))
         self._bytes = np.frombuffer(memory, np.uint8)
-        self._head = np.frombuffer(memory, np.int64, 8)
-        self._counts = np.frombuffer(memory, np.int64, 3 * SLOTS, counts).reshape(-1, 3)
-        self.rows = np.frombuffer(memory, np.int64, ROW * self.renewal.length, rows).reshape(-1, ROW)
-        self.chunks = np.frombuffer(memory, np.int64, CHUNK * count, chunks).reshape(-1, CHUNK)
+        self._head = np.frombuffer(memory, np.int64, HEAD_NUMBERS)
+        self._counts = np.frombuffer(memory, np.int64, 3 * SLOTS, COUNTS).reshape(-1, 3)
+        self.rows = np.frombuffer(memory, np.int64, ROW * layout.rows, ROWS).reshape(-1, ROW)
+        self.chunks = np.frombuffer(memory, np.int64, CHUNK * layout.chunks, layout.table).reshape(-1, CHUNK)
         self._fd, self.now = fd, 0
         self._filling: dict[int, tuple[int, int]] = {}
         """This process's chunk for each end, and how many of its bytes are taken."""
         self._pid = self._slot = 0
         self._let_go = weakref.finalize(self, os.close, fd)
 
-    def __getstate__(self) -> tuple[Renewal, int, int, int]:
-        return self.renewal, self.max_bytes, os.getpid(), self._fd
+    @property
+    def address(self) -> Address:
+        return Address(os.getpid(), self._fd, int(self._head[SIGN]))
 
-    def __setstate__(self, state: tuple[Renewal, int, int, int]) -> None:
-        self.renewal, self.max_bytes, pid, fd = state
-        self._open(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC))
+    def __getstate__(self) -> tuple[Renewal, Address]:
+        return self.renewal, self.address
+
+    def __setstate__(self, state: tuple[Renewal, Address]) -> None:
+        self.renewal, address = state
+        self._join(address)
 
     # ---- rows
 
@@ -221,6 +271,37 @@ class ChunkIndex:
         )
         self._data, self._filling = 0, {}
         self._let_go()
+
+
+def joined(address: Address) -> tuple[int, Layout]:
+    """The file at an address, opened, and its layout; OSError where there is none, or another: with processes in namespaces of their own, a
+    number may be that of any file of any process, so it is looked at before it is opened for writing."""
+    looked = os.open(
+        f"/proc/{address.pid}/fd/{address.fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    )
+    try:
+        plain = stat.S_ISREG(os.fstat(looked).st_mode)
+        head = np.frombuffer(os.pread(looked, 8 * HEAD_NUMBERS, 0) if plain else b"", np.int64).tolist()
+        if len(head) < HEAD_NUMBERS or head[SIGN] != address.sign:
+            raise OSError("it is another file: processes of this machine do not see each other")
+        return os.open(f"/proc/self/fd/{looked}", os.O_RDWR | os.O_CLOEXEC), Layout(
+            *head[LAYOUT : LAYOUT + 4]
+        )
+    finally:
+        os.close(looked)
+
+
+def layout_of(samples: int, max_bytes: int, *, in_file: bool) -> Layout:
+    """For so many samples in so many bytes."""
+    room = room_beside(samples, max_bytes) if in_file else max_bytes
+    size = chunk_bytes(room)
+    return Layout(samples, room // size, size, max_bytes)
+
+
+def room_beside(samples: int, max_bytes: int) -> int:
+    """What an index of so many samples leaves of the bytes."""
+    table = aligned(8 * CHUNK * max_bytes // SMALLEST_CHUNK)
+    return max(0, max_bytes - Layout(samples, 0, 0, 0).table - table)
 
 
 def chunk_bytes(room: int) -> int:

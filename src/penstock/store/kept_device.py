@@ -30,6 +30,7 @@ from penstock.store.chunks import (
     SIZE,
     THERE,
     ChunkIndex,
+    Layout,
     fence,
 )
 from penstock.store.extents import aligned
@@ -72,8 +73,8 @@ class Resident(NamedTuple):
 class DeviceStore(ChunkIndex):
     IN_FILE = False
 
-    def _open(self, fd: int) -> None:
-        super()._open(fd)
+    def _map(self, fd: int, layout: Layout) -> None:
+        super()._map(fd, layout)
         self.arena: Any = None
         """The bytes, in the process that has them."""
         self._returned: Callable[[], None] | None = None

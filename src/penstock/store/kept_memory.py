@@ -7,7 +7,6 @@ ever held.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,8 +21,8 @@ from penstock.store.chunks import (
     MISSED,
     OFFSET,
     REFUSED,
-    SIGN,
     SIZE,
+    Address,
     ChunkIndex,
     fence,
 )
@@ -55,28 +54,14 @@ class Borrowed(NamedTuple):
         return len(chunks) > 0 and int(chunks[self.chunk, 0]) == self.generation
 
 
-class Address(NamedTuple):
-    """Where other processes of this machine find a store."""
-
-    pid: int
-    fd: int
-    sign: int
-
-
 class MemoryStore(ChunkIndex):
     @classmethod
-    def of(cls, renewal: Renewal, max_bytes: int, address: Address) -> MemoryStore:
+    def of(cls, renewal: Renewal, address: Address) -> MemoryStore:
         """The store of another process on this machine; OSError if it cannot be reached."""
         store = cls.__new__(cls)
-        store.renewal, store.max_bytes = renewal, max_bytes
-        store._open(os.open(f"/proc/{address.pid}/fd/{address.fd}", os.O_RDWR | os.O_CLOEXEC))
-        if int(store._head[SIGN]) != address.sign:
-            raise OSError("it is another file: processes of this machine do not see each other")
+        store.renewal = renewal
+        store._join(address)
         return store
-
-    @property
-    def address(self) -> Address:
-        return Address(os.getpid(), self._fd, int(self._head[SIGN]))
 
     # ---- reading
 
