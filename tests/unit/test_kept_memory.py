@@ -114,13 +114,17 @@ def test_a_budget_that_is_too_small_refuses_what_is_too_much_and_nothing_else() 
 
 def test_when_time_is_set_back_memory_that_was_claimed_later_is_free() -> None:
     store = store_of(samples=8, times=2, chunks=1)
-    store.now = 9
-    assert store.put(Wanted(0, 9), Entry(values_of(Wanted(0, 9))))
-    store._unlock(0)
+    later, size = [Wanted(sample, 9) for sample in range(8)], store.chunk_bytes - 64
+    for wanted in later:
+        assert store.put(wanted, Entry(values_of(wanted, size)))
+    for chunk, _ in store._filling.values():
+        store._unlock(chunk)
     store._filling.clear()
     store.now = 0
     assert store.put(Wanted(1, 0), Entry(values_of(Wanted(1, 0))))
-    assert store.get(Wanted(0, 9)) is None
+    assert (
+        sum(store.get(wanted) is not None for wanted in later) == 6
+    )  # without sample 1, and that whose memory it took
 
 
 def test_what_is_borrowed_holds_until_its_chunk_is_claimed_again() -> None:
@@ -232,6 +236,29 @@ def test_whoever_made_the_store_says_how_it_is_laid_out() -> None:
         store.chunk_bytes,
         len(store.chunks),
     )
+
+
+def test_who_is_behind_takes_memory_that_nobody_has_before_that_of_those_ahead() -> None:
+    renewal = Renewal(40, 40, 4, seed=1)
+    store, size = MemoryStore(renewal, 16 * SMALLEST_CHUNK + BESIDE), SMALLEST_CHUNK // 2 - 64
+    ahead = [Wanted(sample, 5) for sample in range(10)]
+    for now, first in ((5, 0), (4, 10)):
+        writer = FORK.Process(target=put_all, args=(store, now, range(first, first + 10), size))
+        writer.start()
+        writer.join()
+        assert writer.exitcode == 0
+    assert all(store.get(wanted) is not None for wanted in ahead)
+    store.now = 3  # and when there is none, it takes it from them
+    assert all(
+        store.put(Wanted(sample, 3), Entry(values_of(Wanted(sample, 3), size))) for sample in range(20, 40)
+    )
+    assert not all(store.get(wanted) is not None for wanted in ahead)
+
+
+def put_all(store: MemoryStore, now: int, samples: range, size: int) -> None:
+    store.now = now
+    for sample in samples:
+        assert store.put(Wanted(sample, now), Entry(values_of(Wanted(sample, now), size)))
 
 
 def test_memory_is_taken_as_it_is_needed() -> None:

@@ -192,13 +192,14 @@ class ChunkIndex:
         return self._data + chunk * self.chunk_bytes + used
 
     def _claimed(self, end: int) -> int:
-        """A chunk of our own: one that was never used, or has come to its end, or was claimed in an epoch that is still to come, now that
-        time was set back. One that somebody else still writes to is locked."""
+        """A chunk of our own: one that has come to its end, or was never used, or, if there are no others, was claimed in an epoch that is still
+        to come: time was set back, or others are ahead. One that somebody else still writes to is locked."""
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, 0)
         try:
             _, born, ends = self._usable().T
             (free,) = np.nonzero((born == 0) | (ends <= self.now) | (born > self.now + 1))
-            for chunk in free[np.argsort(born[free] == 0, kind="stable")].tolist():  # those with memory first
+            later = np.where(born[free] == 0, 1, np.where(born[free] > self.now + 1, 2, 0))
+            for chunk in free[np.argsort(later, kind="stable")].tolist():
                 if not self._lock(chunk):
                     continue
                 if self.IN_FILE and not born[chunk]:
