@@ -108,7 +108,7 @@ def reusing_of(loader: Any) -> Any:
     from penstock.engine.reusing import reusing  # it imports much
 
     lane = GpuPrep.of(loader.gpu_prep) if has_lane(loader.device, loader.gpu_prep) else None
-    return reusing(loader.reuse, loader.dataset, lane)
+    return reusing(loader.reuse, loader.dataset, lane, shared=loader.shard is not None)
 
 
 def keeps_on_device(loader: Any) -> bool:
