@@ -106,3 +106,40 @@ def test_where_no_sample_can_be_read_nothing_is_kept_and_it_is_said(caplog: pyte
     assert kept_by(loader) == 0
     (record,) = caplog.records
     assert "of 64 samples that were looked at, none could be read (sample 0: not yet)" in record.getMessage()
+
+
+# ---- sizes
+
+
+def test_samples_that_are_larger_than_usual_chunks_are_kept() -> None:
+    """Chunks of 16 MiB would be of 1 MiB each."""
+    large = jpeg_of(photo(500, 750, 1), quality=70)
+    loader = DataLoader(
+        StagedDataset(lambda index: (large, index), T.Compose([T.RandomResizedCrop(16)]), 10),
+        5,
+        seed=1,
+        reuse=Reuse(times=3, split=0, max_bytes="16MiB"),
+    )
+    for _ in range(3):
+        keys_of(loader)
+    found = loader.stats()["reuse"]
+    assert (found["kept"], found["entries"], found["refused"]) == (10, 10, 0)
+
+
+def test_what_is_too_large_for_a_chunk_does_not_count() -> None:
+    reuse = Reuse(times=3, split=0, max_bytes="1MiB")
+    loader = loader_of(Photos(), reuse)  # the first is ten times as large as an eighth of that
+    assert kept_by(loader) > 0.8 * (1 << 20) / (48 * 64 * 3 + 64) - 5
+    assert "but for some 2% that are too large" in loader.explain()
+
+
+def test_where_the_index_leaves_no_room_nothing_is_kept_and_it_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "penstock"):
+        loader = loader_of(Photos(), Reuse(times=3, split=0, max_bytes="40KiB"))
+    assert kept_by(loader) == 0
+    (record,) = caplog.records
+    assert "max_bytes='40KiB' has no room for a sample of 23," in record.getMessage()
+    assert "beside an index of" in record.getMessage()
+    assert Counter(keys_of(loader)) == Counter(range(SAMPLES))

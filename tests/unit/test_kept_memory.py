@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import pickle
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.renewal import Renewal
-from penstock.store.chunks import SMALLEST_CHUNK
+from penstock.store.chunks import SMALLEST_CHUNK, chunk_bytes
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
 
@@ -282,6 +284,45 @@ def test_no_budget_is_exceeded(max_bytes: int) -> None:
     assert stats["held_bytes"] <= max(max_bytes, 64 << 10)
     assert os.fstat(store._fd).st_blocks * 512 <= max(max_bytes, 64 << 10)
     assert stats["entries"] >= min(300, max(0, max_bytes - (64 << 10)) // 12_000)
+
+
+def test_no_index_is_made_where_it_leaves_no_room() -> None:
+    store = MemoryStore(Renewal(1_000_000, 1000, 3, seed=1), 1 << 20)
+    assert os.fstat(store._fd).st_blocks * 512 == store.stats()["held_bytes"] <= 64 << 10
+    assert not store.put(Wanted(3, 0), Entry(values_of(Wanted(3, 0))))
+    assert store.get(Wanted(3, 0)) is None
+    assert len(MemoryStore.of(store.renewal, store.address).rows) == 0
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "entry"),
+    [(8 << 30, 9_000_064), (1 << 30, 2_250_064), (16 << 20, 1_100_000), (1 << 20, 120_064)],
+)
+def test_chunks_hold_several_entries_of_the_size_that_is_expected(max_bytes: int, entry: int) -> None:
+    size = chunk_bytes(max_bytes, entry)
+    assert size // entry == min(4, max_bytes // 8 // entry)
+    assert size % entry < entry // 4
+    assert chunk_bytes(max_bytes, 3000) == chunk_bytes(max_bytes)
+
+
+def test_where_many_are_too_large_it_is_said_once_by_whichever_process(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    store = store_of()
+    for _ in range(3):
+        writer = FORK.Process(target=put_too_large, args=(store,))
+        writer.start()
+        writer.join()
+        assert writer.exitcode == 0
+    said = capfd.readouterr().err
+    assert said.count("samples so far were not kept, since they are larger than 1,048,576 bytes") == 1
+    assert store.stats()["refused"] == 30
+
+
+def put_too_large(store: MemoryStore) -> None:
+    logging.getLogger("penstock").addHandler(logging.StreamHandler(sys.__stderr__))
+    for sample in range(10):
+        store.put(Wanted(sample, 0), Entry(np.zeros(SMALLEST_CHUNK, np.uint8)))
 
 
 def test_small_entries_lie_close_together() -> None:

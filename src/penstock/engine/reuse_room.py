@@ -22,6 +22,7 @@ from penstock.pipeline.audio import AudioFolder
 from penstock.pipeline.chain import size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.staged import StagedDataset
+from penstock.store.chunks import layout_of, room_beside
 from penstock.store.disk import SMALL_BYTES
 from penstock.store.kept_memory import HEAD
 from penstock.transforms.steps import program_size
@@ -46,27 +47,44 @@ class Sizes(NamedTuple):
     unread: list[str]
     """Why each of the others could not be read."""
 
-    @property
-    def mean(self) -> int:
-        return math.ceil(statistics.fmean(self.known))
+
+class Room(NamedTuple):
+    """For samples that are kept."""
+
+    kept: int
+    """How many; some may turn out to be too large."""
+    entry_bytes: int
+    """Of one, about."""
+    too_large: float
+    """The share of those that are larger than a chunk, and prepared anew each time."""
 
 
-def kept_of(wanted: Reuse, dataset: StagedDataset | AudioFolder, split: int, *, shared: bool) -> int:
-    """How many samples are kept; `shared`: this loader is one of several ranks'. Those of a process group must all be here."""
+def room_of(wanted: Reuse, dataset: StagedDataset | AudioFolder, split: int, *, shared: bool) -> Room:
+    """What a loader has; `shared`: it is one of several ranks'. Those of a process group must all be here."""
     sizes = sizes_of(dataset, split)
-    kept = fitting(wanted, len(dataset), sizes.mean) if sizes.known else UNKNOWN
+    room = estimated(wanted, len(dataset), sizes.known)
     if ranks_are_here(shared=shared):
-        kept = min((theirs for (theirs,) in gathered([kept]) if theirs != UNKNOWN), default=UNKNOWN)
-    elif shared and sizes.known and sizes.unread and kept < len(dataset):
-        say_unread(sizes, kept)
-    if kept == UNKNOWN and len(dataset):
+        room = agreed(room)
+    elif shared and sizes.known and sizes.unread and room.kept < len(dataset):
+        say_unread(sizes, room.kept)
+    if room.kept == UNKNOWN and len(dataset):
         log.warning(
             "reuse: of %d samples that were looked at, none could be read (%s), so that it is not known how large they are: nothing is kept. "
             "Make them readable before the loader is made",
             len(sizes.unread),
             sizes.unread[0],
         )
-    return max(0, kept)
+    elif not room.kept and len(dataset):
+        say_none_fits(wanted, len(dataset), room.entry_bytes)
+    return room._replace(kept=max(0, room.kept))
+
+
+def agreed(room: Room) -> Room:
+    """What all ranks can have."""
+    known = [numbers for numbers in gathered(room[:2]) if numbers[0] != UNKNOWN]
+    if not known:
+        return room
+    return room._replace(kept=min(kept for kept, _ in known), entry_bytes=max(size for _, size in known))
 
 
 def check_agreed(kept: int) -> None:
@@ -92,10 +110,31 @@ def say_unread(sizes: Sizes, kept: int) -> None:
     )
 
 
-def fitting(wanted: Reuse, length: int, mean: int) -> int:
-    """How many of so many samples there is room for."""
-    filled = FILLED_ON_DISK if wanted.store == "disk" and mean < SMALL_BYTES else FILLED
-    return min(length, int(filled * wanted.bytes) // mean)
+def say_none_fits(wanted: Reuse, length: int, entry_bytes: int) -> None:
+    beside = wanted.bytes - room_beside(length, wanted.bytes) if wanted.store == "memory" else 0
+    log.warning(
+        "reuse: nothing is kept: max_bytes=%r has no room for a sample of %s bytes%s. Give a larger max_bytes, or split behind an op that makes "
+        "samples smaller",
+        wanted.max_bytes,
+        f"{entry_bytes:,}",
+        f" beside an index of {beside:,}" if beside else "",
+    )
+
+
+def estimated(wanted: Reuse, length: int, sizes: list[int]) -> Room:
+    """For so many samples, of which some have these sizes. What is too large for a chunk takes nothing."""
+    if not sizes:
+        return Room(UNKNOWN, 0, 0.0)
+    mean = math.ceil(statistics.fmean(sizes))
+    if wanted.store == "disk":
+        filled = FILLED_ON_DISK if mean < SMALL_BYTES else FILLED
+        return Room(min(length, int(filled * wanted.bytes) // mean), mean, 0.0)
+    layout = layout_of(length, wanted.bytes, mean, in_file=wanted.store == "memory")
+    fit = [size for size in sizes if size <= layout.chunk_bytes]
+    if not layout.chunks or not fit:
+        return Room(0, mean, 0.0)
+    room = FILLED * layout.chunks * layout.chunk_bytes
+    return Room(min(length, int(room * len(sizes) / sum(fit))), mean, 1 - len(fit) / len(sizes))
 
 
 def sizes_of(dataset: StagedDataset | AudioFolder, split: int) -> Sizes:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from penstock.config import AUTO_SPLIT, GpuPrep, Reuse
 from penstock.engine.reuse_on_disk import KeptOnDisk, check_path, identity, ranks_are_here
-from penstock.engine.reuse_room import check_agreed, kept_of
+from penstock.engine.reuse_room import check_agreed, room_of
 from penstock.engine.shard import gathered
 from penstock.errors import ConfigError
 from penstock.lanes.unfinished import getter
@@ -62,7 +62,8 @@ class Reusing:
         self.split = split_of(wanted, dataset.chain)
         if wanted.store == "disk":
             check_path(wanted)
-        self.kept = kept_of(wanted, dataset, self.split, shared=shared)
+        self.room = room_of(wanted, dataset, self.split, shared=shared)
+        self.kept = self.room.kept
         self._store: MemoryStore | DiskAhead | DeviceStore | None = None
         self._on_disk: KeptOnDisk | None = None
         self._renewal: Renewal | None = None
@@ -90,13 +91,14 @@ class Reusing:
 
     def _made(self, source: Any, renewal: Renewal, *, several: bool) -> MemoryStore | DiskAhead | DeviceStore:
         if self.wanted.store == "device":  # of this rank alone: its memory is
-            return DeviceStore(renewal, self.wanted.bytes)
+            return DeviceStore(renewal, self.wanted.bytes, self.room.entry_bytes)
         if self.wanted.store == "disk":
             if self._on_disk is not None:
                 self._on_disk.end()
             self._on_disk = KeptOnDisk(self.wanted, source, self.split, renewal, several=several)
             return self._on_disk.store
-        return (store_of_machine if several else MemoryStore)(renewal, self.wanted.bytes)
+        made = store_of_machine if several else MemoryStore
+        return made(renewal, self.wanted.bytes, self.room.entry_bytes)
 
     def line(self, dataset: StagedDataset | AudioFolder) -> str:
         """For `explain()`."""
@@ -104,6 +106,8 @@ class Reusing:
         what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
         rest = ", ".join(names[self.split :]) or "nothing"
         said = f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {self.kept:,} samples"
+        if self.room.too_large:
+            said += f", but for some {self.room.too_large:.0%} that are too large"
         return said + self._where(dataset) + diversity_line(self.diversity())
 
     def _where(self, dataset: StagedDataset | AudioFolder) -> str:
@@ -142,11 +146,11 @@ def diversity_line(found: dict[str, Any] | None) -> str:
     )
 
 
-def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
+def store_of_machine(renewal: Renewal, max_bytes: int, entry_bytes: int) -> MemoryStore:
     """One that all ranks of this machine have in common: the first of them makes it. All ranks must be here."""
     machine = int.from_bytes(Files().boot()[:7], "little")
     ranks = [rank for rank, (theirs,) in enumerate(gathered([machine])) if theirs == machine]
-    store = MemoryStore(renewal, max_bytes) if dist.get_rank() == ranks[0] else None
+    store = MemoryStore(renewal, max_bytes, entry_bytes) if dist.get_rank() == ranks[0] else None
     address = Address(*gathered(store.address if store is not None else Address(0, 0, 0))[ranks[0]])
     if store is not None:
         return store
@@ -158,7 +162,7 @@ def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
             "takes as much memory",
             exc,
         )
-        return MemoryStore(renewal, max_bytes)
+        return MemoryStore(renewal, max_bytes, entry_bytes)
 
 
 def unsuited(dataset: Any) -> str:

@@ -39,19 +39,24 @@ TAG, OFFSET, SIZE, GENERATION, CHECK = range(ROW)
 """Of a row: the epoch of renewal + 1; where the entry begins; its size; the generation of its chunk; a check of all four."""
 BORN, END = 1, 2
 """Of a chunk, beside its generation: the epoch in which it was claimed + 1; that in which all that is in it is renewed."""
-LARGEST_CHUNK, SMALLEST_CHUNK, CHUNKS, FEWEST = 8 << 20, 1 << 20, 512, 8
-"""Chunks of 1 to 8 MiB, so that there are about 512; of less than 8 MiB it is an eighth, since each end has chunks of its own."""
+LARGEST_CHUNK, SMALLEST_CHUNK, CHUNKS, FEWEST, ENTRIES = 8 << 20, 1 << 20, 512, 8, 4
+"""Chunks of 1 to 8 MiB, so that there are about 512, or larger, so that 4 entries fit; of less than 8 MiB it is an eighth, since each end has
+chunks of its own."""
 LINE = 64
 """Entries begin at multiples of this."""
-HEAD_NUMBERS = 8
-SIGN, PROCESSES, THERE, LAYOUT = range(4)
-"""Of the head: a random number that tells this file from others; how many processes have come; how many chunks have memory elsewhere; and from
-here on, the layout."""
-FOUND, MISSED, REFUSED = range(3)
-SLOTS = 1024
+HEAD_NUMBERS = 16
+SIGN, PROCESSES, THERE, SAID, LAYOUT = range(5)
+"""Of the head: a random number that tells this file from others; how many processes have come; how many chunks have memory elsewhere; whether it
+was said that entries are too large; and from here on, the layout."""
+COUNTERS = 5
+FOUND, MISSED, REFUSED, TOO_LARGE, PUT = range(COUNTERS)
+"""Of each process. `PUT` is all that was to be kept, `TOO_LARGE` what was refused since no chunk can hold it."""
+SLOTS = 512
 """Rows of counters, one for each process, around and around."""
+MANY, FEW = 0.1, 4
+"""What may be too large without a word: such a share of all that was put, and so many."""
 COUNTS = aligned(8 * HEAD_NUMBERS)
-ROWS = aligned(COUNTS + 8 * 3 * SLOTS)
+ROWS = aligned(COUNTS + 8 * COUNTERS * SLOTS)
 """Where the counters begin, and the rows."""
 ODD = 0x9E37_79B9_7F4A_7C15 & (2**63 - 1)
 
@@ -74,7 +79,7 @@ class Address(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Of a file: rows, chunks, and the bytes of each chunk; and of all, as was asked for."""
+    """Of a file: rows, chunks, and the bytes of each chunk; and of all, as was asked for. Without a chunk there are no rows."""
 
     rows: int
     chunks: int
@@ -96,9 +101,11 @@ class ChunkIndex:
     IN_FILE: ClassVar[bool] = True
     """Whether the bytes lie behind the index, and both together take `max_bytes`; or only the bytes, elsewhere, do."""
 
-    def __init__(self, renewal: Renewal, max_bytes: int) -> None:
+    def __init__(self, renewal: Renewal, max_bytes: int, entry_bytes: int = 0) -> None:
+        """`entry_bytes`: of an entry, about."""
         self.renewal = renewal
-        layout, fd = layout_of(renewal.length, max_bytes, in_file=self.IN_FILE), anonymous_file()
+        layout = layout_of(renewal.length, max_bytes, entry_bytes, in_file=self.IN_FILE)
+        fd = anonymous_file()
         try:
             os.posix_fallocate(fd, 0, layout.end)
             os.ftruncate(fd, self._size(layout))
@@ -117,7 +124,7 @@ class ChunkIndex:
         """Have the file of another process; OSError where it cannot be reached, or is another."""
         fd, layout = joined(address)
         try:
-            if layout.rows != self.renewal.length or os.fstat(fd).st_size < self._size(layout):
+            if layout.rows not in (0, self.renewal.length) or os.fstat(fd).st_size < self._size(layout):
                 raise OSError("it is of other data: all ranks and workers must have the same")
             self._map(fd, layout)
         except BaseException:
@@ -131,7 +138,7 @@ class ChunkIndex:
         memory = mmap.mmap(fd, self._size(layout))
         self._bytes = np.frombuffer(memory, np.uint8)
         self._head = np.frombuffer(memory, np.int64, HEAD_NUMBERS)
-        self._counts = np.frombuffer(memory, np.int64, 3 * SLOTS, COUNTS).reshape(-1, 3)
+        self._counts = np.frombuffer(memory, np.int64, COUNTERS * SLOTS, COUNTS).reshape(-1, COUNTERS)
         self.rows = np.frombuffer(memory, np.int64, ROW * layout.rows, ROWS).reshape(-1, ROW)
         self.chunks = np.frombuffer(memory, np.int64, CHUNK * layout.chunks, layout.table).reshape(-1, CHUNK)
         self._fd, self.now = fd, 0
@@ -220,12 +227,29 @@ class ChunkIndex:
 
     def _settle(self) -> None:
         """In a process that is new to the store: chunks that are being filled are those of the one that it was forked from."""
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() and self._fd >= 0:
             self._pid, self._filling = os.getpid(), {}
             fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, 0)
             self._slot = int(self._head[PROCESSES]) % SLOTS
             self._head[PROCESSES] += 1
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, 0)
+
+    def _refuse(self, size: int) -> None:
+        """Count what is not kept; where chunks are too small for many, it is said, once for all processes."""
+        self._count(REFUSED)
+        if size <= self.chunk_bytes or not len(self.chunks):
+            return
+        self._count(TOO_LARGE)
+        large, put = self._counts[:, TOO_LARGE].sum(), self._counts[:, PUT].sum()
+        if large > max(FEW, MANY * put) and not self._head[SAID]:
+            self._head[SAID] = 1
+            log.warning(
+                "reuse: %s of %s samples so far were not kept, since they are larger than %s bytes, as memory is given out: they are prepared anew "
+                "each time. Split behind an op that makes them smaller (Resize, a crop), or give a larger max_bytes",
+                f"{large:,}",
+                f"{put:,}",
+                f"{self.chunk_bytes:,}",
+            )
 
     def _count(self, what: int) -> None:
         self._settle()
@@ -256,7 +280,7 @@ class ChunkIndex:
             "bytes": self._sum_of(there[:, SIZE]),
             "held_bytes": self._data + claimed * self.chunk_bytes,
             "max_bytes": self.max_bytes,
-            **dict(zip(("found", "missed", "refused"), self._counts.sum(0).tolist(), strict=True)),
+            **dict(zip(("found", "missed", "refused"), self._counts.sum(0).tolist(), strict=False)),
         }
 
     def _sum_of(self, sizes: Any) -> int:
@@ -270,7 +294,7 @@ class ChunkIndex:
             self._bytes[:0].copy(),
             self._head[:0].copy(),
         )
-        self._data, self._filling = 0, {}
+        self._data, self._filling, self._fd = 0, {}, -1
         self._let_go()
 
 
@@ -292,11 +316,12 @@ def joined(address: Address) -> tuple[int, Layout]:
         os.close(looked)
 
 
-def layout_of(samples: int, max_bytes: int, *, in_file: bool) -> Layout:
-    """For so many samples in so many bytes."""
+def layout_of(samples: int, max_bytes: int, entry_bytes: int = 0, *, in_file: bool) -> Layout:
+    """For so many samples in so many bytes; where not one has room beside the index, there is none of either."""
     room = room_beside(samples, max_bytes) if in_file else max_bytes
-    size = chunk_bytes(room)
-    return Layout(samples, room // size, size, max_bytes)
+    size = chunk_bytes(room, entry_bytes)
+    count = room // size if entry_bytes <= size else 0
+    return Layout(samples if count else 0, count, size, max_bytes)
 
 
 def room_beside(samples: int, max_bytes: int) -> int:
@@ -305,9 +330,13 @@ def room_beside(samples: int, max_bytes: int) -> int:
     return max(0, max_bytes - Layout(samples, 0, 0, 0).table - table)
 
 
-def chunk_bytes(room: int) -> int:
-    """Of each chunk, of so many bytes."""
-    size = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, room // CHUNKS), room // FEWEST)
+def chunk_bytes(room: int, entry_bytes: int = 0) -> int:
+    """Of each chunk, of so many bytes; entries take about so many, or a little more."""
+    entry = aligned(entry_bytes + entry_bytes // 32, LINE)
+    usual = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, room // CHUNKS))
+    size = min(max(usual, ENTRIES * entry), room // FEWEST)
+    if size < ENTRIES * entry:  # then it should hold them without a rest
+        size = min(max(1, size // entry) * entry, room)
     return max(LINE, size // LINE * LINE)
 
 

@@ -26,7 +26,7 @@ from penstock.store.chunks import (
     LINE,
     MISSED,
     OFFSET,
-    REFUSED,
+    PUT,
     SIZE,
     THERE,
     ChunkIndex,
@@ -118,10 +118,11 @@ class DeviceStore(ChunkIndex):
         end = self.renewal.ends(wanted.sample, wanted.renewed)
         if end <= self.now + 1:  # nobody will ask for it
             return None
+        self._count(PUT)
         nbytes = aligned(CHANNELS * size[0] * size[1], LINE)
         offset = self._room(nbytes, end) if nbytes <= self.chunk_bytes else -1
         if offset < 0:
-            self._count(REFUSED)
+            self._refuse(nbytes)
             return None
         return Place(*wanted, offset, int(self.chunks[offset // self.chunk_bytes, 0]))
 

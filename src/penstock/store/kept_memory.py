@@ -20,7 +20,7 @@ from penstock.store.chunks import (
     LINE,
     MISSED,
     OFFSET,
-    REFUSED,
+    PUT,
     SIZE,
     Address,
     ChunkIndex,
@@ -96,15 +96,17 @@ class MemoryStore(ChunkIndex):
     # ---- writing
 
     def put(self, wanted: Wanted, entry: Entry) -> bool:
-        if not 0 <= wanted.sample < len(self.rows):
+        if not 0 <= wanted.sample < self.renewal.length:
             return False
+        self._count(PUT)
         self.now = max(self.now, wanted.renewed)  # nothing is put before its time
         values = np.ascontiguousarray(entry.values).reshape(entry.values.shape)
         size = aligned(HEAD + len(entry.extra) + values.nbytes, LINE)
-        kept = values.dtype in TYPES and values.ndim <= DIMENSIONS and size <= self.chunk_bytes
+        plain = values.dtype in TYPES and values.ndim <= DIMENSIONS
+        kept = plain and size <= self.chunk_bytes and len(self.rows) > 0
         offset = self._room(size, self.renewal.ends(wanted.sample, wanted.renewed)) if kept else -1
         if offset < 0:
-            self._count(REFUSED)
+            self._refuse(size)
             return False
         write_entry(self._bytes[offset : offset + size], values, entry.extra)
         chunk = (offset - self._data) // self.chunk_bytes
