@@ -1,10 +1,11 @@
-"""How many samples a loader with `reuse=` keeps. The order of a shuffled epoch depends on it, so ranks must have the same number, or samples would
+"""How many samples a loader with `reuse=` keeps, and in how much memory. The order of a shuffled epoch depends on it, so ranks must have the same number, or samples would
 come twice and others not at all.
 
 Rule 1: ranks of a process group agree when their loaders are made: the fewest that any of them has room for.
 Rule 2: without a group the number depends on the data and on what was asked for, and on nothing that a rank happens to find. A sample whose size
         cannot be read counts as the mean of the others; where that could make a difference, it is said.
-Rule 3: ranks that are in a group by their first epoch, and do not have the same number, do not begin it.
+Rule 3: memory is left to others: samples take at most half of what the machine, or the container, has left when the loader is made.
+Rule 4: ranks that are in a group by their first epoch, and do not have the same number, do not begin it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import statistics
 from typing import NamedTuple
 
 from penstock.config import Reuse
+from penstock.engine.crew import local_world
 from penstock.engine.reuse_on_disk import ranks_are_here
 from penstock.engine.shard import gathered
 from penstock.errors import ConfigError
+from penstock.measure.host import memory_left
 from penstock.pipeline.audio import AudioFolder
 from penstock.pipeline.chain import size_of
 from penstock.pipeline.decode import Encoded
@@ -55,36 +58,54 @@ class Room(NamedTuple):
     """How many; some may turn out to be too large."""
     entry_bytes: int
     """Of one, about."""
+    max_bytes: int
+    """That all may take."""
     too_large: float
     """The share of those that are larger than a chunk, and prepared anew each time."""
 
 
 def room_of(wanted: Reuse, dataset: StagedDataset | AudioFolder, split: int, *, shared: bool) -> Room:
     """What a loader has; `shared`: it is one of several ranks'. Those of a process group must all be here."""
-    sizes = sizes_of(dataset, split)
-    room = estimated(wanted, len(dataset), sizes.known)
-    if ranks_are_here(shared=shared):
+    sizes, length, several = sizes_of(dataset, split), len(dataset), ranks_are_here(shared=shared)
+    asked = estimated(wanted, wanted.bytes, length, sizes.known)
+    spare = spared(wanted, 1 if several else local_world())
+    room = estimated(wanted, spare, length, sizes.known)
+    if room.kept < asked.kept:
+        say_less(wanted, room, asked, length)
+    if several:
         room = agreed(room)
-    elif shared and sizes.known and sizes.unread and room.kept < len(dataset):
-        say_unread(sizes, room.kept)
-    if room.kept == UNKNOWN and len(dataset):
+    elif shared:
+        room = asked._replace(max_bytes=spare)
+        if sizes.known and sizes.unread and room.kept < length:
+            say_unread(sizes, room.kept)
+    if room.kept == UNKNOWN and length:
         log.warning(
             "reuse: of %d samples that were looked at, none could be read (%s), so that it is not known how large they are: nothing is kept. "
             "Make them readable before the loader is made",
             len(sizes.unread),
             sizes.unread[0],
         )
-    elif not room.kept and len(dataset):
-        say_none_fits(wanted, len(dataset), room.entry_bytes)
+    elif not asked.kept and length:
+        say_none_fits(wanted, length, room.entry_bytes)
     return room._replace(kept=max(0, room.kept))
+
+
+def spared(wanted: Reuse, stores: int) -> int:
+    """Bytes that one of so many stores may take on this machine. Not to the byte, so that most runs on a machine come to the same."""
+    if wanted.store != "memory":
+        return wanted.bytes
+    half = memory_left() // 2 // stores
+    unit = 1 << max(0, half.bit_length() - 3)
+    return min(wanted.bytes, half // unit * unit)
 
 
 def agreed(room: Room) -> Room:
     """What all ranks can have."""
-    known = [numbers for numbers in gathered(room[:2]) if numbers[0] != UNKNOWN]
+    known = [numbers for numbers in gathered(room[:3]) if numbers[0] != UNKNOWN]
     if not known:
         return room
-    return room._replace(kept=min(kept for kept, _ in known), entry_bytes=max(size for _, size in known))
+    kept, sizes, most = zip(*known, strict=True)
+    return room._replace(kept=min(kept), entry_bytes=max(sizes), max_bytes=min(most))
 
 
 def check_agreed(kept: int) -> None:
@@ -110,6 +131,18 @@ def say_unread(sizes: Sizes, kept: int) -> None:
     )
 
 
+def say_less(wanted: Reuse, room: Room, asked: Room, length: int) -> None:
+    log.warning(
+        "reuse: of the %s bytes of max_bytes samples may take %s, which is about half of what this machine or container has left: %s of %s samples are "
+        "kept there, not %s. Give that as max_bytes, so that all runs keep as many, or more memory, or store='disk'",
+        f"{wanted.bytes:,}",
+        f"{room.max_bytes:,}",
+        f"{room.kept:,}",
+        f"{length:,}",
+        f"{asked.kept:,}",
+    )
+
+
 def say_none_fits(wanted: Reuse, length: int, entry_bytes: int) -> None:
     beside = wanted.bytes - room_beside(length, wanted.bytes) if wanted.store == "memory" else 0
     log.warning(
@@ -121,20 +154,21 @@ def say_none_fits(wanted: Reuse, length: int, entry_bytes: int) -> None:
     )
 
 
-def estimated(wanted: Reuse, length: int, sizes: list[int]) -> Room:
-    """For so many samples, of which some have these sizes. What is too large for a chunk takes nothing."""
+def estimated(wanted: Reuse, max_bytes: int, length: int, sizes: list[int]) -> Room:
+    """In so many bytes, for so many samples, of which some have these sizes. What is too large for a chunk takes nothing."""
     if not sizes:
-        return Room(UNKNOWN, 0, 0.0)
+        return Room(UNKNOWN, 0, max_bytes, 0.0)
     mean = math.ceil(statistics.fmean(sizes))
     if wanted.store == "disk":
         filled = FILLED_ON_DISK if mean < SMALL_BYTES else FILLED
-        return Room(min(length, int(filled * wanted.bytes) // mean), mean, 0.0)
-    layout = layout_of(length, wanted.bytes, mean, in_file=wanted.store == "memory")
+        return Room(min(length, int(filled * max_bytes) // mean), mean, max_bytes, 0.0)
+    layout = layout_of(length, max_bytes, mean, in_file=wanted.store == "memory")
     fit = [size for size in sizes if size <= layout.chunk_bytes]
     if not layout.chunks or not fit:
-        return Room(0, mean, 0.0)
+        return Room(0, mean, max_bytes, 0.0)
     room = FILLED * layout.chunks * layout.chunk_bytes
-    return Room(min(length, int(room * len(sizes) / sum(fit))), mean, 1 - len(fit) / len(sizes))
+    kept = min(length, int(room * len(sizes) / sum(fit)))
+    return Room(kept, mean, max_bytes, 1 - len(fit) / len(sizes))
 
 
 def sizes_of(dataset: StagedDataset | AudioFolder, split: int) -> Sizes:

@@ -98,7 +98,7 @@ class Reusing:
             self._on_disk = KeptOnDisk(self.wanted, source, self.split, renewal, several=several)
             return self._on_disk.store
         made = store_of_machine if several else MemoryStore
-        return made(renewal, self.wanted.bytes, self.room.entry_bytes)
+        return made(renewal, self.room.max_bytes, self.room.entry_bytes)
 
     def line(self, dataset: StagedDataset | AudioFolder) -> str:
         """For `explain()`."""
@@ -111,8 +111,11 @@ class Reusing:
         return said + self._where(dataset) + diversity_line(self.diversity())
 
     def _where(self, dataset: StagedDataset | AudioFolder) -> str:
-        if self.wanted.store != "disk":
-            return " on the device" if self.wanted.store == "device" else ""
+        if self.wanted.store == "device":
+            return " on the device"
+        if self.wanted.store == "memory":
+            less = f" in {self.room.max_bytes:,} bytes, half of what this machine or container had left"
+            return less if self.room.max_bytes < self.wanted.bytes else ""
         if not self.wanted.persistent:
             return f" in {self.wanted.path}, for this run"
         why = identity(dataset, self.split)[1]
