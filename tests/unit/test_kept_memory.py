@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import os
 import pickle
 import random
+import resource
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -220,8 +223,10 @@ def test_a_file_that_is_not_the_store_is_left_as_it_is(tmp_path: Path) -> None:
         for fd in (file.fileno(), *pipe):
             with pytest.raises(OSError, match="another file"):
                 MemoryStore.of(store.renewal, store.address._replace(fd=fd))
-            with pytest.raises(OSError, match="another file"):
-                MemoryStore.__new__(MemoryStore).__setstate__((store.renewal, store.address._replace(fd=fd)))
+            other = MemoryStore.__new__(MemoryStore)  # as a spawned worker does, which goes on without
+            other.__setstate__((store.renewal, store.address._replace(fd=fd)))
+            assert not other.put(Wanted(0, 0), Entry(values_of(Wanted(0, 0))))
+            assert other.get(Wanted(0, 0)) is None
     for end in pipe:
         os.close(end)
     assert path.read_bytes() == b"precious" * 1000
@@ -323,6 +328,47 @@ def put_too_large(store: MemoryStore) -> None:
     logging.getLogger("penstock").addHandler(logging.StreamHandler(sys.__stderr__))
     for sample in range(10):
         store.put(Wanted(sample, 0), Entry(np.zeros(SMALLEST_CHUNK, np.uint8)))
+
+
+def in_little_space(spare: int, files: int) -> None:
+    """A store where a process may have so many bytes, and so many files, more."""
+    entry = Entry(values_of(Wanted(1, 0)))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    space = pages * os.sysconf("SC_PAGE_SIZE") + spare
+    resource.setrlimit(resource.RLIMIT_AS, (space, resource.RLIM_INFINITY))
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used - 1 + files, 1 << 10))
+    store = MemoryStore(Renewal(20, 20, 3, seed=1), 8 << 30)
+    stats = store.stats()
+    put = store.put(Wanted(1, 0), entry)
+    copy: MemoryStore = pickle.loads(pickle.dumps(store))
+    seen = copy.get(Wanted(1, 0)) is not None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 10, 1 << 10))
+    store.close()
+    copy.close()
+    left = len(os.listdir("/proc/self/fd")) - used
+    print(json.dumps([stats["max_bytes"], put, seen, left]), flush=True)
+
+
+@pytest.mark.parametrize(
+    ("spare", "files", "least", "most"),
+    [
+        (5 << 30, 100, 1 << 30, 2 << 30),
+        (16 << 30, 0, 0, 0),
+        (17 << 30, 100, 8 << 30, 8 << 30),
+    ],
+)
+def test_without_memory_or_files_less_is_kept_or_nothing_with_one_warning(
+    spare: int, files: int, least: int, most: int
+) -> None:
+    code = f"from tests.unit.test_kept_memory import in_little_space; in_little_space({spare}, {files})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    max_bytes, put, seen, left = json.loads(done.stdout)
+    assert least <= max_bytes <= most
+    assert (put, left) == (most > 0, 0)
+    assert seen == put  # there is as much space left
+    assert done.stderr.count("there is no memory for max_bytes, 8,589,934,592") == (most < 8 << 30)
 
 
 def test_small_entries_lie_close_together() -> None:

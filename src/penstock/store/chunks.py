@@ -23,7 +23,7 @@ import secrets
 import stat
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -102,19 +102,44 @@ class ChunkIndex:
     """Whether the bytes lie behind the index, and both together take `max_bytes`; or only the bytes, elsewhere, do."""
 
     def __init__(self, renewal: Renewal, max_bytes: int, entry_bytes: int = 0) -> None:
-        """`entry_bytes`: of an entry, about."""
+        """`entry_bytes`: of an entry, about. Where there is no memory for it, it is smaller than was asked for, or keeps nothing."""
         self.renewal = renewal
-        layout = layout_of(renewal.length, max_bytes, entry_bytes, in_file=self.IN_FILE)
-        fd = anonymous_file()
+        size, first = max_bytes, self._made(max_bytes, entry_bytes)
+        failed = first
+        while failed is not None and size >= SMALLEST_CHUNK:
+            size //= 2
+            failed = self._made(size, entry_bytes)
+        if failed is None and first is not None:  # others need some of what there is
+            self.close()
+            size //= 2
+            failed = self._made(size, entry_bytes)
+        if failed is not None:
+            size = 0
+            self._have_nothing()
+        if first is not None:
+            log.warning(
+                "reuse: there is no memory for max_bytes, %s (%s): samples that are kept have %s bytes, others are prepared anew each time. Give a "
+                "smaller max_bytes, or raise the limit that was met (ulimit -v, ulimit -n, the container's memory)",
+                f"{max_bytes:,}",
+                first,
+                f"{size:,}",
+            )
+
+    def _made(self, max_bytes: int, entry_bytes: int) -> OSError | None:
+        """Make the file, for so many bytes; why it cannot be, if so."""
+        layout, fd = layout_of(self.renewal.length, max_bytes, entry_bytes, in_file=self.IN_FILE), -1
         try:
+            fd = anonymous_file()
             os.posix_fallocate(fd, 0, layout.end)
             os.ftruncate(fd, self._size(layout))
             self._map(fd, layout)
-        except BaseException:
-            os.close(fd)
-            raise
+        except OSError as exc:
+            if fd >= 0:
+                os.close(fd)
+            return exc
         self._head[LAYOUT : LAYOUT + len(layout)] = layout
         self._head[SIGN] = secrets.randbits(62) + 1
+        return None
 
     def _size(self, layout: Layout) -> int:
         """Of the file."""
@@ -132,31 +157,49 @@ class ChunkIndex:
             raise
 
     def _map(self, fd: int, layout: Layout) -> None:
+        self._lay(mmap.mmap(fd, self._size(layout)), layout)
+        self._fd = fd
+        self._let_go: Callable[[], object] = weakref.finalize(self, os.close, fd)
+
+    def _have_nothing(self) -> None:
+        """Keep nothing, in this process, as one that was closed does."""
+        self._lay(bytearray(ROWS + 8), Layout(0, 0, LINE, 0))
+        self._let_go = lambda: None
+        self.close()
+
+    def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
         self.max_bytes, self.chunk_bytes = layout.max_bytes, layout.chunk_bytes
         self._data = layout.end if self.IN_FILE else 0
         """Where the first chunk begins."""
-        memory = mmap.mmap(fd, self._size(layout))
         self._bytes = np.frombuffer(memory, np.uint8)
         self._head = np.frombuffer(memory, np.int64, HEAD_NUMBERS)
         self._counts = np.frombuffer(memory, np.int64, COUNTERS * SLOTS, COUNTS).reshape(-1, COUNTERS)
         self.rows = np.frombuffer(memory, np.int64, ROW * layout.rows, ROWS).reshape(-1, ROW)
         self.chunks = np.frombuffer(memory, np.int64, CHUNK * layout.chunks, layout.table).reshape(-1, CHUNK)
-        self._fd, self.now = fd, 0
+        self._fd, self.now = -1, 0
         self._filling: dict[int, tuple[int, int]] = {}
         """This process's chunk for each end, and how many of its bytes are taken."""
         self._pid = self._slot = 0
-        self._let_go = weakref.finalize(self, os.close, fd)
 
     @property
     def address(self) -> Address:
-        return Address(os.getpid(), self._fd, int(self._head[SIGN]))
+        return Address(os.getpid(), self._fd, int(self._head[SIGN]) if len(self._head) else 0)
 
     def __getstate__(self) -> tuple[Renewal, Address]:
         return self.renewal, self.address
 
     def __setstate__(self, state: tuple[Renewal, Address]) -> None:
         self.renewal, address = state
-        self._join(address)
+        try:
+            self._join(address)
+        except OSError as exc:
+            self._have_nothing()
+            if address.sign:
+                log.warning(
+                    "reuse: what is kept cannot be reached by process %d, which prepares all samples anew: %s",
+                    os.getpid(),
+                    exc,
+                )
 
     # ---- rows
 

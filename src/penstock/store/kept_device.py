@@ -13,6 +13,7 @@ Rule 4: nobody writes to a chunk while what was meant for an earlier or a later 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -73,8 +74,8 @@ class Resident(NamedTuple):
 class DeviceStore(ChunkIndex):
     IN_FILE = False
 
-    def _map(self, fd: int, layout: Layout) -> None:
-        super()._map(fd, layout)
+    def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
+        super()._lay(memory, layout)
         self.arena: Any = None
         """The bytes, in the process that has them."""
         self._returned: Callable[[], None] | None = None
