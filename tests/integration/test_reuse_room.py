@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigError, DataLoader, Reuse, StagedDataset
+from penstock import ConfigError, DataLoader, Reuse, StagedDataset, StateError
 from penstock import transforms as T
 from tests.integration.groups import facts_of_ranks
 from tests.unit.test_jpeg_parts import jpeg_of, photo
@@ -143,3 +143,28 @@ def test_where_the_index_leaves_no_room_nothing_is_kept_and_it_is_said(
     assert "max_bytes='40KiB' has no room for a sample of 23," in record.getMessage()
     assert "beside an index of" in record.getMessage()
     assert Counter(keys_of(loader)) == Counter(range(SAMPLES))
+
+
+# ---- resume
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_of_a_larger_data_set_is_refused_by_name(workers: int) -> None:
+    state = loader_of(Photos(), Reuse(times=3, split=0)).state_dict()
+    few = StagedDataset(Photos(), T.Compose([T.RandomResizedCrop(16)]), 12)
+    loader = DataLoader(few, 4, shuffle=True, seed=1, num_workers=workers, reuse=Reuse(times=3, split=0))
+    loader.load_state_dict(state)
+    with pytest.raises(
+        StateError, match=r"kept 200 samples \(reuse\), and this data set has 12: it is another one"
+    ):
+        keys_of(loader)
+
+
+def test_after_a_resume_what_is_in_force_is_shown() -> None:
+    small = loader_of(Photos(), Reuse(times=3, split=0, max_bytes="1MiB"))
+    kept = kept_by(small)
+    resumed = loader_of(Photos(), Reuse(times=3, split=0))
+    assert kept_by(resumed) == SAMPLES > kept
+    resumed.load_state_dict(small.state_dict())
+    assert kept_by(resumed) == kept
+    assert f"kept of {kept:,} samples" in resumed.explain()

@@ -13,7 +13,7 @@ from penstock.config import AUTO_SPLIT, GpuPrep, Reuse
 from penstock.engine.reuse_on_disk import KeptOnDisk, check_path, identity, ranks_are_here
 from penstock.engine.reuse_room import check_agreed, room_of
 from penstock.engine.shard import gathered
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, StateError
 from penstock.lanes.unfinished import getter
 from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioChain, AudioFolder
@@ -75,6 +75,11 @@ class Reusing:
 
     def dataset(self, source: Any, seed: int, kept: int, *, shared: bool) -> Reused | ReusedAudio:
         """The dataset for workers; `shared`: its samples are dealt out anew to all ranks in each epoch."""
+        if kept > len(source):
+            raise StateError(
+                f"the state was saved from a loader that kept {kept:,} samples (reuse), and this data set has {len(source):,}: it is another one. "
+                f"Resume with the data set of that run, or begin anew"
+            )
         renewal = Renewal(len(source), kept, self.wanted.times, seed)
         if self._store is None or self._renewal != renewal:
             several = ranks_are_here(shared=shared)
@@ -100,12 +105,12 @@ class Reusing:
         made = store_of_machine if several else MemoryStore
         return made(renewal, self.room.max_bytes, self.room.entry_bytes)
 
-    def line(self, dataset: StagedDataset | AudioFolder) -> str:
-        """For `explain()`."""
+    def line(self, dataset: StagedDataset | AudioFolder, kept: int) -> str:
+        """For `explain()`; `kept`: as many as are in force, which a loaded state may say."""
         names = [op.name for op in dataset.chain.ops]
         what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
         rest = ", ".join(names[self.split :]) or "nothing"
-        said = f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {self.kept:,} samples"
+        said = f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {kept:,} samples"
         if self.room.too_large:
             said += f", but for some {self.room.too_large:.0%} that are too large"
         return said + self._where(dataset) + diversity_line(self.diversity())
@@ -123,9 +128,9 @@ class Reusing:
             f"for this run only: {why}" if why else "for later runs with the same data, ops and seed too"
         )
 
-    def stats(self) -> dict[str, Any]:
-        """Numbers of the store, and of what was drawn."""
-        found: dict[str, Any] = {"times": self.wanted.times, "split": self.split, "kept": self.kept}
+    def stats(self, kept: int) -> dict[str, Any]:
+        """Numbers of the store, and of what was drawn; `kept`: as many as are in force."""
+        found: dict[str, Any] = {"times": self.wanted.times, "split": self.split, "kept": kept}
         if self._store is not None:
             found |= self._store.stats()
         return {**found, "diversity": self.diversity()}
