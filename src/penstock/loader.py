@@ -413,7 +413,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """Numbers of this loader's life so far."""
         engine = "torch" if self._not_ours() else "workers" if self.num_workers else "inline"
         self._counters.skipped = len(self._skips)
-        kept = self._reusing.stats() if self._reusing is not None else None
+        kept = self._reusing.stats(self._epochs.kept) if self._reusing is not None else None
         epoch = self._epochs.epoch
         return as_stats(self._counters, engine=engine, epoch=epoch, gpu=lane_stats(self), reuse=kept)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -10,7 +11,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from penstock import DataLoader
+from PIL import Image
+
+from penstock import DataLoader, Reuse, StagedDataset
+from penstock import transforms as T
 from tests.fault.confinement import deny, shrink_shm
 from tests.fault.datasets import Drawn, Harmful, Large, LongToLoad, Stream
 
@@ -159,6 +163,20 @@ def outcome(**options: Any) -> None:
 def in_cgroup(folder: str, cgroup: str, **options: Any) -> None:
     Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
     outcome(dataset="hoard", folder=folder, **options)
+
+
+def reusing_in_cgroup(cgroup: str, samples: int, **options: Any) -> None:
+    """An epoch whose samples take more than the group has, if all are kept; what they took, and what is said of it."""
+    Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    data = io.BytesIO()
+    Image.new("RGB", (1000, 750)).save(data, "JPEG")
+    ops = T.Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip()])
+    dataset = StagedDataset(lambda index: (data.getvalue(), index), ops, samples)
+    loader = DataLoader(dataset, shuffle=True, seed=1, reuse=Reuse(times=3, split=0), **options)
+    say("batches", sum(1 for _ in loader))
+    say("kept", json.dumps(loader.stats()["reuse"]))
+    say("explain", loader.explain().replace("\n", " "))
 
 
 def with_little_shm(size_bytes: int, **options: Any) -> None:

@@ -45,6 +45,25 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_named_so_with_limit_and_us
         assert program.left() == []
 
 
+def test_samples_that_are_kept_leave_a_container_half_of_its_memory(programs: Zygote) -> None:
+    with memory_cgroup(384 << 20) as cgroup:
+        program = programs.start(
+            "tests.fault.jobs:reusing_in_cgroup", cgroup=str(cgroup), samples=240, **OPTIONS
+        )
+        assert verdict(program) == ("batches", "60")
+        kept = json.loads(verdict(program)[1])
+        assert 32 << 20 < kept["max_bytes"] <= 192 << 20
+        assert kept["held_bytes"] <= kept["max_bytes"]
+        assert 0 < kept["kept"] <= kept["max_bytes"] // (750 * 1000 * 3)
+        assert (
+            f"in {kept['max_bytes']:,} bytes, half of what this machine or container had left"
+            in verdict(program)[1]
+        )
+        assert program.wait() == 0
+        said = program.errors()
+        assert said.count(f"max_bytes samples may take {kept['max_bytes']:,}, which is about half") == 1
+
+
 def test_batches_that_do_not_fit_into_shared_memory_are_a_clean_error_with_sizes(programs: Zygote) -> None:
     program = programs.start(
         "tests.fault.jobs:with_little_shm",

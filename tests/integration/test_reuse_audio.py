@@ -18,6 +18,7 @@ from penstock import transforms as T
 from penstock.cli.main import main
 from penstock.pipeline.op_costs import cut_costs, parts_of
 from penstock.plan.renewal import Renewal
+from penstock.store.chunks import room_beside
 
 soundfile = pytest.importorskip("soundfile")
 RATE, SAMPLES = 8_000, 24
@@ -170,11 +171,13 @@ def test_measured_diversity_is_what_theorem_1_expects(recordings: Path) -> None:
 
 def test_where_not_all_fit_the_others_are_prepared_anew(recordings: Path) -> None:
     size = 64 + 4 * 16 * 21
-    loader = loader_of(recordings, reuse=Reuse(times=3, split=3, max_bytes=60_000))
-    assert loader.stats()["reuse"]["kept"] == min(SAMPLES, int(0.85 * 60_000) // size)
-    few = loader_of(recordings, reuse=Reuse(times=3, split=3, max_bytes=10_000))
-    assert few.stats()["reuse"]["kept"] == int(0.85 * 10_000) // size < SAMPLES
-    assert len(epochs(few, 2)[1]) == 5
+    for max_bytes in (45_000, 100_000):
+        loader = loader_of(recordings, reuse=Reuse(times=3, split=3, max_bytes=max_bytes))
+        room = room_beside(SAMPLES, max_bytes)
+        most = min(SAMPLES, int(0.85 * room) // size)
+        assert 0 < most - 1 <= loader.stats()["reuse"]["kept"] <= most
+        assert len(epochs(loader, 2)[1]) == 5
+    assert most == SAMPLES
 
 
 def test_a_recording_that_is_broken_is_an_error_when_it_is_due(recordings: Path, tmp_path: Path) -> None:

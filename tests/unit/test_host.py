@@ -73,6 +73,44 @@ def test_inside_a_container_the_mounted_root_is_ones_own_group(tree: Tree) -> No
     assert host.memory_limit() == 7_000_000
 
 
+def test_what_is_left_is_that_of_the_group_that_has_least(tree: Tree) -> None:
+    """Of a limit what is not used, and what is used for files that can be read again."""
+    tree(
+        "0::/a/b\n",
+        {
+            **V2,
+            "a/b/memory.max": "5000000\n",
+            "a/b/memory.current": "1000000\n",
+            "a/memory.max": "3000000\n",
+            "a/memory.current": "2500000\n",
+            "a/memory.stat": "anon 900\ninactive_file 300000\nactive_file 40000\nshmem 7\n",
+        },
+    )
+    assert host.memory_left() == 840_000
+
+
+def test_what_is_left_in_version_one_counts_files_of_groups_within(tree: Tree) -> None:
+    files = {
+        "memory.limit_in_bytes": "5000000\n",
+        "memory.usage_in_bytes": "5000000\n",
+        "memory.stat": "inactive_file 1\nactive_file 2\ntotal_inactive_file 3000\ntotal_active_file 400\n",
+    }
+    tree(V1, {f"memory/docker/abc/{name}": text for name, text in files.items()})
+    assert host.memory_left() == 3400
+
+
+def test_without_groups_what_is_left_is_what_the_machine_has(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree("", {})
+    assert 0 < host.memory_left() < MACHINE
+    (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable: 4000 kB\n")
+    monkeypatch.setattr(host, "MEMINFO", tmp_path / "meminfo")
+    assert host.memory_left() == 4000 << 10
+    monkeypatch.setattr(host, "MEMINFO", tmp_path / "nothing")
+    assert host.memory_left() == MACHINE
+
+
 @pytest.mark.parametrize("own", ["", "0::/\n", "0::/../outside\n"])
 def test_without_limits_the_machines_memory_counts(tree: Tree, own: str) -> None:
     tree(own, V2)

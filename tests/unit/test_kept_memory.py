@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import multiprocessing
 import os
 import pickle
 import random
+import resource
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.renewal import Renewal
-from penstock.store.chunks import SMALLEST_CHUNK
+from penstock.store.chunks import SMALLEST_CHUNK, chunk_bytes
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
 
@@ -113,13 +119,17 @@ def test_a_budget_that_is_too_small_refuses_what_is_too_much_and_nothing_else() 
 
 def test_when_time_is_set_back_memory_that_was_claimed_later_is_free() -> None:
     store = store_of(samples=8, times=2, chunks=1)
-    store.now = 9
-    assert store.put(Wanted(0, 9), Entry(values_of(Wanted(0, 9))))
-    store._unlock(0)
+    later, size = [Wanted(sample, 9) for sample in range(8)], store.chunk_bytes - 64
+    for wanted in later:
+        assert store.put(wanted, Entry(values_of(wanted, size)))
+    for chunk, _ in store._filling.values():
+        store._unlock(chunk)
     store._filling.clear()
     store.now = 0
     assert store.put(Wanted(1, 0), Entry(values_of(Wanted(1, 0))))
-    assert store.get(Wanted(0, 9)) is None
+    assert (
+        sum(store.get(wanted) is not None for wanted in later) == 6
+    )  # without sample 1, and that whose memory it took
 
 
 def test_what_is_borrowed_holds_until_its_chunk_is_claimed_again() -> None:
@@ -195,13 +205,67 @@ def test_another_process_that_is_started_anew_sees_the_same() -> None:
 def test_other_ranks_find_it_by_its_address_and_nothing_else() -> None:
     store = store_of()
     store.put(Wanted(1, 0), Entry(values_of(Wanted(1, 0), 20_000)))
-    other = MemoryStore.of(store.renewal, store.max_bytes, store.address)
+    other = MemoryStore.of(store.renewal, store.address)
     assert check(other) == 1
     assert other.stats()["found"] == store.stats()["found"] == 1
     with pytest.raises(OSError, match="another file"):
-        MemoryStore.of(store.renewal, store.max_bytes, store.address._replace(sign=3))
+        MemoryStore.of(store.renewal, store.address._replace(sign=3))
     with pytest.raises(OSError):
-        MemoryStore.of(store.renewal, store.max_bytes, store.address._replace(fd=10**6))
+        MemoryStore.of(store.renewal, store.address._replace(fd=10**6))
+
+
+def test_a_file_that_is_not_the_store_is_left_as_it_is(tmp_path: Path) -> None:
+    """Where processes have numbers of their own, an address may name anything."""
+    store, path, open_before = store_of(), tmp_path / "precious", len(os.listdir("/proc/self/fd"))
+    path.write_bytes(b"precious" * 1000)
+    pipe = os.pipe()
+    with path.open("r+b") as file:
+        for fd in (file.fileno(), *pipe):
+            with pytest.raises(OSError, match="another file"):
+                MemoryStore.of(store.renewal, store.address._replace(fd=fd))
+            other = MemoryStore.__new__(MemoryStore)  # as a spawned worker does, which goes on without
+            other.__setstate__((store.renewal, store.address._replace(fd=fd)))
+            assert not other.put(Wanted(0, 0), Entry(values_of(Wanted(0, 0))))
+            assert other.get(Wanted(0, 0)) is None
+    for end in pipe:
+        os.close(end)
+    assert path.read_bytes() == b"precious" * 1000
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_whoever_made_the_store_says_how_it_is_laid_out() -> None:
+    store = store_of(chunks=20)
+    with pytest.raises(OSError, match="other data"):
+        MemoryStore.of(Renewal(21, 20, 3, seed=1), store.address)
+    other = MemoryStore.of(Renewal(20, 7, 3, seed=1), store.address)
+    assert (other.max_bytes, other.chunk_bytes, len(other.chunks)) == (
+        store.max_bytes,
+        store.chunk_bytes,
+        len(store.chunks),
+    )
+
+
+def test_who_is_behind_takes_memory_that_nobody_has_before_that_of_those_ahead() -> None:
+    renewal = Renewal(40, 40, 4, seed=1)
+    store, size = MemoryStore(renewal, 16 * SMALLEST_CHUNK + BESIDE), SMALLEST_CHUNK // 2 - 64
+    ahead = [Wanted(sample, 5) for sample in range(10)]
+    for now, first in ((5, 0), (4, 10)):
+        writer = FORK.Process(target=put_all, args=(store, now, range(first, first + 10), size))
+        writer.start()
+        writer.join()
+        assert writer.exitcode == 0
+    assert all(store.get(wanted) is not None for wanted in ahead)
+    store.now = 3  # and when there is none, it takes it from them
+    assert all(
+        store.put(Wanted(sample, 3), Entry(values_of(Wanted(sample, 3), size))) for sample in range(20, 40)
+    )
+    assert not all(store.get(wanted) is not None for wanted in ahead)
+
+
+def put_all(store: MemoryStore, now: int, samples: range, size: int) -> None:
+    store.now = now
+    for sample in samples:
+        assert store.put(Wanted(sample, now), Entry(values_of(Wanted(sample, now), size)))
 
 
 def test_memory_is_taken_as_it_is_needed() -> None:
@@ -225,6 +289,86 @@ def test_no_budget_is_exceeded(max_bytes: int) -> None:
     assert stats["held_bytes"] <= max(max_bytes, 64 << 10)
     assert os.fstat(store._fd).st_blocks * 512 <= max(max_bytes, 64 << 10)
     assert stats["entries"] >= min(300, max(0, max_bytes - (64 << 10)) // 12_000)
+
+
+def test_no_index_is_made_where_it_leaves_no_room() -> None:
+    store = MemoryStore(Renewal(1_000_000, 1000, 3, seed=1), 1 << 20)
+    assert os.fstat(store._fd).st_blocks * 512 == store.stats()["held_bytes"] <= 64 << 10
+    assert not store.put(Wanted(3, 0), Entry(values_of(Wanted(3, 0))))
+    assert store.get(Wanted(3, 0)) is None
+    assert len(MemoryStore.of(store.renewal, store.address).rows) == 0
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "entry"),
+    [(8 << 30, 9_000_064), (1 << 30, 2_250_064), (16 << 20, 1_100_000), (1 << 20, 120_064)],
+)
+def test_chunks_hold_several_entries_of_the_size_that_is_expected(max_bytes: int, entry: int) -> None:
+    size = chunk_bytes(max_bytes, entry)
+    assert size // entry == min(4, max_bytes // 8 // entry)
+    assert size % entry < entry // 4
+    assert chunk_bytes(max_bytes, 3000) == chunk_bytes(max_bytes)
+
+
+def test_where_many_are_too_large_it_is_said_once_by_whichever_process(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    store = store_of()
+    for _ in range(3):
+        writer = FORK.Process(target=put_too_large, args=(store,))
+        writer.start()
+        writer.join()
+        assert writer.exitcode == 0
+    said = capfd.readouterr().err
+    assert said.count("samples so far were not kept, since they are larger than 1,048,576 bytes") == 1
+    assert store.stats()["refused"] == 30
+
+
+def put_too_large(store: MemoryStore) -> None:
+    logging.getLogger("penstock").addHandler(logging.StreamHandler(sys.__stderr__))
+    for sample in range(10):
+        store.put(Wanted(sample, 0), Entry(np.zeros(SMALLEST_CHUNK, np.uint8)))
+
+
+def in_little_space(spare: int, files: int) -> None:
+    """A store where a process may have so many bytes, and so many files, more."""
+    entry = Entry(values_of(Wanted(1, 0)))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    space = pages * os.sysconf("SC_PAGE_SIZE") + spare
+    resource.setrlimit(resource.RLIMIT_AS, (space, resource.RLIM_INFINITY))
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used - 1 + files, 1 << 10))
+    store = MemoryStore(Renewal(20, 20, 3, seed=1), 8 << 30)
+    stats = store.stats()
+    put = store.put(Wanted(1, 0), entry)
+    copy: MemoryStore = pickle.loads(pickle.dumps(store))
+    seen = copy.get(Wanted(1, 0)) is not None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 10, 1 << 10))
+    store.close()
+    copy.close()
+    left = len(os.listdir("/proc/self/fd")) - used
+    print(json.dumps([stats["max_bytes"], put, seen, left]), flush=True)
+
+
+@pytest.mark.parametrize(
+    ("spare", "files", "least", "most"),
+    [
+        (5 << 30, 100, 1 << 30, 2 << 30),
+        (16 << 30, 0, 0, 0),
+        (17 << 30, 100, 8 << 30, 8 << 30),
+    ],
+)
+def test_without_memory_or_files_less_is_kept_or_nothing_with_one_warning(
+    spare: int, files: int, least: int, most: int
+) -> None:
+    code = f"from tests.unit.test_kept_memory import in_little_space; in_little_space({spare}, {files})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    max_bytes, put, seen, left = json.loads(done.stdout)
+    assert least <= max_bytes <= most
+    assert (put, left) == (most > 0, 0)
+    assert seen == put  # there is as much space left
+    assert done.stderr.count("there is no memory for max_bytes, 8,589,934,592") == (most < 8 << 30)
 
 
 def test_small_entries_lie_close_together() -> None:

@@ -78,7 +78,8 @@ def lane_stats(loader: Any) -> dict[str, Any] | None:
 def other_ways(loader: Any) -> str:
     """For `explain()`: what could spare workers a part of all this."""
     reusing = loader._reusing
-    return lane_line(loader) + ("" if reusing is None else f"\n  {reusing.line(loader.dataset)}")
+    kept = "" if reusing is None else f"\n  {reusing.line(loader.dataset, loader._epochs.kept)}"
+    return lane_line(loader) + kept
 
 
 def lane_line(loader: Any) -> str:
@@ -108,7 +109,7 @@ def reusing_of(loader: Any) -> Any:
     from penstock.engine.reusing import reusing  # it imports much
 
     lane = GpuPrep.of(loader.gpu_prep) if has_lane(loader.device, loader.gpu_prep) else None
-    return reusing(loader.reuse, loader.dataset, lane)
+    return reusing(loader.reuse, loader.dataset, lane, shared=loader.shard is not None)
 
 
 def keeps_on_device(loader: Any) -> bool:

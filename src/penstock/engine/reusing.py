@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
-import statistics
 from dataclasses import asdict
 from typing import Any
 
@@ -13,13 +11,13 @@ import torch.distributed as dist
 
 from penstock.config import AUTO_SPLIT, GpuPrep, Reuse
 from penstock.engine.reuse_on_disk import KeptOnDisk, check_path, identity, ranks_are_here
+from penstock.engine.reuse_room import check_agreed, room_of
 from penstock.engine.shard import gathered
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, StateError
 from penstock.lanes.unfinished import getter
 from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioChain, AudioFolder
-from penstock.pipeline.chain import Chain, size_of
-from penstock.pipeline.decode import Encoded
+from penstock.pipeline.chain import Chain
 from penstock.pipeline.op_costs import why_anew
 from penstock.pipeline.reused import Reused
 from penstock.pipeline.reused_audio import ReusedAudio
@@ -28,38 +26,33 @@ from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
 from penstock.policy.diversity import measured
 from penstock.policy.split import Part, Terms, latest
-from penstock.store.disk import SMALL_BYTES
+from penstock.store.chunks import Address
 from penstock.store.disk_ahead import DiskAhead
 from penstock.store.disk_files import Files
 from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_device import DeviceStore
-from penstock.store.kept_memory import HEAD, Address, MemoryStore
+from penstock.store.kept_memory import MemoryStore
 from penstock.transforms.outcomes import outcomes_in_row
-from penstock.transforms.steps import program_size
 
 log = logging.getLogger("penstock")
-LOOKED_AT = 64
-"""Samples whose sizes tell how large those that are kept will be."""
-LISTENED_TO = 16
-"""Of recordings, which must be decoded for it."""
-FILLED = 0.85
-"""Share of the memory, or of the disk, that entries are expected to fill: the rest is what chunks leave over."""
-FILLED_ON_DISK = 0.65
-"""Of small ones on a disk: some of it is dead until it is worth copying the rest."""
 
 
-def reusing(wanted: Reuse | None, dataset: Any, prep: GpuPrep | None = None) -> Reusing | None:
+def reusing(
+    wanted: Reuse | None, dataset: Any, prep: GpuPrep | None = None, *, shared: bool = False
+) -> Reusing | None:
     """What a loader with `reuse=` has; ConfigError where its samples cannot be kept. Used once, nothing need be kept. `prep`: how the GPU
-    helps, if there is one."""
+    helps, if there is one; `shared`: the samples are dealt out to ranks."""
     if wanted is not None and not isinstance(wanted, Reuse):
         raise ConfigError(f"reuse must be a penstock.Reuse, got {wanted!r}")
-    return None if wanted is None or wanted.times == 1 else Reusing(wanted, dataset, prep)
+    return None if wanted is None or wanted.times == 1 else Reusing(wanted, dataset, prep, shared=shared)
 
 
 class Reusing:
     """Of one loader. The store outlives its epochs."""
 
-    def __init__(self, wanted: Reuse, dataset: Any, prep: GpuPrep | None = None) -> None:
+    def __init__(
+        self, wanted: Reuse, dataset: Any, prep: GpuPrep | None = None, *, shared: bool = False
+    ) -> None:
         reason = unsuited(dataset)
         if reason:
             raise ConfigError(f"reuse is not possible: {reason}")
@@ -69,7 +62,8 @@ class Reusing:
         self.split = split_of(wanted, dataset.chain)
         if wanted.store == "disk":
             check_path(wanted)
-        self.kept = kept_of(wanted, dataset, self.split)
+        self.room = room_of(wanted, dataset, self.split, shared=shared)
+        self.kept = self.room.kept
         self._store: MemoryStore | DiskAhead | DeviceStore | None = None
         self._on_disk: KeptOnDisk | None = None
         self._renewal: Renewal | None = None
@@ -81,9 +75,17 @@ class Reusing:
 
     def dataset(self, source: Any, seed: int, kept: int, *, shared: bool) -> Reused | ReusedAudio:
         """The dataset for workers; `shared`: its samples are dealt out anew to all ranks in each epoch."""
+        if kept > len(source):
+            raise StateError(
+                f"the state was saved from a loader that kept {kept:,} samples (reuse), and this data set has {len(source):,}: it is another one. "
+                f"Resume with the data set of that run, or begin anew"
+            )
         renewal = Renewal(len(source), kept, self.wanted.times, seed)
         if self._store is None or self._renewal != renewal:
-            self._store = self._made(source, renewal, several=ranks_are_here(shared=shared))
+            several = ranks_are_here(shared=shared)
+            if several:
+                check_agreed(kept)
+            self._store = self._made(source, renewal, several=several)
             self._renewal, self._tally = renewal, None
             with contextlib.suppress(OSError):  # without memory for it, diversity is not measured
                 self._tally = DrawTally(renewal)
@@ -94,25 +96,31 @@ class Reusing:
 
     def _made(self, source: Any, renewal: Renewal, *, several: bool) -> MemoryStore | DiskAhead | DeviceStore:
         if self.wanted.store == "device":  # of this rank alone: its memory is
-            return DeviceStore(renewal, self.wanted.bytes)
+            return DeviceStore(renewal, self.wanted.bytes, self.room.entry_bytes)
         if self.wanted.store == "disk":
             if self._on_disk is not None:
                 self._on_disk.end()
             self._on_disk = KeptOnDisk(self.wanted, source, self.split, renewal, several=several)
             return self._on_disk.store
-        return (store_of_machine if several else MemoryStore)(renewal, self.wanted.bytes)
+        made = store_of_machine if several else MemoryStore
+        return made(renewal, self.room.max_bytes, self.room.entry_bytes)
 
-    def line(self, dataset: StagedDataset | AudioFolder) -> str:
-        """For `explain()`."""
+    def line(self, dataset: StagedDataset | AudioFolder, kept: int) -> str:
+        """For `explain()`; `kept`: as many as are in force, which a loaded state may say."""
         names = [op.name for op in dataset.chain.ops]
         what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
         rest = ", ".join(names[self.split :]) or "nothing"
-        said = f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {self.kept:,} samples"
+        said = f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {kept:,} samples"
+        if self.room.too_large:
+            said += f", but for some {self.room.too_large:.0%} that are too large"
         return said + self._where(dataset) + diversity_line(self.diversity())
 
     def _where(self, dataset: StagedDataset | AudioFolder) -> str:
-        if self.wanted.store != "disk":
-            return " on the device" if self.wanted.store == "device" else ""
+        if self.wanted.store == "device":
+            return " on the device"
+        if self.wanted.store == "memory":
+            less = f" in {self.room.max_bytes:,} bytes, half of what this machine or container had left"
+            return less if self.room.max_bytes < self.wanted.bytes else ""
         if not self.wanted.persistent:
             return f" in {self.wanted.path}, for this run"
         why = identity(dataset, self.split)[1]
@@ -120,9 +128,9 @@ class Reusing:
             f"for this run only: {why}" if why else "for later runs with the same data, ops and seed too"
         )
 
-    def stats(self) -> dict[str, Any]:
-        """Numbers of the store, and of what was drawn."""
-        found: dict[str, Any] = {"times": self.wanted.times, "split": self.split, "kept": self.kept}
+    def stats(self, kept: int) -> dict[str, Any]:
+        """Numbers of the store, and of what was drawn; `kept`: as many as are in force."""
+        found: dict[str, Any] = {"times": self.wanted.times, "split": self.split, "kept": kept}
         if self._store is not None:
             found |= self._store.stats()
         return {**found, "diversity": self.diversity()}
@@ -146,23 +154,23 @@ def diversity_line(found: dict[str, Any] | None) -> str:
     )
 
 
-def store_of_machine(renewal: Renewal, max_bytes: int) -> MemoryStore:
+def store_of_machine(renewal: Renewal, max_bytes: int, entry_bytes: int) -> MemoryStore:
     """One that all ranks of this machine have in common: the first of them makes it. All ranks must be here."""
     machine = int.from_bytes(Files().boot()[:7], "little")
     ranks = [rank for rank, (theirs,) in enumerate(gathered([machine])) if theirs == machine]
-    store = MemoryStore(renewal, max_bytes) if dist.get_rank() == ranks[0] else None
+    store = MemoryStore(renewal, max_bytes, entry_bytes) if dist.get_rank() == ranks[0] else None
     address = Address(*gathered(store.address if store is not None else Address(0, 0, 0))[ranks[0]])
     if store is not None:
         return store
     try:
-        return MemoryStore.of(renewal, max_bytes, address)
+        return MemoryStore.of(renewal, address)
     except OSError as exc:
         log.warning(
             "samples that are kept are not shared with other ranks of this machine (%s): each rank keeps its own, finds fewer of them, and "
             "takes as much memory",
             exc,
         )
-        return MemoryStore(renewal, max_bytes)
+        return MemoryStore(renewal, max_bytes, entry_bytes)
 
 
 def unsuited(dataset: Any) -> str:
@@ -230,27 +238,3 @@ def split_of(wanted: Reuse, chain: Chain | AudioChain) -> int:
             f"split is {split}, but what {names[most]} (op {most}) makes cannot be kept: {why_anew(chain.ops[most])}. Split before it"
         )
     return split
-
-
-def kept_of(wanted: Reuse, dataset: StagedDataset | AudioFolder, split: int) -> int:
-    """How many samples there is room for, by the sizes of some. The same wherever the same data is."""
-    most = LISTENED_TO if isinstance(dataset, AudioFolder) else LOOKED_AT
-    count, sizes = min(most, len(dataset)), list[int]()
-    for at in range(count):
-        with contextlib.suppress(Exception):  # whoever prepares it will say so
-            sizes.append(partial_bytes(dataset, at * len(dataset) // count, split))
-    if not sizes:
-        return 0
-    mean = math.ceil(statistics.fmean(sizes))
-    filled = FILLED_ON_DISK if wanted.store == "disk" and mean < SMALL_BYTES else FILLED
-    return min(len(dataset), int(filled * wanted.bytes) // mean)
-
-
-def partial_bytes(dataset: StagedDataset | AudioFolder, index: int, split: int) -> int:
-    """Of a sample in the store, about; a recording is prepared so far to see."""
-    if isinstance(dataset, AudioFolder):
-        return HEAD + int(dataset.chain.through(dataset.wave(index), 0, 0, split).nbytes)
-    image = dataset.image(dataset.read_header_bytes(index))
-    height, width = program_size(dataset.chain.draw(0, size_of(image), None, 0, split), size_of(image))
-    channels = 3 if isinstance(image, Encoded) else image.shape[2]
-    return HEAD + height * width * channels

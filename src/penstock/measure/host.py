@@ -14,6 +14,7 @@ log = logging.getLogger("penstock")
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
+MEMINFO = Path("/proc/meminfo")
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 9
 """What a worker answers with the stacks of its threads, even while C code holds its interpreter lock."""
 
@@ -75,6 +76,35 @@ def memory_used() -> int:
             if found is not None:
                 return found
     return 0
+
+
+def memory_left() -> int:
+    """Bytes that may still be had, of the machine and within every cgroup that we are in. What files take that are merely cached counts as free."""
+    left = 1024 * word_behind(MEMINFO, "MemAvailable:") or memory_limit()
+    for folder in own_cgroup("memory"):
+        for most, taken in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit, used = read_number(folder / most), read_number(folder / taken)
+            if limit is not None and used is not None:
+                left = min(left, limit - used + cached_bytes(folder / "memory.stat"))
+    return max(0, left)
+
+
+def cached_bytes(path: Path) -> int:
+    """Of files, by a cgroup's statistics; version 1 counts those of groups within it apart."""
+    kinds = ("inactive_file", "active_file")
+    return sum(word_behind(path, f"total_{kind}") or word_behind(path, kind) for kind in kinds)
+
+
+def word_behind(path: Path, name: str) -> int:
+    """The number behind a name in a file of words; 0 where there is none."""
+    try:
+        words = path.read_text().split()
+        return int(words[words.index(name) + 1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def oom_kills() -> int:

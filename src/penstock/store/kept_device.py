@@ -13,6 +13,7 @@ Rule 4: nobody writes to a chunk while what was meant for an earlier or a later 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -26,10 +27,11 @@ from penstock.store.chunks import (
     LINE,
     MISSED,
     OFFSET,
-    REFUSED,
+    PUT,
     SIZE,
     THERE,
     ChunkIndex,
+    Layout,
     fence,
 )
 from penstock.store.extents import aligned
@@ -72,8 +74,8 @@ class Resident(NamedTuple):
 class DeviceStore(ChunkIndex):
     IN_FILE = False
 
-    def _open(self, fd: int) -> None:
-        super()._open(fd)
+    def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
+        super()._lay(memory, layout)
         self.arena: Any = None
         """The bytes, in the process that has them."""
         self._returned: Callable[[], None] | None = None
@@ -117,10 +119,11 @@ class DeviceStore(ChunkIndex):
         end = self.renewal.ends(wanted.sample, wanted.renewed)
         if end <= self.now + 1:  # nobody will ask for it
             return None
+        self._count(PUT)
         nbytes = aligned(CHANNELS * size[0] * size[1], LINE)
         offset = self._room(nbytes, end) if nbytes <= self.chunk_bytes else -1
         if offset < 0:
-            self._count(REFUSED)
+            self._refuse(nbytes)
             return None
         return Place(*wanted, offset, int(self.chunks[offset // self.chunk_bytes, 0]))
 

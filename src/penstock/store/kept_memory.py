@@ -7,7 +7,6 @@ ever held.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,9 +20,9 @@ from penstock.store.chunks import (
     LINE,
     MISSED,
     OFFSET,
-    REFUSED,
-    SIGN,
+    PUT,
     SIZE,
+    Address,
     ChunkIndex,
     fence,
 )
@@ -55,28 +54,14 @@ class Borrowed(NamedTuple):
         return len(chunks) > 0 and int(chunks[self.chunk, 0]) == self.generation
 
 
-class Address(NamedTuple):
-    """Where other processes of this machine find a store."""
-
-    pid: int
-    fd: int
-    sign: int
-
-
 class MemoryStore(ChunkIndex):
     @classmethod
-    def of(cls, renewal: Renewal, max_bytes: int, address: Address) -> MemoryStore:
+    def of(cls, renewal: Renewal, address: Address) -> MemoryStore:
         """The store of another process on this machine; OSError if it cannot be reached."""
         store = cls.__new__(cls)
-        store.renewal, store.max_bytes = renewal, max_bytes
-        store._open(os.open(f"/proc/{address.pid}/fd/{address.fd}", os.O_RDWR | os.O_CLOEXEC))
-        if int(store._head[SIGN]) != address.sign:
-            raise OSError("it is another file: processes of this machine do not see each other")
+        store.renewal = renewal
+        store._join(address)
         return store
-
-    @property
-    def address(self) -> Address:
-        return Address(os.getpid(), self._fd, int(self._head[SIGN]))
 
     # ---- reading
 
@@ -111,15 +96,17 @@ class MemoryStore(ChunkIndex):
     # ---- writing
 
     def put(self, wanted: Wanted, entry: Entry) -> bool:
-        if not 0 <= wanted.sample < len(self.rows):
+        if not 0 <= wanted.sample < self.renewal.length:
             return False
+        self._count(PUT)
         self.now = max(self.now, wanted.renewed)  # nothing is put before its time
         values = np.ascontiguousarray(entry.values).reshape(entry.values.shape)
         size = aligned(HEAD + len(entry.extra) + values.nbytes, LINE)
-        kept = values.dtype in TYPES and values.ndim <= DIMENSIONS and size <= self.chunk_bytes
+        plain = values.dtype in TYPES and values.ndim <= DIMENSIONS
+        kept = plain and size <= self.chunk_bytes and len(self.rows) > 0
         offset = self._room(size, self.renewal.ends(wanted.sample, wanted.renewed)) if kept else -1
         if offset < 0:
-            self._count(REFUSED)
+            self._refuse(size)
             return False
         write_entry(self._bytes[offset : offset + size], values, entry.extra)
         chunk = (offset - self._data) // self.chunk_bytes
