@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -132,8 +133,28 @@ class Files:
             return 0
 
 
+@contextmanager
+def own_folder(path: str) -> Iterator[str | None]:
+    """A name for a folder of this user that leads to it alone, whatever becomes of its path meanwhile; None where there is none, or a link, or
+    one of another user: what those lead to is not ours to read or remove."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        yield None
+        return
+    try:
+        yield f"/proc/self/fd/{fd}" if os.fstat(fd).st_uid == os.geteuid() else None
+    finally:
+        os.close(fd)
+
+
 def size_of(fd: int) -> int:
     return os.fstat(fd).st_size
+
+
+def is_plain(fd: int) -> bool:
+    """Whether it is a file, and not a pipe or a device."""
+    return stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def is_gone(fd: int) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from penstock.errors import ConfigError
-from penstock.store.disk_files import LOCK_WAIT_S, Files, is_at, try_lock, write_whole
+from penstock.store.disk_files import LOCK_WAIT_S, Files, is_at, is_plain, size_of, try_lock, write_whole
 
 VERSION = 1
 MOST_BYTES = 4096
@@ -75,17 +75,31 @@ def encode_format(mark: Mark) -> bytes:
 def read_format(files: Files, folder: str) -> dict[str, object] | None:
     """What a folder says that it holds; None where it says nothing, or nothing that is right."""
     try:
-        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY)
+        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
     except FileNotFoundError:
         return None
     try:
-        body, _, check = files.read(fd, MOST_BYTES, 0).partition(b"\n")
+        data = files.read(fd, MOST_BYTES, 0) if is_plain(fd) and size_of(fd) <= MOST_BYTES else b""
     finally:
         files.close(fd)
+    body, _, check = data.partition(b"\n")
     if check != b"%08x\n" % crc32(body):
         return None
-    found = json.loads(body)
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
     return found if isinstance(found, dict) else None
+
+
+def mark_of(said: dict[str, object] | None) -> Mark | None:
+    """What a folder says, if it speaks of a store of ours and every word is of its kind."""
+    if said is None or said.get("store") != "penstock":
+        return None
+    samples, temporary, about = said.get("samples"), said.get("temporary", False), said.get("about", "")
+    if type(samples) is int and type(temporary) is bool and type(about) is str and samples >= 0:
+        return Mark(samples=samples, temporary=temporary, about=about)
+    return None
 
 
 def check_format(files: Files, folder: str, mark: Mark) -> None:
