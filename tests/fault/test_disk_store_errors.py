@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.store import disk_files
+from penstock.store import disk_files, disk_process
 from penstock.store.disk import DiskStore
 from penstock.store.disk_files import Files
 from penstock.store.partial import Entry, Wanted
@@ -204,16 +205,71 @@ def test_a_small_disk_that_fills_up_is_no_failure(
     assert done.stderr.count("WARNING") == 1, done.stderr
 
 
-def test_a_lock_that_is_not_let_go_is_not_waited_for_for_ever(
+def test_a_lock_that_is_not_let_go_is_not_waited_for_for_ever_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(disk_files.locked.__wrapped__, "__defaults__", (0.05,))
+    monkeypatch.setattr(disk_process, "LOCKED_OUT_S", 3600.0)
     store = opened(tmp_path)
     assert store.put(Wanted(0, 0), entry(Wanted(0, 0)))
     with open(tmp_path / NAMESPACE / "lock", "rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         store.flush()
         assert "does not let go" in caplog.text
-        assert not store.put(Wanted(1, 0), entry(Wanted(1, 0)))
+        began_s = time.monotonic()
+        for sample in range(1, SAMPLES):
+            assert not store.put(Wanted(sample, 0), entry(Wanted(sample, 0)))
+            store.flush()
+        assert time.monotonic() - began_s < 0.05 * SAMPLES  # it is not waited for each time
         assert store.get(Wanted(1, 0)) is None
+        assert is_right(store.get(Wanted(0, 0)), Wanted(0, 0))
+        monkeypatch.setattr(disk_process, "LOCKED_OUT_S", 0.0)
+        mine = store._here()
+        assert mine is not None
+        mine._locked_out_until_s = 0.0
+        store.flush()
+        assert not store.put(Wanted(9, 0), entry(Wanted(9, 0)))
+    assert all(store.put(Wanted(sample, 0), entry(Wanted(sample, 0))) for sample in range(1, SAMPLES))
+    store.close()
+    assert len(caplog.records) == 1
+    store = opened(tmp_path)
+    assert store.stats()["read_only"] == 0
+    assert all(is_right(store.get(Wanted(sample, 0)), Wanted(sample, 0)) for sample in range(SAMPLES))
+    store.close()
+
+
+def test_a_store_that_is_closed_while_another_has_its_lock_lets_go_of_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_files.locked.__wrapped__, "__defaults__", (0.05,))
+    before = len(os.listdir("/proc/self/fd"))
+    store = opened(tmp_path)
+    assert store.put(Wanted(0, 0), entry(Wanted(0, 0)))
+    with open(tmp_path / NAMESPACE / "lock", "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
         store.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_sweep_that_takes_a_new_large_file_for_a_dead_writers_costs_that_entry_only(tmp_path: Path) -> None:
+    other = opened(tmp_path)
+
+    class SweptFirst(Files):
+        swept = False
+
+        def open(self, path: str, flags: int) -> int:
+            fd = super().open(path, flags)
+            if "/large/" in path and flags & os.O_EXCL and not self.swept:
+                self.swept = True
+                other.compact()
+            return fd
+
+    store = opened(tmp_path, SweptFirst())
+    large = [Wanted(sample, 0) for sample in range(9, SAMPLES, 10)]
+    assert [store.put(wanted, entry(wanted)) for wanted in large] == [False, True, True, True, True]
+    assert store.stats()["read_only"] == 0
+    assert [is_right(got, wanted) for got, wanted in zip(other.get_many(large), large, strict=True)][1:] == [
+        True
+    ] * 4
+    store.close()
+    other.close()

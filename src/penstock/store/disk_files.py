@@ -23,6 +23,10 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+class LockHeldError(TimeoutError):
+    """Another process holds a lock of the store and does not let go: it may be stopped, and the disk is all right."""
+
+
 class Files:
     """Calls of the system, as they are. Of several threads; has no state."""
 
@@ -188,12 +192,12 @@ def close_locked(files: Files, fd: int) -> None:
 
 
 def wait_lock(fd: int, *, shared: bool = False, wait_s: float = LOCK_WAIT_S) -> None:
-    """Take or change a kernel lock; TimeoutError, which is an OSError, when it was not to be had in time (Rule 3)."""
+    """Take or change a kernel lock; LockHeldError, which is an OSError, when it was not to be had in time (Rule 3)."""
     held, pause_s, until_s = try_lock(fd, shared=shared), 0.0002, 0.0
     while not held:  # the kernel knows no deadline for a lock, so it is asked again and again
         until_s = until_s or time.monotonic() + wait_s
         if time.monotonic() >= until_s:
-            raise TimeoutError(
+            raise LockHeldError(
                 errno.ETIMEDOUT, "another process holds the lock of the store and does not let go"
             )
         time.sleep(pause_s)
@@ -203,7 +207,7 @@ def wait_lock(fd: int, *, shared: bool = False, wait_s: float = LOCK_WAIT_S) -> 
 
 @contextmanager
 def locked(fd: int, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-    """Hold the kernel lock of an open file; TimeoutError when it was not to be had in time."""
+    """Hold the kernel lock of an open file; LockHeldError when it was not to be had in time."""
     wait_lock(fd, wait_s=wait_s)
     try:
         yield

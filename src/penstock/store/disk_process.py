@@ -3,6 +3,8 @@
 Rule 1: an entry is readable here as soon as `put` has said yes, and by others once it is written out: when `BUFFER_BYTES` or `BUFFER_ENTRIES`
         wait, or one has waited for `upkeep_s`.
 Rule 2: a disk that is full or fails makes the store read-only for this process: one warning, what waited is forgotten, reads go on.
+        A lock that another process does not let go is none of this: what waits goes on waiting, puts are refused for `LOCKED_OUT_S`, and then
+        it is tried again.
 Rule 3: locks are taken in one order: of writing, of upkeep, of the index.
 """
 
@@ -18,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.store.disk_files import FULL, Files, close_locked, try_lock, wait_lock
+from penstock.store.disk_files import FULL, Files, LockHeldError, close_locked, is_gone, try_lock, wait_lock
 from penstock.store.disk_records import decode, digest_of, encode
 from penstock.store.disk_scan import rebuild
 from penstock.store.disk_upkeep import TEMPORARY, Upkeep, alone, recount
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 BUFFER_BYTES = 1 << 20
 BUFFER_ENTRIES = 256
 COUNTED = ("found", "missed", "refused", "damaged")
+LOCKED_OUT_S = 30.0
+"""So long nothing is written after a lock was not to be had: to wait for it costs seconds, of every batch."""
 RETRY_S = 1.0
 """A full store is searched for dead space no more often than this, unless much was replaced."""
 
@@ -76,7 +80,8 @@ class OpenStore:
         self._waiting: dict[int, Waiting] = {}
         self._replaced_bytes = self._tended_bytes = self._reclaimed_bytes = 0
         """What was replaced so far; and had been when upkeep was last run by the thread, and for a full store."""
-        self._retry_at_s = 0.0
+        self._retry_at_s = self._locked_out_until_s = 0.0
+        self._said_locked = False
         self._upkeeping = threading.Lock()
         self._upkeep_s, self._stop = upkeep_s, threading.Event()
         self._thread: threading.Thread | None = None
@@ -160,11 +165,11 @@ class OpenStore:
         )
         if pieces is not None:
             with self._write:
-                if not self.read_only and not self.closed:
+                if not self.read_only and not self.closed and not self._is_locked_out:
                     try:
                         kept = self._put(wanted, pieces)
                     except OSError as exc:
-                        self._give_up(exc)
+                        self._failed(exc)
         if not kept:
             self._tally.add(0, 0, 1, 0)
         return kept
@@ -211,7 +216,8 @@ class OpenStore:
         fd = self.files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         kept = False
         try:
-            if try_lock(fd):  # so that nobody takes it for a dead writer's
+            # Between that line and this one someone may take it for a dead writer's, and remove it.
+            if try_lock(fd) and not is_gone(fd):
                 self.files.reserve(fd, 0, length)
                 self.files.write(fd, pieces, 0)
                 with index.locked():
@@ -269,19 +275,38 @@ class OpenStore:
                     with self.shelf.index.locked():
                         self._note(np.array([sample]), new_rows(1), 0)
             except OSError as exc:
-                self._give_up(exc)
+                self._failed(exc)
 
     def flush(self) -> None:
         with self._write:
             try:
-                self._write_out()
+                if not self._is_locked_out:
+                    self._write_out()
             except OSError as exc:
-                self._give_up(exc)
+                self._failed(exc)
 
     def _settle(self, *, sync: bool = True) -> None:
         """Sync segments that are full, and let go of them."""
         while self._full:
             self._full.pop().close(sync=sync)
+
+    @property
+    def _is_locked_out(self) -> bool:
+        return time.monotonic() < self._locked_out_until_s
+
+    def _failed(self, exc: OSError) -> None:
+        """Something could not be written: for now, or for good (Rule 2)."""
+        if not isinstance(exc, LockHeldError):
+            self._give_up(exc)
+            return
+        self._locked_out_until_s = time.monotonic() + LOCKED_OUT_S
+        if not self._said_locked:
+            log.warning(
+                "the sample store %s: %s. Nothing is kept until it does; look for a job that is stopped, and end it or let it go on",
+                self.shelf.folder,
+                exc.strerror,
+            )
+        self._said_locked = True
 
     def _give_up(self, exc: OSError) -> None:
         """Write no more (Rule 2)."""
@@ -295,6 +320,10 @@ class OpenStore:
                 exc,
             )
         self.read_only = True
+        self._drop()
+
+    def _drop(self) -> None:
+        """Forget what waits, and let go of segments as they are."""
         self._waiting.clear()
         writers, self._full, self._writer = [*self._full, self._writer], [], None
         for writer in writers:
@@ -324,7 +353,7 @@ class OpenStore:
                 return not self.read_only and self.upkeep.run()
         except OSError as exc:
             with self._write:
-                self._give_up(exc)
+                self._failed(exc)
             return False
 
     def _start_thread(self) -> None:
@@ -343,7 +372,8 @@ class OpenStore:
                 except OSError as exc:
                     with self._write:
                         self._give_up(exc)
-            if self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4:
+            much = self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4
+            if much and not self._is_locked_out:
                 self.compact()
 
     # ---- the end
@@ -379,7 +409,8 @@ class OpenStore:
                     self._writer = None
                 self._settle(sync=sync)
             except OSError as exc:
-                self._give_up(exc)
+                self._failed(exc)
+                self._drop()
             self.reader.close()
             with contextlib.suppress(OSError), self.shelf.index.locked():
                 if sync and try_lock(self._users_fd):
