@@ -36,6 +36,8 @@ BUFFER_ENTRIES = 256
 COUNTED = ("found", "missed", "refused", "damaged")
 LOCKED_OUT_S = 30.0
 """So long nothing is written after a lock was not to be had: to wait for it costs seconds, of every batch."""
+LEAST_LARGE = 64
+"""Large entries, and a sixteenth of all samples, that are replaced between two searches for large files that nobody knows."""
 RETRY_S = 1.0
 """A full store is searched for dead space no more often than this, unless much was replaced."""
 
@@ -79,7 +81,9 @@ class OpenStore:
         """Segments to be synced and let go of."""
         self._waiting: dict[int, Waiting] = {}
         self._replaced_bytes = self._tended_bytes = self._reclaimed_bytes = 0
-        """What was replaced so far; and had been when upkeep was last run by the thread, and for a full store."""
+        """What was replaced so far in segments; and had been when upkeep was last run by the thread, and for a full store."""
+        self._replaced_large = self._tended_large = 0
+        """Such files are gone at once. What may be left of killed processes is looked for when some share of all was replaced."""
         self._retry_at_s = self._locked_out_until_s = 0.0
         self._said_locked = False
         self._upkeeping = threading.Lock()
@@ -242,8 +246,9 @@ class OpenStore:
         index = self.shelf.index
         old = index.at(samples)
         index.write(samples, rows)
-        self._replaced_bytes += int(old["length"].sum())
         large = old[old["segment"] >= LARGE]
+        self._replaced_bytes += int(old["length"].sum()) - int(large["length"].sum())
+        self._replaced_large += len(large)
         for number in large["segment"].tolist():
             with contextlib.suppress(OSError):
                 self.files.unlink(self.shelf.path_of(number))
@@ -347,7 +352,7 @@ class OpenStore:
 
     def compact(self) -> bool:
         """Make dead space free; whether any was."""
-        self._tended_bytes = self._replaced_bytes
+        self._tended_bytes, self._tended_large = self._replaced_bytes, self._replaced_large
         try:
             with self._upkeeping:
                 return not self.read_only and self.upkeep.run()
@@ -373,7 +378,10 @@ class OpenStore:
                     with self._write:
                         self._give_up(exc)
             much = self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4
-            if much and not self._is_locked_out:
+            many = self._replaced_large - self._tended_large >= max(
+                LEAST_LARGE, self.shelf.index.samples // 16
+            )
+            if (much or many) and not self._is_locked_out:
                 self.compact()
 
     # ---- the end
