@@ -22,11 +22,14 @@ import pytest
 from penstock.store import disk_files, disk_process
 from penstock.store.disk import DiskStore
 from penstock.store.disk_files import Files
+from penstock.store.disk_process import COUNTED
 from penstock.store.partial import Entry, Wanted
+from penstock.store.tally import Tally
 
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
 NAMESPACE = "abcdefabcdefabcd"
 SAMPLES = 50
+ROOT = Path(__file__).parents[2]
 
 
 def opened(path: Path, files: Files | None = None, max_bytes: int = 1 << 20) -> DiskStore:
@@ -138,6 +141,10 @@ def test_a_write_that_fails_makes_the_store_read_only_with_one_warning(
             store.put(Wanted(sample, 1), entry(Wanted(sample, 1)))
         store.flush()
         assert not store.put(Wanted(30, 1), entry(Wanted(30, 1)))
+        broken = False
+        assert not store.put(
+            Wanted(30, 1), entry(Wanted(30, 1))
+        )  # a disk that has failed is not trusted again
     assert store.stats()["read_only"]
     assert len(caplog.records) == 1
     assert "is full" in caplog.text
@@ -182,6 +189,20 @@ PROGRAM = """
 """
 
 
+def on_a_small_disk(tmp_path: Path, program: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a program with a disk of 2 MB, which nobody else sees and which goes with it."""
+    (tmp_path / "disk").mkdir()
+    program = textwrap.dedent(program.format(path=str(tmp_path / "disk" / "store"), **options))
+    mount = f"mount -t tmpfs -o size=2m none {tmp_path}/disk"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", program]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.parametrize(
     ("samples", "size", "kept_range"),
     [(2000, 6000, (50, 450)), (2000, 40_000, (10, 60)), (10**6, 100, (0, 0))],
@@ -190,19 +211,50 @@ PROGRAM = """
 def test_a_small_disk_that_fills_up_is_no_failure(
     tmp_path: Path, samples: int, size: int, kept_range: tuple[int, int]
 ) -> None:
-    program = textwrap.dedent(
-        PROGRAM.format(path=str(tmp_path / "disk" / "store"), samples=samples, size=size)
-    )
-    (tmp_path / "disk").mkdir()
-    mount = f"mount -t tmpfs -o size=2m none {tmp_path}/disk"
-    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = on_a_small_disk(tmp_path, PROGRAM, samples=samples, size=size)
     kept, _, _ = map(int, done.stdout.split())
     assert kept_range[0] <= kept <= kept_range[1], done.stdout
     assert done.stderr.count("WARNING") == 1, done.stderr
+
+
+LOADER = """
+    import logging
+    from penstock import DataLoader, Reuse, StagedDataset, transforms as T
+    from tests.unit.test_jpeg_parts import jpeg_of, photo
+
+    def read(index):
+        return jpeg_of(photo(60, 80, index), quality=70), index
+
+    logging.basicConfig()
+    reuse = Reuse(times=2, split=1, store="disk", path={path!r})
+    dataset = StagedDataset(read, [T.Resize((150, 150)), T.RandomHorizontalFlip()], 60)
+    loader = DataLoader(dataset, 4, seed=1, num_workers=2, reuse=reuse)
+    assert [len(list(loader)) for _ in range(3)] == [15] * 3
+    said = loader.stats()["reuse"]
+    print(said["entries"], said["refused"], said["read_only"])
+"""
+
+
+def test_all_workers_of_all_epochs_say_once_that_a_disk_is_full(tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    done = on_a_small_disk(tmp_path, LOADER)
+    assert done.stderr.count("WARNING") == 1, done.stderr
+    assert "is full" in done.stderr
+    assert "Make room on it" in done.stderr
+    entries, refused, read_only = map(int, done.stdout.split())
+    assert entries > 0
+    assert refused > 0
+    assert read_only == 1
+
+
+def test_those_who_count_together_say_once_that_a_store_cannot_be_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tally, full = Tally(COUNTED), Failing(lambda name, _: name == "reserve", errno.ENOSPC)
+    stores = [DiskStore(tmp_path, NAMESPACE, SAMPLES, 1 << 20, files=full, tally=tally) for _ in range(3)]
+    assert not any(store.is_open for store in stores)
+    assert len(caplog.records) == 1
+    assert [store.stats()["read_only"] for store in stores] == [1, 1, 1]
 
 
 def test_a_lock_that_is_not_let_go_is_not_waited_for_for_ever_and_is_tried_again(

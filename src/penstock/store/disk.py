@@ -131,9 +131,13 @@ class DiskStore:
                 close_locked(files, users_fd)
                 raise
         except OSError as exc:
-            log.warning(
-                "the sample store %s cannot be opened (%s): samples are prepared each time", self.folder, exc
-            )
+            if tally.is_first("read_only"):
+                log.warning(
+                    "the sample store %s cannot be opened (%s): samples are prepared each time. See that its disk has room, and "
+                    "that no job that uses it is stopped",
+                    self.folder,
+                    exc,
+                )
             return None
         if parent_process() is not None:  # a worker ends without the interpreter's own finalizers
             Finalize(self, opened.close, kwargs={"sync": False}, exitpriority=10)
@@ -161,7 +165,8 @@ class DiskStore:
             store.remove(sample)
 
     def stats(self) -> dict[str, int]:
-        """Also what all processes of this store `found`, `missed`, `refused`, and found `damaged`; and whether it is `read_only` here."""
+        """Also what all processes of this store `found`, `missed`, `refused`, and found `damaged`; how often one was
+        `locked_out` by a process that did not let go; and whether any of them had to become `read_only`."""
         store = self._here()
         if store is None:
             kept = {
@@ -169,9 +174,8 @@ class DiskStore:
                 "bytes": 0,
                 "held_bytes": 0,
                 "max_bytes": self._arguments[3],
-                "read_only": 1,
             }
-            return kept | self._arguments[-1].sums()
+            return kept | self._arguments[-1].sums() | {"read_only": 1}
         return store.stats()
 
     def flush(self) -> None:

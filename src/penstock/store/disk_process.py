@@ -2,7 +2,8 @@
 
 Rule 1: an entry is readable here as soon as `put` has said yes, and by others once it is written out: when `BUFFER_BYTES` or `BUFFER_ENTRIES`
         wait, or one has waited for `upkeep_s`.
-Rule 2: a disk that is full or fails makes the store read-only for this process: one warning, what waited is forgotten, reads go on.
+Rule 2: a disk that is full or fails makes the store read-only for this process: what waited is forgotten, reads go on. There is one warning,
+        by the first of all processes that count together (`Tally`).
         A lock that another process does not let go is none of this: what waits goes on waiting, puts are refused for `LOCKED_OUT_S`, and then
         it is tried again.
 Rule 3: locks are taken in one order: of writing, of upkeep, of the index.
@@ -33,7 +34,8 @@ log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 1 << 20
 BUFFER_ENTRIES = 256
-COUNTED = ("found", "missed", "refused", "damaged")
+COUNTED = ("found", "missed", "refused", "damaged", "read_only", "locked_out")
+"""By all processes together; the last two: how often one stopped writing for good, or for a while. The first of these says so."""
 LOCKED_OUT_S = 30.0
 """So long nothing is written after a lock was not to be had: to wait for it costs seconds, of every batch."""
 LEAST_LARGE = 64
@@ -85,7 +87,6 @@ class OpenStore:
         self._replaced_large = self._tended_large = 0
         """Such files are gone at once. What may be left of killed processes is looked for when some share of all was replaced."""
         self._retry_at_s = self._locked_out_until_s = 0.0
-        self._said_locked = False
         self._upkeeping = threading.Lock()
         self._upkeep_s, self._stop = upkeep_s, threading.Event()
         self._thread: threading.Thread | None = None
@@ -175,7 +176,7 @@ class OpenStore:
                     except OSError as exc:
                         self._failed(exc)
         if not kept:
-            self._tally.add(0, 0, 1, 0)
+            self._tally.add(0, 0, 1)
         return kept
 
     def _put(self, wanted: Wanted, pieces: list[bytes | memoryview]) -> bool:
@@ -305,21 +306,20 @@ class OpenStore:
             self._give_up(exc)
             return
         self._locked_out_until_s = time.monotonic() + LOCKED_OUT_S
-        if not self._said_locked:
+        if self._tally.is_first("locked_out"):
             log.warning(
                 "the sample store %s: %s. Nothing is kept until it does; look for a job that is stopped, and end it or let it go on",
                 self.shelf.folder,
                 exc.strerror,
             )
-        self._said_locked = True
 
     def _give_up(self, exc: OSError) -> None:
         """Write no more (Rule 2)."""
-        if not self.read_only:
+        if not self.read_only and self._tally.is_first("read_only"):
             why = "is full" if exc.errno in FULL else "fails"
             log.warning(
-                "the disk of the sample store %s %s (%s): samples are no longer kept by this process, those that are there are "
-                "still read",
+                "the disk of the sample store %s %s (%s): samples are no longer kept, those that are there are still read. Make room on it, "
+                "or give another path",
                 self.shelf.folder,
                 why,
                 exc,
@@ -391,14 +391,14 @@ class OpenStore:
         waiting = {sample: len(kept.record) for sample, kept in self._waiting.copy().items()}
         for sample in waiting:
             rows[sample] = 0
-        held_bytes = self.shelf.index.held_bytes + self.shelf.index.nbytes
+        held_bytes, counts = self.shelf.index.held_bytes + self.shelf.index.nbytes, self._tally.sums()
         return {
             "entries": int(np.count_nonzero(rows["segment"])) + len(waiting),
             "bytes": int(rows["length"].sum()) + sum(waiting.values()),
             "held_bytes": held_bytes,
             "max_bytes": self.shelf.max_bytes,
-            "read_only": int(self.read_only),
-            **self._tally.sums(),
+            **counts,
+            "read_only": int(counts["read_only"] > 0),
         }
 
     def close(self, *, sync: bool = True) -> None:
