@@ -81,8 +81,9 @@ class DiskStore:
             )
         if small_bytes < 0 or not 4096 <= segment_bytes <= 1 << 31:
             raise ConfigError(f"segment_bytes must lie between 4096 and {1 << 31}, small_bytes must be >= 0")
+        path = Path(path).absolute()  # one that it is sent to may be elsewhere
         self._arguments = (
-            os.fspath(path),
+            str(path),
             namespace,
             samples,
             max_bytes,
@@ -93,7 +94,7 @@ class DiskStore:
             mark or Mark(samples=samples),
             tally or Tally(COUNTED),
         )
-        self.folder = str(Path(path).absolute() / namespace)
+        self.folder = str(path / namespace)
         self._by_process: dict[int, _Mine] = {}
         weakref.finalize(self, _close, self._by_process)
         self._here()
