@@ -257,6 +257,16 @@ def test_samples_with_other_targets_are_prepared_each_time(folder: Path) -> None
     assert kept(loader)["entries"] == 0
 
 
+@WORKERS
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_an_empty_dataset_gives_no_batches(folder: Path, workers: int, store: str) -> None:
+    reuse = on_disk(folder) if store == "disk" else Reuse(times=3, split=1)
+    dataset = StagedDataset(read_with_a_set, T.Compose(OPS), 0)
+    loader: DataLoader[Any] = DataLoader(dataset, 4, seed=5, num_workers=workers, reuse=reuse)
+    assert [list(loader), list(loader)] == [[], []]
+    assert kept(loader)["entries"] == 0
+
+
 # ---- several ranks
 
 

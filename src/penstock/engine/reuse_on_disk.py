@@ -92,9 +92,12 @@ class KeptOnDisk:
         said = (FORMAT, known or run, renewal.seed, renewal.length, wanted.times, os.geteuid())
         namespace = hashlib.blake2b(repr(said).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         clear_temporary(path)
-        mark = Mark(samples=renewal.length, temporary=not lasting, about=about(dataset, split, renewal))
+        samples = max(
+            1, renewal.length
+        )  # of a dataset that is empty nothing is put, but it is a loader as any
+        mark = Mark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
         tally = Tally(COUNTED, shared=True)
-        store = DiskStore(path, namespace, renewal.length, wanted.bytes, mark=mark, tally=tally)
+        store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark, tally=tally)
         self.store = DiskAhead(store)
         self._end = weakref.finalize(self, ended, store, os.getpid(), temporary=not lasting)
 
