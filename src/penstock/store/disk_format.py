@@ -2,7 +2,9 @@
 
 Rule 1: whoever uses a store holds a shared kernel lock on its file `users`, from before it has a mark until after it is closed. Whoever removes
         one holds that lock alone, and the index's lock, under which users change theirs.
-Rule 2: only a folder with a mark is ever removed by us. The mark comes after the lock of its first user and goes last.
+Rule 2: only a folder with a mark is ever removed by us. The mark comes after the lock of its first user and goes last but for the index's lock,
+        which whoever removes it holds to the end. So someone who has come in meanwhile, with a new `users`, finds when he has that lock that
+        it is not there any more, or else that the mark is not (`is_marked`).
 """
 
 from __future__ import annotations
@@ -53,6 +55,11 @@ def entered(files: Files, folder: str) -> int:
         if time.monotonic() >= until_s:
             raise TimeoutError(f"another process has {folder} for itself and does not let go")
         time.sleep(0.002)
+
+
+def is_marked(files: Files, folder: str, lock_fd: int) -> bool:
+    """Whether a store that was opened, and had the index's lock once, is still there (Rule 2)."""
+    return is_at(lock_fd, f"{folder}/lock") and read_format(files, folder) is not None
 
 
 def check_owner(folder: str) -> None:

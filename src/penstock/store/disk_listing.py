@@ -11,18 +11,18 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.store.disk import NAMESPACE
-from penstock.store.disk_files import Files, close_locked, locked, own_folder, try_lock
+from penstock.store.disk_files import Files, close_locked, is_at, locked, own_folder, try_lock
 from penstock.store.disk_format import Mark, mark_of, read_format
 from penstock.store.disk_upkeep import TEMPORARY
 from penstock.store.segments import number_of
 
-OWN_FILES = ("index", "compact", "users", "lock", "FORMAT")
-"""In the order in which they are removed: a folder is ours to clear as long as it has its mark."""
+OWN_FILES = ("index", "compact", "users", "FORMAT", "lock")
+"""In the order in which they are removed: a folder is ours to clear as long as it has its mark, and the lock keeps others from it until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,15 +128,15 @@ def removed(path: str, wait_s: float = 0.0) -> bool:
 def _alone(files: Files, folder: str) -> Iterator[bool]:
     """Whether nobody has a store open, or can open it meanwhile: users change their lock under that of the index."""
     with contextlib.ExitStack() as held:
+        lock = f"{folder}/lock"
         try:
-            with contextlib.suppress(FileNotFoundError):
-                fd = files.open(f"{folder}/lock", os.O_RDWR)
-                held.callback(files.close, fd)
-                held.enter_context(locked(fd))
+            fd = files.open(lock, os.O_RDWR | os.O_CREAT)
+            held.callback(files.close, fd)
+            held.enter_context(locked(fd))
         except OSError:
             yield False
             return
-        yield not held.enter_context(_users(files, folder))
+        yield is_at(fd, lock) and not held.enter_context(_users(files, folder))
 
 
 @contextlib.contextmanager
@@ -162,12 +162,15 @@ def _files_of(files: Files, folder: str) -> Iterator[tuple[str, str]]:
         for name in files.names(at):
             if number_of(name.removesuffix(TEMPORARY)):
                 yield part, f"{at}/{name}"
-    for name in files.names(folder):
-        if name.endswith(TEMPORARY) and name.partition(".")[0] in OWN_FILES:
-            yield "", f"{folder}/{name}"
-    for name in OWN_FILES:
-        if Path(f"{folder}/{name}").is_file():
-            yield "", f"{folder}/{name}"
+    for name in _own(files, folder):
+        yield "", f"{folder}/{name}"
+
+
+def _own(files: Files, folder: str) -> list[str]:
+    """Names of our files in no part, in the order in which they are to go."""
+    found = [name for name in files.names(folder) if (Path(folder) / name).is_file()]
+    left = [name for name in found if name.endswith(TEMPORARY) and name.partition(".")[0] in OWN_FILES]
+    return left + [name for name in OWN_FILES if name in found]
 
 
 def _parts(files: Files, folder: str) -> Iterator[tuple[str, str]]:
@@ -183,14 +186,20 @@ def _parts(files: Files, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _remove(files: Files, folder: str) -> None:
-    """All of it but the folder."""
-    for _, file in _files_of(files, folder):
-        with contextlib.suppress(OSError):
-            files.unlink(file)
+    """All of it but the folder: what others may make anew as soon as they can come in goes before."""
+    for _, at in _parts(files, folder):
+        for name in files.names(at):
+            if number_of(name.removesuffix(TEMPORARY)):
+                _gone(files.unlink, f"{at}/{name}")
     with own_folder(f"{folder}/large") as large:
         for name in files.names(large) if large is not None else ():
-            with contextlib.suppress(OSError):
-                files.remove_folder(f"{large}/{name}")
+            _gone(files.remove_folder, f"{large}/{name}")
     for part in ("large", "segments"):
-        with contextlib.suppress(OSError):
-            files.remove_folder(f"{folder}/{part}")
+        _gone(files.remove_folder, f"{folder}/{part}")
+    for name in _own(files, folder):
+        _gone(files.unlink, f"{folder}/{name}")
+
+
+def _gone(remove: Callable[[str], None], path: str) -> None:
+    with contextlib.suppress(OSError):
+        remove(path)
