@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from operator import index
+from pathlib import Path
 
 from penstock.errors import ConfigError
 
@@ -141,6 +142,16 @@ class GpuPrep:
         return cls(mode=wanted)
 
 
+def folder_at(path: str | os.PathLike[str]) -> str:
+    """A folder as it is seen from here: workers may be elsewhere, and so may the program be later."""
+    if not os.fspath(path):
+        raise ConfigError("path= is empty: give the folder to keep samples in")
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError as exc:
+        raise ConfigError(f"path={os.fspath(path)!r}: {exc}; give the folder without '~'") from exc
+
+
 STORES = ("memory", "disk", "device")
 AUTO_SPLIT = "auto"
 
@@ -153,6 +164,7 @@ class Reuse:
     split: where the final part begins: the number of an op, its name, or "auto": the cheapest final part that is diverse enough.
     store: where they are kept: "memory", shared by all workers; "disk", in the folder `path`, which any number of jobs may share; or
         "device", in the memory of the GPU that trains and, with `gpu_prep`, does the final part.
+    path: for "disk": the folder; "~" is the user's own.
     persistent: what is kept on disk stays for later runs with the same data, ops and seed; else it goes with the run.
     max_bytes: that they may take. Where not all samples fit, the others are prepared anew in each epoch.
     min_diversity: for "auto", the share of different samples that must be left, of those that training would see without reuse.
@@ -178,6 +190,8 @@ class Reuse:
                 if self.path is None
                 else f"path= is for store='disk', the store is {self.store!r}: leave one of them out"
             )
+        if self.path is not None:
+            object.__setattr__(self, "path", folder_at(self.path))
         if self.persistent and self.store != "disk":
             raise ConfigError(
                 f"persistent=True is for store='disk': what is in {self.store!r} ends with the run"

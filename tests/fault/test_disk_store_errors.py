@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.store import disk_files
+from penstock.store import disk_files, disk_process
 from penstock.store.disk import DiskStore
 from penstock.store.disk_files import Files
+from penstock.store.disk_process import COUNTED
 from penstock.store.partial import Entry, Wanted
+from penstock.store.tally import Tally
 
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
 NAMESPACE = "abcdefabcdefabcd"
 SAMPLES = 50
+ROOT = Path(__file__).parents[2]
 
 
 def opened(path: Path, files: Files | None = None, max_bytes: int = 1 << 20) -> DiskStore:
@@ -137,6 +141,10 @@ def test_a_write_that_fails_makes_the_store_read_only_with_one_warning(
             store.put(Wanted(sample, 1), entry(Wanted(sample, 1)))
         store.flush()
         assert not store.put(Wanted(30, 1), entry(Wanted(30, 1)))
+        broken = False
+        assert not store.put(
+            Wanted(30, 1), entry(Wanted(30, 1))
+        )  # a disk that has failed is not trusted again
     assert store.stats()["read_only"]
     assert len(caplog.records) == 1
     assert "is full" in caplog.text
@@ -181,6 +189,20 @@ PROGRAM = """
 """
 
 
+def on_a_small_disk(tmp_path: Path, program: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a program with a disk of 2 MB, which nobody else sees and which goes with it."""
+    (tmp_path / "disk").mkdir()
+    program = textwrap.dedent(program.format(path=str(tmp_path / "disk" / "store"), **options))
+    mount = f"mount -t tmpfs -o size=2m none {tmp_path}/disk"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", program]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.parametrize(
     ("samples", "size", "kept_range"),
     [(2000, 6000, (50, 450)), (2000, 40_000, (10, 60)), (10**6, 100, (0, 0))],
@@ -189,31 +211,117 @@ PROGRAM = """
 def test_a_small_disk_that_fills_up_is_no_failure(
     tmp_path: Path, samples: int, size: int, kept_range: tuple[int, int]
 ) -> None:
-    program = textwrap.dedent(
-        PROGRAM.format(path=str(tmp_path / "disk" / "store"), samples=samples, size=size)
-    )
-    (tmp_path / "disk").mkdir()
-    mount = f"mount -t tmpfs -o size=2m none {tmp_path}/disk"
-    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = on_a_small_disk(tmp_path, PROGRAM, samples=samples, size=size)
     kept, _, _ = map(int, done.stdout.split())
     assert kept_range[0] <= kept <= kept_range[1], done.stdout
     assert done.stderr.count("WARNING") == 1, done.stderr
 
 
-def test_a_lock_that_is_not_let_go_is_not_waited_for_for_ever(
+LOADER = """
+    import logging
+    from penstock import DataLoader, Reuse, StagedDataset, transforms as T
+    from tests.unit.test_jpeg_parts import jpeg_of, photo
+
+    def read(index):
+        return jpeg_of(photo(60, 80, index), quality=70), index
+
+    logging.basicConfig()
+    reuse = Reuse(times=2, split=1, store="disk", path={path!r})
+    dataset = StagedDataset(read, [T.Resize((150, 150)), T.RandomHorizontalFlip()], 60)
+    loader = DataLoader(dataset, 4, seed=1, num_workers=2, reuse=reuse)
+    assert [len(list(loader)) for _ in range(3)] == [15] * 3
+    said = loader.stats()["reuse"]
+    print(said["entries"], said["refused"], said["read_only"])
+"""
+
+
+def test_all_workers_of_all_epochs_say_once_that_a_disk_is_full(tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    done = on_a_small_disk(tmp_path, LOADER)
+    assert done.stderr.count("WARNING") == 1, done.stderr
+    assert "is full" in done.stderr
+    assert "Make room on it" in done.stderr
+    entries, refused, read_only = map(int, done.stdout.split())
+    assert entries > 0
+    assert refused > 0
+    assert read_only == 1
+
+
+def test_those_who_count_together_say_once_that_a_store_cannot_be_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tally, full = Tally(COUNTED), Failing(lambda name, _: name == "reserve", errno.ENOSPC)
+    stores = [DiskStore(tmp_path, NAMESPACE, SAMPLES, 1 << 20, files=full, tally=tally) for _ in range(3)]
+    assert not any(store.is_open for store in stores)
+    assert len(caplog.records) == 1
+    assert [store.stats()["read_only"] for store in stores] == [1, 1, 1]
+
+
+def test_a_lock_that_is_not_let_go_is_not_waited_for_for_ever_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(disk_files.locked.__wrapped__, "__defaults__", (0.05,))
+    monkeypatch.setattr(disk_process, "LOCKED_OUT_S", 3600.0)
     store = opened(tmp_path)
     assert store.put(Wanted(0, 0), entry(Wanted(0, 0)))
     with open(tmp_path / NAMESPACE / "lock", "rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         store.flush()
         assert "does not let go" in caplog.text
-        assert not store.put(Wanted(1, 0), entry(Wanted(1, 0)))
+        began_s = time.monotonic()
+        for sample in range(1, SAMPLES):
+            assert not store.put(Wanted(sample, 0), entry(Wanted(sample, 0)))
+            store.flush()
+        assert time.monotonic() - began_s < 0.05 * SAMPLES  # it is not waited for each time
         assert store.get(Wanted(1, 0)) is None
+        assert is_right(store.get(Wanted(0, 0)), Wanted(0, 0))
+        monkeypatch.setattr(disk_process, "LOCKED_OUT_S", 0.0)
+        mine = store._here()
+        assert mine is not None
+        mine._locked_out_until_s = 0.0
+        store.flush()
+        assert not store.put(Wanted(9, 0), entry(Wanted(9, 0)))
+    assert all(store.put(Wanted(sample, 0), entry(Wanted(sample, 0))) for sample in range(1, SAMPLES))
+    store.close()
+    assert len(caplog.records) == 1
+    store = opened(tmp_path)
+    assert store.stats()["read_only"] == 0
+    assert all(is_right(store.get(Wanted(sample, 0)), Wanted(sample, 0)) for sample in range(SAMPLES))
+    store.close()
+
+
+def test_a_store_that_is_closed_while_another_has_its_lock_lets_go_of_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_files.locked.__wrapped__, "__defaults__", (0.05,))
+    before = len(os.listdir("/proc/self/fd"))
+    store = opened(tmp_path)
+    assert store.put(Wanted(0, 0), entry(Wanted(0, 0)))
+    with open(tmp_path / NAMESPACE / "lock", "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
         store.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_sweep_that_takes_a_new_large_file_for_a_dead_writers_costs_that_entry_only(tmp_path: Path) -> None:
+    other = opened(tmp_path)
+
+    class SweptFirst(Files):
+        swept = False
+
+        def open(self, path: str, flags: int) -> int:
+            fd = super().open(path, flags)
+            if "/large/" in path and flags & os.O_EXCL and not self.swept:
+                self.swept = True
+                other.compact()
+            return fd
+
+    store = opened(tmp_path, SweptFirst())
+    large = [Wanted(sample, 0) for sample in range(9, SAMPLES, 10)]
+    assert [store.put(wanted, entry(wanted)) for wanted in large] == [False, True, True, True, True]
+    assert store.stats()["read_only"] == 0
+    assert [is_right(got, wanted) for got, wanted in zip(other.get_many(large), large, strict=True)][1:] == [
+        True
+    ] * 4
+    store.close()
+    other.close()

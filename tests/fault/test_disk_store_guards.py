@@ -136,6 +136,26 @@ DISK_GUARDS = [
         (FORMAT, " and is_at(fd, users)", ""),
     ),
     guard(
+        "a store that is opened while it is cleared is made anew",
+        "unit/test_disk_listing.py::test_a_store_that_is_opened_while_it_is_cleared_is_whole[users]",
+        (STORE, "            if self._is_there(opened):\n", "            if True:\n"),
+    ),
+    guard(
+        "no link is followed in what is removed",
+        "unit/test_disk_shared_path.py::test_links_in_a_store_are_not_followed[segments]",
+        (FILES, "os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW", "os.O_RDONLY | os.O_DIRECTORY"),
+    ),
+    guard(
+        "a mark that is a pipe is not waited for",
+        "unit/test_disk_shared_path.py::test_a_mark_that_is_a_pipe_is_not_waited_for",
+        (FORMAT, "os.O_RDONLY | os.O_NONBLOCK", "os.O_RDONLY"),
+    ),
+    guard(
+        "a new large file that a sweep took is not renamed",
+        "fault/test_disk_store_errors.py::test_a_sweep_that_takes_a_new_large_file_for_a_dead_writers_costs_that_entry_only",
+        (PROCESS, " and not is_gone(fd)", ""),
+    ),
+    guard(
         "what is to be read stays open until it was read",
         f"{UNIT}more_files_than_stay_open_can_be_read_at_once[1000]",
         (SEGMENTS, "(runs[at : at + MOST_OPEN] for at in range(0, len(runs), MOST_OPEN))", "[runs]"),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +173,25 @@ def test_shards_last_too_until_they_are_changed(files: list[bytes], tmp_path: Pa
     assert {target for _, targets in images(changed)[0] for target in targets} == {4}
 
 
+def test_to_last_without_a_seed_is_warned_of_when_the_loader_is_made(photos: Path, folder: Path) -> None:
+    dataset, lasting = ImageFolder(photos, T.Compose(OPS)), on_disk(folder, persistent=True)
+    with pytest.warns(UserWarning, match="without seed=.*Give seed=") as said:
+        DataLoader(dataset, 4, reuse=lasting)
+    assert [each.filename for each in said] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DataLoader(dataset, 4, seed=5, reuse=lasting)
+        DataLoader(dataset, 4, reuse=on_disk(folder))
+        DataLoader(dataset, 4, reuse=on_disk(folder, persistent=True, times=1))
+
+
 class Numbered(StagedDataset):
     def contents(self) -> str:
         return "numbers, version 1"
 
 
 def test_what_cannot_be_told_apart_is_kept_for_the_run_only_and_that_is_said(
-    files: list[bytes], photos: Path, folder: Path
+    files: list[bytes], photos: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lasting = on_disk(folder, persistent=True)
     own = Numbered(Reads(files), T.Compose(OPS), SAMPLES)
@@ -190,9 +203,11 @@ def test_what_cannot_be_told_apart_is_kept_for_the_run_only_and_that_is_said(
         ),
         (own, ""),
     ):
+        caplog.clear()
         loader = loader_of(dataset, lasting)
-        epochs(loader, 1)
+        epochs(loader, 2)
         said = loader.explain()
+        assert [why in each.getMessage() for each in caplog.records] == ([True] if why else [])
         assert (f"for this run only: {why}" if why else "for later runs with the same data") in said
         assert [each.temporary for each in listing(folder)] == [bool(why)]
         del loader

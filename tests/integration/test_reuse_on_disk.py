@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import shutil
 import signal
 from pathlib import Path
@@ -17,7 +18,9 @@ import torch
 from penstock import ConfigError, DataLoader, Reuse, StagedDataset
 from penstock import transforms as T
 from penstock.plan.renewal import Renewal
+from penstock.store.disk import DiskStore
 from penstock.store.disk_listing import listing
+from penstock.store.partial import Entry, Wanted
 from tests.integration.groups import facts_of_ranks
 from tests.integration.test_reuse import (
     OPS,
@@ -205,6 +208,8 @@ def test_a_path_that_cannot_be_used_is_refused_at_once(files: list[bytes], tmp_p
     ("options", "says"),
     [
         ({"store": "disk"}, "needs path="),
+        ({"store": "disk", "path": ""}, "path= is empty"),
+        ({"store": "disk", "path": "~nobody-here/kept"}, "without '~'"),
         ({"path": "somewhere"}, "is for store='disk'"),
         ({"persistent": True}, "is for store='disk'"),
     ],
@@ -212,6 +217,29 @@ def test_a_path_that_cannot_be_used_is_refused_at_once(files: list[bytes], tmp_p
 def test_options_that_do_not_go_together_are_refused(options: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Reuse(**options)
+
+
+def test_a_path_is_meant_as_it_was_when_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    paths = [on_disk(Path(path)).path for path in ("kept", "~/kept", "/scratch/kept")]
+    assert paths == [str(tmp_path / "kept"), str(tmp_path / "home" / "kept"), "/scratch/kept"]
+
+
+def test_a_store_that_is_sent_to_a_process_elsewhere_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = DiskStore("kept", "ab" * 8, 5, 1 << 20, upkeep_s=0)
+    assert store.put(Wanted(1, 0), Entry(np.arange(9, dtype=np.uint8)))
+    store.flush()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    sent: DiskStore = pickle.loads(pickle.dumps(store))
+    assert sent.get(Wanted(1, 0)) is not None
+    assert os.listdir(tmp_path / "elsewhere") == []
+    sent.close()
+    store.close()
 
 
 # ---- targets
@@ -226,6 +254,16 @@ def test_samples_with_other_targets_are_prepared_each_time(folder: Path) -> None
     loader = DataLoader(dataset, 4, seed=5, reuse=on_disk(folder), collate_fn=lambda samples: samples)
     for _ in range(2):
         assert [target for batch in loader for _, target in batch] == [frozenset({at}) for at in range(8)]
+    assert kept(loader)["entries"] == 0
+
+
+@WORKERS
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_an_empty_dataset_gives_no_batches(folder: Path, workers: int, store: str) -> None:
+    reuse = on_disk(folder) if store == "disk" else Reuse(times=3, split=1)
+    dataset = StagedDataset(read_with_a_set, T.Compose(OPS), 0)
+    loader: DataLoader[Any] = DataLoader(dataset, 4, seed=5, num_workers=workers, reuse=reuse)
+    assert [list(loader), list(loader)] == [[], []]
     assert kept(loader)["entries"] == 0
 
 

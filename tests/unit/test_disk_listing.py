@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+
+import pytest
 
 from penstock.store.disk import DiskStore
 from penstock.store.disk_files import Files
@@ -59,6 +62,50 @@ def test_a_store_that_is_cleared_while_it_is_opened_is_made_anew(tmp_path: Path)
     store = opened(tmp_path)
     assert count_right(store, dict.fromkeys(range(SAMPLES), 0)) == SAMPLES
     store.close()
+
+
+@pytest.mark.parametrize("after", ["users", "FORMAT", "lock"])
+def test_a_store_that_is_opened_while_it_is_cleared_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """Another process comes as soon as the remover has let go of one of the files."""
+    fill_first = opened(tmp_path)
+    fill(fill_first)
+    fill(fill_first, 0, range(3), 9000)
+    fill_first.close()
+    unlink, came = Files.unlink, list[threading.Thread]()
+    waits, stores = threading.Event(), list[DiskStore]()
+
+    class Comes(Files):
+        def open(self, path: str, flags: int) -> int:
+            fd = super().open(path, flags)
+            if path.endswith("/lock"):
+                waits.set()
+            return fd
+
+    def unlinked(files: Files, path: str) -> None:
+        unlink(files, path)
+        if path.endswith(f"/{after}") and not came:
+            came.append(threading.Thread(target=lambda: stores.append(opened(tmp_path, files=Comes()))))
+            came[0].start()
+            assert waits.wait(10)
+
+    monkeypatch.setattr(Files, "unlink", unlinked)
+    assert len(clear(tmp_path)[0]) == 1
+    came[0].join(10)
+    (store,) = stores
+    fill(store, 1)
+    fill(store, 1, range(3), 9000)
+    store.flush()
+    assert [each.in_use for each in listing(tmp_path)] == [True]
+    assert store.stats()["read_only"] == 0
+    assert store.stats()["entries"] == SAMPLES
+    store.close()
+    store = opened(tmp_path)
+    assert count_right(store, dict.fromkeys(range(3, SAMPLES), 1)) == SAMPLES - 3
+    store.close()
+    assert len(clear(tmp_path)[0]) == 1
+    assert os.listdir(tmp_path) == []
 
 
 def test_stores_of_runs_that_are_over_are_removed_and_others_are_not(tmp_path: Path) -> None:

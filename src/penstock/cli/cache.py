@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.reuse import aligned
+from penstock.cli.table import aligned
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.table import aligned
 from penstock.errors import ConfigError
 from penstock.policy.diversity import EPOCHS
 from penstock.policy.split import (
@@ -289,16 +290,6 @@ def micro(seconds: float) -> str:
 
 def counted(outcomes: int) -> str:
     return f"{outcomes:,}" if outcomes < 10**9 else f"10^{math.log10(outcomes):.1f}"
-
-
-def aligned(rows: Sequence[Sequence[str]], ways: str) -> list[str]:
-    """Columns, each to the left or to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pads: dict[str, Callable[[str, int], str]] = {"<": str.ljust, ">": str.rjust}
-    return [
-        "  ".join(pads[way](word, width) for word, width, way in zip(row, widths, ways, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def draw(file: str, table: Sequence[Split], parts: Sequence[Part], terms: Terms, choice: Choice) -> None:

@@ -1,8 +1,8 @@
-"""Two measured runs side by side, as text."""
+"""Tables as text: any, and that of two measured runs side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 MIB, GIB = 2**20, 2**30
@@ -15,6 +15,16 @@ class Measured(Protocol):
     def peak_bytes(self) -> int: ...
     @property
     def diagnosis(self) -> str: ...
+
+
+def aligned(rows: Sequence[Sequence[str]], ways: str) -> list[str]:
+    """Columns, each to the left or to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pads: dict[str, Callable[[str, int], str]] = {"<": str.ljust, ">": str.rjust}
+    return [
+        "  ".join(pads[way](word, width) for word, width, way in zip(row, widths, ways, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def memory(size: int) -> str:
@@ -42,12 +52,9 @@ def table(torchs: Measured, ours: Measured) -> str:
         ("first batch after", f"{theirs['first_batch_s']:.2f} s", f"{mine['first_batch_s']:.2f} s", ""),
         ("batches", f"{theirs['batches']:.0f}", f"{mine['batches']:.0f}", ""),
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        f"{name:<{widths[0]}}  {one:>{widths[1]}}  {other:>{widths[2]}}  {last:>{widths[3]}}".rstrip()
-        for name, one, other, last in rows
-    ]
-    return "\n".join([*lines, *([f"\nwith penstock, {ours.diagnosis}"] if ours.diagnosis else [])])
+    return "\n".join(
+        [*aligned(rows, "<>>>"), *([f"\nwith penstock, {ours.diagnosis}"] if ours.diagnosis else [])]
+    )
 
 
 def ratio(one: float, other: float) -> str:

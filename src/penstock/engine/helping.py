@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -109,7 +110,14 @@ def reusing_of(loader: Any) -> Any:
     from penstock.engine.reusing import reusing  # it imports much
 
     lane = GpuPrep.of(loader.gpu_prep) if has_lane(loader.device, loader.gpu_prep) else None
-    return reusing(loader.reuse, loader.dataset, lane, shared=loader.shard is not None)
+    found = reusing(loader.reuse, loader.dataset, lane, shared=loader.shard is not None)
+    if found is not None and loader.reuse.persistent and loader.seed is None:
+        warnings.warn(
+            "Reuse(persistent=True) without seed=: runs find what others have kept only where their seeds are the same. Without one each draws "
+            "its own, finds nothing, and leaves a whole store behind. Give seed=, or leave persistent out",
+            stacklevel=3,
+        )
+    return found
 
 
 def keeps_on_device(loader: Any) -> bool:

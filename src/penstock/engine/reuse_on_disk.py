@@ -9,6 +9,7 @@ Rule 2: a store is of one run, unless it was asked for that it lasts and its sam
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 import weakref
@@ -30,6 +31,7 @@ from penstock.store.disk_listing import clear_temporary, removed
 from penstock.store.disk_process import COUNTED
 from penstock.store.tally import Tally
 
+log = logging.getLogger("penstock")
 FORMAT = 1
 """To be raised when what is kept of a sample comes to be another thing."""
 LEAVING_S = 0.5
@@ -80,12 +82,22 @@ class KeptOnDisk:
         run = run_name(several=several)  # always: other ranks may need it
         known, why = identity(dataset, split) if wanted.persistent else ("", "")
         lasting = bool(known) and not why
+        if why:
+            log.warning(
+                "Reuse(persistent=True): what is kept in %s is for this run only: %s. Leave persistent out, or take a dataset that can say it "
+                "(ImageFolder, TarDataset, one of yours with contents())",
+                path,
+                why,
+            )
         said = (FORMAT, known or run, renewal.seed, renewal.length, wanted.times, os.geteuid())
         namespace = hashlib.blake2b(repr(said).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         clear_temporary(path)
-        mark = Mark(samples=renewal.length, temporary=not lasting, about=about(dataset, split, renewal))
+        samples = max(
+            1, renewal.length
+        )  # of a dataset that is empty nothing is put, but it is a loader as any
+        mark = Mark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
         tally = Tally(COUNTED, shared=True)
-        store = DiskStore(path, namespace, renewal.length, wanted.bytes, mark=mark, tally=tally)
+        store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark, tally=tally)
         self.store = DiskAhead(store)
         self._end = weakref.finalize(self, ended, store, os.getpid(), temporary=not lasting)
 

@@ -16,6 +16,8 @@ Rule 4: every process has a store of its own: one that was forked begins anew, a
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import re
@@ -29,7 +31,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.store.disk_files import Files, close_locked
-from penstock.store.disk_format import Mark, check_format, entered
+from penstock.store.disk_format import Mark, check_format, entered, is_marked
 from penstock.store.disk_process import COUNTED, OpenStore
 from penstock.store.disk_scan import Verified, rebuild, verify
 from penstock.store.disk_upkeep import alone
@@ -39,6 +41,7 @@ from penstock.store.tally import Tally
 log = logging.getLogger(__name__)
 
 NAMESPACE = re.compile(r"[0-9a-f]{8,128}")
+TRIES = 5
 LEAST_BYTES = 1 << 16
 SMALL_BYTES = 16 << 10
 """Entries below it lie in segments."""
@@ -81,8 +84,9 @@ class DiskStore:
             )
         if small_bytes < 0 or not 4096 <= segment_bytes <= 1 << 31:
             raise ConfigError(f"segment_bytes must lie between 4096 and {1 << 31}, small_bytes must be >= 0")
+        path = Path(path).absolute()  # one that it is sent to may be elsewhere
         self._arguments = (
-            os.fspath(path),
+            str(path),
             namespace,
             samples,
             max_bytes,
@@ -93,7 +97,7 @@ class DiskStore:
             mark or Mark(samples=samples),
             tally or Tally(COUNTED),
         )
-        self.folder = str(Path(path).absolute() / namespace)
+        self.folder = str(path / namespace)
         self._by_process: dict[int, _Mine] = {}
         weakref.finalize(self, _close, self._by_process)
         self._here()
@@ -118,26 +122,44 @@ class DiskStore:
         return mine.store
 
     def _open(self) -> OpenStore | None:
-        _, namespace, samples, max_bytes, *sizes, upkeep_s, given, mark, tally = self._arguments
-        files = given or Files()
+        *_, files, _, tally = self._arguments
         try:
-            Path(self.folder).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            users_fd = entered(files, self.folder)
-            try:
-                check_format(files, self.folder, mark)
-                own = (files, self.folder, namespace, samples, max_bytes, (sizes[0], sizes[1]), upkeep_s)
-                opened = OpenStore(*own, users_fd, tally)
-            except BaseException:
-                close_locked(files, users_fd)
-                raise
+            opened = self._opened(files or Files())
         except OSError as exc:
-            log.warning(
-                "the sample store %s cannot be opened (%s): samples are prepared each time", self.folder, exc
-            )
+            if tally.is_first("read_only"):
+                log.warning(
+                    "the sample store %s cannot be opened (%s): samples are prepared each time. See that its disk has room, and "
+                    "that no job that uses it is stopped",
+                    self.folder,
+                    exc,
+                )
             return None
         if parent_process() is not None:  # a worker ends without the interpreter's own finalizers
             Finalize(self, opened.close, kwargs={"sync": False}, exitpriority=10)
         return opened
+
+    def _opened(self, files: Files) -> OpenStore:
+        """Again, where someone removes the store while it is opened. OSError where it cannot be."""
+        _, namespace, samples, max_bytes, *sizes, upkeep_s, _, mark, tally = self._arguments
+        own = (files, self.folder, namespace, samples, max_bytes, (sizes[0], sizes[1]), upkeep_s)
+        Path(self.folder).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for _ in range(TRIES):
+            users_fd = entered(files, self.folder)
+            try:
+                check_format(files, self.folder, mark)
+                opened = OpenStore(*own, users_fd, tally)
+            except BaseException:
+                close_locked(files, users_fd)
+                raise
+            if self._is_there(opened):
+                return opened
+            opened.close(sync=False)
+        raise OSError(errno.EAGAIN, "it is removed again and again")
+
+    def _is_there(self, opened: OpenStore) -> bool:
+        with contextlib.suppress(OSError):
+            return is_marked(opened.files, self.folder, opened.shelf.index.lock_fd)
+        return False
 
     @property
     def is_open(self) -> bool:
@@ -161,7 +183,8 @@ class DiskStore:
             store.remove(sample)
 
     def stats(self) -> dict[str, int]:
-        """Also what all processes of this store `found`, `missed`, `refused`, and found `damaged`; and whether it is `read_only` here."""
+        """Also what all processes of this store `found`, `missed`, `refused`, and found `damaged`; how often one was
+        `locked_out` by a process that did not let go; and whether any of them had to become `read_only`."""
         store = self._here()
         if store is None:
             kept = {
@@ -169,9 +192,8 @@ class DiskStore:
                 "bytes": 0,
                 "held_bytes": 0,
                 "max_bytes": self._arguments[3],
-                "read_only": 1,
             }
-            return kept | self._arguments[-1].sums()
+            return kept | self._arguments[-1].sums() | {"read_only": 1}
         return store.stats()
 
     def flush(self) -> None:

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,10 @@ from pathlib import Path
 LOCK_WAIT_S = 5.0
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class LockHeldError(TimeoutError):
+    """Another process holds a lock of the store and does not let go: it may be stopped, and the disk is all right."""
 
 
 class Files:
@@ -132,8 +137,28 @@ class Files:
             return 0
 
 
+@contextmanager
+def own_folder(path: str) -> Iterator[str | None]:
+    """A name for a folder of this user that leads to it alone, whatever becomes of its path meanwhile; None where there is none, or a link, or
+    one of another user: what those lead to is not ours to read or remove."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        yield None
+        return
+    try:
+        yield f"/proc/self/fd/{fd}" if os.fstat(fd).st_uid == os.geteuid() else None
+    finally:
+        os.close(fd)
+
+
 def size_of(fd: int) -> int:
     return os.fstat(fd).st_size
+
+
+def is_plain(fd: int) -> bool:
+    """Whether it is a file, and not a pipe or a device."""
+    return stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def is_gone(fd: int) -> bool:
@@ -167,12 +192,12 @@ def close_locked(files: Files, fd: int) -> None:
 
 
 def wait_lock(fd: int, *, shared: bool = False, wait_s: float = LOCK_WAIT_S) -> None:
-    """Take or change a kernel lock; TimeoutError, which is an OSError, when it was not to be had in time (Rule 3)."""
+    """Take or change a kernel lock; LockHeldError, which is an OSError, when it was not to be had in time (Rule 3)."""
     held, pause_s, until_s = try_lock(fd, shared=shared), 0.0002, 0.0
     while not held:  # the kernel knows no deadline for a lock, so it is asked again and again
         until_s = until_s or time.monotonic() + wait_s
         if time.monotonic() >= until_s:
-            raise TimeoutError(
+            raise LockHeldError(
                 errno.ETIMEDOUT, "another process holds the lock of the store and does not let go"
             )
         time.sleep(pause_s)
@@ -182,7 +207,7 @@ def wait_lock(fd: int, *, shared: bool = False, wait_s: float = LOCK_WAIT_S) -> 
 
 @contextmanager
 def locked(fd: int, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-    """Hold the kernel lock of an open file; TimeoutError when it was not to be had in time."""
+    """Hold the kernel lock of an open file; LockHeldError when it was not to be had in time."""
     wait_lock(fd, wait_s=wait_s)
     try:
         yield

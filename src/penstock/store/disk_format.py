@@ -2,7 +2,9 @@
 
 Rule 1: whoever uses a store holds a shared kernel lock on its file `users`, from before it has a mark until after it is closed. Whoever removes
         one holds that lock alone, and the index's lock, under which users change theirs.
-Rule 2: only a folder with a mark is ever removed by us. The mark comes after the lock of its first user and goes last.
+Rule 2: only a folder with a mark is ever removed by us. The mark comes after the lock of its first user and goes last but for the index's lock,
+        which whoever removes it holds to the end. So someone who has come in meanwhile, with a new `users`, finds when he has that lock that
+        it is not there any more, or else that the mark is not (`is_marked`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from penstock.errors import ConfigError
-from penstock.store.disk_files import LOCK_WAIT_S, Files, is_at, try_lock, write_whole
+from penstock.store.disk_files import LOCK_WAIT_S, Files, is_at, is_plain, size_of, try_lock, write_whole
 
 VERSION = 1
 MOST_BYTES = 4096
@@ -55,6 +57,11 @@ def entered(files: Files, folder: str) -> int:
         time.sleep(0.002)
 
 
+def is_marked(files: Files, folder: str, lock_fd: int) -> bool:
+    """Whether a store that was opened, and had the index's lock once, is still there (Rule 2)."""
+    return is_at(lock_fd, f"{folder}/lock") and read_format(files, folder) is not None
+
+
 def check_owner(folder: str) -> None:
     """A store of another user, or one that a link leads to, is not ours to trust."""
     found = os.lstat(folder)
@@ -75,17 +82,31 @@ def encode_format(mark: Mark) -> bytes:
 def read_format(files: Files, folder: str) -> dict[str, object] | None:
     """What a folder says that it holds; None where it says nothing, or nothing that is right."""
     try:
-        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY)
+        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
     except FileNotFoundError:
         return None
     try:
-        body, _, check = files.read(fd, MOST_BYTES, 0).partition(b"\n")
+        data = files.read(fd, MOST_BYTES, 0) if is_plain(fd) and size_of(fd) <= MOST_BYTES else b""
     finally:
         files.close(fd)
+    body, _, check = data.partition(b"\n")
     if check != b"%08x\n" % crc32(body):
         return None
-    found = json.loads(body)
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
     return found if isinstance(found, dict) else None
+
+
+def mark_of(said: dict[str, object] | None) -> Mark | None:
+    """What a folder says, if it speaks of a store of ours and every word is of its kind."""
+    if said is None or said.get("store") != "penstock":
+        return None
+    samples, temporary, about = said.get("samples"), said.get("temporary", False), said.get("about", "")
+    if type(samples) is int and type(temporary) is bool and type(about) is str and samples >= 0:
+        return Mark(samples=samples, temporary=temporary, about=about)
+    return None
 
 
 def check_format(files: Files, folder: str, mark: Mark) -> None:

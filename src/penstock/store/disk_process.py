@@ -2,7 +2,10 @@
 
 Rule 1: an entry is readable here as soon as `put` has said yes, and by others once it is written out: when `BUFFER_BYTES` or `BUFFER_ENTRIES`
         wait, or one has waited for `upkeep_s`.
-Rule 2: a disk that is full or fails makes the store read-only for this process: one warning, what waited is forgotten, reads go on.
+Rule 2: a disk that is full or fails makes the store read-only for this process: what waited is forgotten, reads go on. There is one warning,
+        by the first of all processes that count together (`Tally`).
+        A lock that another process does not let go is none of this: what waits goes on waiting, puts are refused for `LOCKED_OUT_S`, and then
+        it is tried again.
 Rule 3: locks are taken in one order: of writing, of upkeep, of the index.
 """
 
@@ -18,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.store.disk_files import FULL, Files, close_locked, try_lock, wait_lock
+from penstock.store.disk_files import FULL, Files, LockHeldError, close_locked, is_gone, try_lock, wait_lock
 from penstock.store.disk_records import decode, digest_of, encode
 from penstock.store.disk_scan import rebuild
 from penstock.store.disk_upkeep import TEMPORARY, Upkeep, alone, recount
@@ -31,7 +34,12 @@ log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 1 << 20
 BUFFER_ENTRIES = 256
-COUNTED = ("found", "missed", "refused", "damaged")
+COUNTED = ("found", "missed", "refused", "damaged", "read_only", "locked_out")
+"""By all processes together; the last two: how often one stopped writing for good, or for a while. The first of these says so."""
+LOCKED_OUT_S = 30.0
+"""So long nothing is written after a lock was not to be had: to wait for it costs seconds, of every batch."""
+LEAST_LARGE = 64
+"""Large entries, and a sixteenth of all samples, that are replaced between two searches for large files that nobody knows."""
 RETRY_S = 1.0
 """A full store is searched for dead space no more often than this, unless much was replaced."""
 
@@ -75,8 +83,10 @@ class OpenStore:
         """Segments to be synced and let go of."""
         self._waiting: dict[int, Waiting] = {}
         self._replaced_bytes = self._tended_bytes = self._reclaimed_bytes = 0
-        """What was replaced so far; and had been when upkeep was last run by the thread, and for a full store."""
-        self._retry_at_s = 0.0
+        """What was replaced so far in segments; and had been when upkeep was last run by the thread, and for a full store."""
+        self._replaced_large = self._tended_large = 0
+        """Such files are gone at once. What may be left of killed processes is looked for when some share of all was replaced."""
+        self._retry_at_s = self._locked_out_until_s = 0.0
         self._upkeeping = threading.Lock()
         self._upkeep_s, self._stop = upkeep_s, threading.Event()
         self._thread: threading.Thread | None = None
@@ -160,13 +170,13 @@ class OpenStore:
         )
         if pieces is not None:
             with self._write:
-                if not self.read_only and not self.closed:
+                if not self.read_only and not self.closed and not self._is_locked_out:
                     try:
                         kept = self._put(wanted, pieces)
                     except OSError as exc:
-                        self._give_up(exc)
+                        self._failed(exc)
         if not kept:
-            self._tally.add(0, 0, 1, 0)
+            self._tally.add(0, 0, 1)
         return kept
 
     def _put(self, wanted: Wanted, pieces: list[bytes | memoryview]) -> bool:
@@ -211,7 +221,8 @@ class OpenStore:
         fd = self.files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         kept = False
         try:
-            if try_lock(fd):  # so that nobody takes it for a dead writer's
+            # Between that line and this one someone may take it for a dead writer's, and remove it.
+            if try_lock(fd) and not is_gone(fd):
                 self.files.reserve(fd, 0, length)
                 self.files.write(fd, pieces, 0)
                 with index.locked():
@@ -236,8 +247,9 @@ class OpenStore:
         index = self.shelf.index
         old = index.at(samples)
         index.write(samples, rows)
-        self._replaced_bytes += int(old["length"].sum())
         large = old[old["segment"] >= LARGE]
+        self._replaced_bytes += int(old["length"].sum()) - int(large["length"].sum())
+        self._replaced_large += len(large)
         for number in large["segment"].tolist():
             with contextlib.suppress(OSError):
                 self.files.unlink(self.shelf.path_of(number))
@@ -269,32 +281,54 @@ class OpenStore:
                     with self.shelf.index.locked():
                         self._note(np.array([sample]), new_rows(1), 0)
             except OSError as exc:
-                self._give_up(exc)
+                self._failed(exc)
 
     def flush(self) -> None:
         with self._write:
             try:
-                self._write_out()
+                if not self._is_locked_out:
+                    self._write_out()
             except OSError as exc:
-                self._give_up(exc)
+                self._failed(exc)
 
     def _settle(self, *, sync: bool = True) -> None:
         """Sync segments that are full, and let go of them."""
         while self._full:
             self._full.pop().close(sync=sync)
 
+    @property
+    def _is_locked_out(self) -> bool:
+        return time.monotonic() < self._locked_out_until_s
+
+    def _failed(self, exc: OSError) -> None:
+        """Something could not be written: for now, or for good (Rule 2)."""
+        if not isinstance(exc, LockHeldError):
+            self._give_up(exc)
+            return
+        self._locked_out_until_s = time.monotonic() + LOCKED_OUT_S
+        if self._tally.is_first("locked_out"):
+            log.warning(
+                "the sample store %s: %s. Nothing is kept until it does; look for a job that is stopped, and end it or let it go on",
+                self.shelf.folder,
+                exc.strerror,
+            )
+
     def _give_up(self, exc: OSError) -> None:
         """Write no more (Rule 2)."""
-        if not self.read_only:
+        if not self.read_only and self._tally.is_first("read_only"):
             why = "is full" if exc.errno in FULL else "fails"
             log.warning(
-                "the disk of the sample store %s %s (%s): samples are no longer kept by this process, those that are there are "
-                "still read",
+                "the disk of the sample store %s %s (%s): samples are no longer kept, those that are there are still read. Make room on it, "
+                "or give another path",
                 self.shelf.folder,
                 why,
                 exc,
             )
         self.read_only = True
+        self._drop()
+
+    def _drop(self) -> None:
+        """Forget what waits, and let go of segments as they are."""
         self._waiting.clear()
         writers, self._full, self._writer = [*self._full, self._writer], [], None
         for writer in writers:
@@ -318,13 +352,13 @@ class OpenStore:
 
     def compact(self) -> bool:
         """Make dead space free; whether any was."""
-        self._tended_bytes = self._replaced_bytes
+        self._tended_bytes, self._tended_large = self._replaced_bytes, self._replaced_large
         try:
             with self._upkeeping:
                 return not self.read_only and self.upkeep.run()
         except OSError as exc:
             with self._write:
-                self._give_up(exc)
+                self._failed(exc)
             return False
 
     def _start_thread(self) -> None:
@@ -343,7 +377,11 @@ class OpenStore:
                 except OSError as exc:
                     with self._write:
                         self._give_up(exc)
-            if self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4:
+            much = self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4
+            many = self._replaced_large - self._tended_large >= max(
+                LEAST_LARGE, self.shelf.index.samples // 16
+            )
+            if (much or many) and not self._is_locked_out:
                 self.compact()
 
     # ---- the end
@@ -353,14 +391,14 @@ class OpenStore:
         waiting = {sample: len(kept.record) for sample, kept in self._waiting.copy().items()}
         for sample in waiting:
             rows[sample] = 0
-        held_bytes = self.shelf.index.held_bytes + self.shelf.index.nbytes
+        held_bytes, counts = self.shelf.index.held_bytes + self.shelf.index.nbytes, self._tally.sums()
         return {
             "entries": int(np.count_nonzero(rows["segment"])) + len(waiting),
             "bytes": int(rows["length"].sum()) + sum(waiting.values()),
             "held_bytes": held_bytes,
             "max_bytes": self.shelf.max_bytes,
-            "read_only": int(self.read_only),
-            **self._tally.sums(),
+            **counts,
+            "read_only": int(counts["read_only"] > 0),
         }
 
     def close(self, *, sync: bool = True) -> None:
@@ -379,7 +417,8 @@ class OpenStore:
                     self._writer = None
                 self._settle(sync=sync)
             except OSError as exc:
-                self._give_up(exc)
+                self._failed(exc)
+                self._drop()
             self.reader.close()
             with contextlib.suppress(OSError), self.shelf.index.locked():
                 if sync and try_lock(self._users_fd):

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.store.disk_files import close_locked, size_of, try_lock
 from penstock.store.disk_records import record_at
@@ -57,6 +58,12 @@ def live_bytes(rows: Rows) -> dict[int, tuple[int, int]]:
     return dict(zip(numbers.tolist(), zip(kept.tolist(), ends.tolist(), strict=True), strict=True))
 
 
+def small(rows: Rows) -> Rows:
+    """Those that lead into segments."""
+    found: Rows = rows[rows["segment"] < LARGE]
+    return found
+
+
 class Upkeep:
     """Of one process."""
 
@@ -91,7 +98,7 @@ class Upkeep:
 
     def _candidates(self, dead_share: float) -> list[int]:
         """Segments that seem to be worth it, the most dead ones first. Rows change meanwhile, so this is only where to look."""
-        live = live_bytes(self.shelf.index.all())
+        live = live_bytes(small(self.shelf.index.all()))
         worth: list[tuple[int, int]] = []
         little: list[tuple[int, int]] = []
         for number in self.shelf.segment_numbers():
@@ -120,7 +127,7 @@ class Upkeep:
             recount(self.shelf, gone=gone)
 
     def _tidy(self, idle: dict[int, int], rows: Rows, dead_share: float) -> None:
-        live = live_bytes(rows)
+        live = live_bytes(small(rows))
         left: list[int] = []
         removed = 0
         for number, fd in idle.items():
@@ -191,22 +198,26 @@ class Upkeep:
             first = self._next_folder % max(1, len(folders))
             folders = folders[first : first + FOLDERS_AT_ONCE]
         self._next_folder = (self._next_folder or 0) + FOLDERS_AT_ONCE
+        listed = [np.zeros(0, np.uint64)]
         for folder in folders:
-            self._sweep_folder(folder)
+            names = self.shelf.files.names(folder)
+            listed.append(np.array([number_of(name) for name in names], np.uint64))
+            for name in names:
+                if name.endswith(TEMPORARY):
+                    with contextlib.suppress(OSError):
+                        self._remove_temporary(f"{folder}/{name}")
+        self._remove_unknown(np.concatenate(listed))
 
-    def _sweep_folder(self, folder: str) -> None:
-        names = self.shelf.files.names(folder)
-        if not names:
+    def _remove_unknown(self, numbers: NDArray[np.uint64]) -> None:
+        """Of files that were listed, those that no row leads to. All rows are looked at, once: there may be millions of both."""
+        if not len(numbers):
             return
         with self.shelf.index.locked():
             # A large file gets its name and its row under one lock: one that was listed has its row now, or never had.
-            known = set(self.shelf.index.large_numbers().tolist())
-        for name in names:
+            known = self.shelf.index.large_numbers()
+        for number in numbers[(numbers >= LARGE) & ~np.isin(numbers, known)].tolist():
             with contextlib.suppress(OSError):
-                if name.endswith(TEMPORARY):
-                    self._remove_temporary(f"{folder}/{name}")
-                elif number_of(name) & LARGE and number_of(name) not in known:
-                    self.shelf.files.unlink(f"{folder}/{name}")
+                self.shelf.files.unlink(self.shelf.path_of(number))
 
     def _remove_temporary(self, path: str) -> None:
         fd = self.shelf.files.open(path, os.O_RDWR)

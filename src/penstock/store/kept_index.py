@@ -182,7 +182,7 @@ class KeptIndex:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the right to write; TimeoutError when it was not to be had in time."""
+        """Hold the right to write; LockHeldError when it was not to be had in time."""
         with self._thread_lock, locked(self.lock_fd):
             yield
 

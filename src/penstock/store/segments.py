@@ -94,7 +94,7 @@ def number_of(name: str) -> int:
     """0 for a name that is not ours."""
     with contextlib.suppress(ValueError):
         number = int(name, 16)
-        return number if name_of(number) == name else 0
+        return number if 0 < number < 1 << 64 and name_of(number) == name else 0
     return 0
 
 

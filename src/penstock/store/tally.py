@@ -9,7 +9,8 @@ import fcntl
 import mmap
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -42,14 +43,36 @@ class Tally:
         self._open(names, os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC) if fd >= 0 else -1)
 
     def add(self, *numbers: int) -> None:
-        """One for each name."""
+        """One for each name; what is left out is 0."""
+        self._counts[self._own_row(), : len(numbers)] += numbers
+
+    def is_first(self, name: str) -> bool:
+        """Count one, and whether it is the first of all processes: for what is to be said once."""
+        row, counted = self._own_row(), self._counts[:, self.names.index(name)]
+        with self._alone():
+            was_none = not counted.any()
+            counted[row] += 1
+        return was_none
+
+    def _own_row(self) -> int:
         if self._fd >= 0 and self._pid != os.getpid():
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)
-            self._row = int(self._comers[0]) % ROWS
-            self._comers += 1
-            fcntl.lockf(self._fd, fcntl.LOCK_UN)
+            with self._alone():
+                self._row = int(self._comers[0]) % ROWS
+                self._comers += 1
             self._pid = os.getpid()
-        self._counts[self._row] += numbers
+        return self._row
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Other processes wait; the threads of this one do not."""
+        if self._fd < 0:
+            yield
+            return
+        fcntl.lockf(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
     def sums(self) -> dict[str, int]:
         return dict(zip(self.names, self._counts.sum(0).tolist(), strict=True))
