@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from numbers import Real
 from operator import index
 from pathlib import Path
 
@@ -179,6 +180,9 @@ class Reuse:
     persistent: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("times", "split"):
+            if isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is a number, got {getattr(self, name)!r}")
         whole(self.times, "times", least=1)
         if not isinstance(self.split, str):
             whole(self.split, "split", least=0, word=", the name of an op, or 'auto'")
@@ -196,7 +200,7 @@ class Reuse:
             raise ConfigError(
                 f"persistent=True is for store='disk': what is in {self.store!r} ends with the run"
             )
-        if not 0.0 <= self.min_diversity <= 1.0:
+        if not isinstance(self.min_diversity, Real) or not 0.0 <= self.min_diversity <= 1.0:
             raise ConfigError(f"min_diversity must be between 0 and 1, got {self.min_diversity!r}")
         parse_bytes(self.max_bytes, "max_bytes")
 

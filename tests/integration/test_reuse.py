@@ -336,11 +336,25 @@ def test_a_dataset_that_adds_something_to_its_samples_is_refused(files: list[byt
 
 @pytest.mark.parametrize(
     "options",
-    [{"times": 0}, {"split": -1}, {"store": "tape"}, {"max_bytes": "much"}, {"min_diversity": 1.5}],
+    [
+        {"times": 0},
+        {"split": -1},
+        {"store": "tape"},
+        {"max_bytes": "much"},
+        {"min_diversity": 1.5},
+        {"min_diversity": "a"},
+        {"times": True},
+        {"split": False},
+    ],  # fmt: skip
 )
 def test_options_are_checked(options: Any) -> None:
     with pytest.raises(ConfigError):
         Reuse(**options)
+
+
+def test_a_name_that_two_ops_have_is_refused(files: list[bytes]) -> None:
+    with pytest.raises(ConfigError, match=r"several: give a number, of 0, 1"):
+        loader_of(dataset_of(files, [T.RandAugment(1), *OPS]), Reuse(times=3, split="RandAugment"))
 
 
 def test_names_and_numbers_of_ops_mean_the_same(files: list[bytes]) -> None:

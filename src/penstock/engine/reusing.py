@@ -229,6 +229,11 @@ def split_of(wanted: Reuse, chain: Chain | AudioChain) -> int:
         if wanted.split not in names:
             raise ConfigError(f"split names {wanted.split!r}; the chain has {', '.join(names)}")
         split = names.index(wanted.split)
+        if names.count(wanted.split) > 1:
+            where = ", ".join(str(at) for at, name in enumerate(names) if name == wanted.split)
+            raise ConfigError(
+                f"split names {wanted.split!r}, of which the chain has several: give a number, of {where}"
+            )
     else:
         split = int(wanted.split)
     if split > len(names):
