@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from numbers import Real
 from operator import index
 from pathlib import Path
 
@@ -200,7 +199,7 @@ class Reuse:
             raise ConfigError(
                 f"persistent=True is for store='disk': what is in {self.store!r} ends with the run"
             )
-        if not isinstance(self.min_diversity, Real) or not 0.0 <= self.min_diversity <= 1.0:
+        if not isinstance(self.min_diversity, (int, float)) or not 0.0 <= self.min_diversity <= 1.0:
             raise ConfigError(f"min_diversity must be between 0 and 1, got {self.min_diversity!r}")
         parse_bytes(self.max_bytes, "max_bytes")
 

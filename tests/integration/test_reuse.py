@@ -345,7 +345,7 @@ def test_a_dataset_that_adds_something_to_its_samples_is_refused(files: list[byt
         {"min_diversity": "a"},
         {"times": True},
         {"split": False},
-    ],  # fmt: skip
+    ],
 )
 def test_options_are_checked(options: Any) -> None:
     with pytest.raises(ConfigError):
