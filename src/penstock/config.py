@@ -36,6 +36,13 @@ def whole(value: object, name: str, *, least: int | None = None, word: str = "")
     return number
 
 
+def share(value: object, name: str) -> float:
+    """A number between 0 and 1."""
+    if not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{name} must be between 0 and 1, got {value!r}")
+    return value
+
+
 def parse_bytes(value: int | str, name: str) -> int:
     """A number of bytes, as such or as text: `"8GiB"`, `"512MB"`."""
     if isinstance(value, str):
@@ -199,8 +206,7 @@ class Reuse:
             raise ConfigError(
                 f"persistent=True is for store='disk': what is in {self.store!r} ends with the run"
             )
-        if not isinstance(self.min_diversity, (int, float)) or not 0.0 <= self.min_diversity <= 1.0:
-            raise ConfigError(f"min_diversity must be between 0 and 1, got {self.min_diversity!r}")
+        share(self.min_diversity, "min_diversity")
         parse_bytes(self.max_bytes, "max_bytes")
 
     @property
