@@ -97,7 +97,15 @@ def bytes_for(room: float, samples: int, kept_in: Callable[[int], int]) -> int:
     if not kept:
         raise ValueError(f"of {samples} samples not one would be kept in {probe:,} bytes")
     needed = room * samples * probe / kept
-    return int(needed) if room < 1.0 else max(PROBE, int(TO_SPARE * needed))
+    if room >= 1.0:
+        return max(PROBE, int(TO_SPARE * needed))
+    few, enough = 0, int(needed)
+    while kept_in(enough) < round(room * samples):  # memory is given out in pieces, beside an index
+        few, enough = enough, 2 * enough
+    while enough - few > enough // 64:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if kept_in(middle) >= round(room * samples) else (middle, enough)
+    return enough
 
 
 def fill(feed: Feed, subject: Subject, workers: int) -> float:

@@ -103,8 +103,7 @@ class Reused(StagedDataset):
             _, target, image, program = self._in_one(index, when.renewed, seed)
             return executed(program, image), target
         borrowed = self.store.borrow(Wanted(index, when.renewed))
-        # Before its target is read: of one that was written over meanwhile, anything could come.
-        there = self._there(index, borrowed.entry) if borrowed is not None and borrowed.holds() else None
+        there = None if borrowed is None else self._there(index, borrowed.entry)
         if borrowed is not None and there is not None:
             kept, target = there
             pixels = executed(self._final(index, when.renewed, size_of(kept), seed), kept)

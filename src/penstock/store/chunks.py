@@ -253,7 +253,7 @@ class ChunkIndex:
                 if not self._lock(chunk):
                     continue
                 if self.IN_FILE and not born[chunk]:
-                    os.posix_fallocate(self._fd, self._data + chunk * self.chunk_bytes, self.chunk_bytes)
+                    self._fill_up(chunk)
                 self.chunks[chunk, 0] += 1
                 fence()
                 self.chunks[chunk, 1:] = self.now + 1, end
@@ -263,6 +263,14 @@ class ChunkIndex:
         finally:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, 0)
         return -1
+
+    def _fill_up(self, chunk: int) -> None:
+        """Take the memory of a chunk that was never used; OSError where there is none, and then others may try."""
+        try:
+            os.posix_fallocate(self._fd, self._data + chunk * self.chunk_bytes, self.chunk_bytes)
+        except OSError:
+            self._unlock(chunk)
+            raise
 
     def _usable(self) -> NDArray[np.int64]:
         """The chunks that there is memory for."""

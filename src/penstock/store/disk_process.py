@@ -347,8 +347,8 @@ class OpenStore:
         self._settle()
         self._reclaimed_bytes = self._replaced_bytes
         with self._upkeeping:  # where our own thread is at it, its end is worth waiting for
-            self.upkeep.run(full=True)
-        self._retry_at_s = time.monotonic() + RETRY_S
+            freed = self.upkeep.run(full=True)
+        self._retry_at_s = 0.0 if freed else time.monotonic() + RETRY_S
 
     def compact(self) -> bool:
         """Make dead space free; whether any was."""
@@ -369,20 +369,31 @@ class OpenStore:
     def _tend(self) -> None:
         while not self._stop.wait(self._upkeep_s):
             self.flush()
-            with self._write:
-                full, self._full = self._full, []
-            for writer in full:
-                try:
-                    writer.close(sync=True)
-                except OSError as exc:
-                    with self._write:
-                        self._give_up(exc)
+            self._settle_aside()
             much = self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4
             many = self._replaced_large - self._tended_large >= max(
                 LEAST_LARGE, self.shelf.index.samples // 16
             )
             if (much or many) and not self._is_locked_out:
                 self.compact()
+
+    def _settle_aside(self) -> None:
+        """As `_settle`, while others put. Who needs room meanwhile waits for it: until then these segments cannot be made free (`_reclaim`)."""
+        with self._write:
+            self._upkeeping.acquire()
+            full, self._full = self._full, []
+        failed: OSError | None = None
+        try:
+            for writer in full:
+                try:
+                    writer.close(sync=True)
+                except OSError as exc:
+                    failed = exc
+        finally:
+            self._upkeeping.release()
+        if failed is not None:
+            with self._write:
+                self._give_up(failed)
 
     # ---- the end
 
