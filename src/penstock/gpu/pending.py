@@ -172,9 +172,8 @@ def serve(station: Station, jobs: SimpleQueue[Job | None], ready: Readiness, gat
     """A station's thread. It knows the queue and not the lane, so that dropping the lane ends it."""
     reason = ready.prepare(station)
     ready.wait()
-    if not (
-        reason and ready.can_help
-    ):  # or another does it better: this one has the CPU make whatever it takes
+    # One that is not ready has the CPU make whatever it takes: where another is, it takes nothing.
+    if not reason or not ready.can_help:
         work(station, jobs, gate)
     station.close()
 
