@@ -10,12 +10,16 @@ each. A way is
     threads   that decode, each with a decoder and a stream of its own (torchvision has one decoder, which is locked)
     files     decoded together, by one call
     output    nvjpegOutputFormat_t: 3 is RGB in planes, 1 is YCbCr as it is in the file (default 3)
-    flags     of nvjpegCreateEx: 32 interpolates chroma as libjpeg does (default 0)
-    priority  of the streams: -5 is the highest (default 0)
+    flags     of nvjpegCreateEx: 1 has one stream for each engine rather than two, 32 interpolates chroma as libjpeg does (default 1)
+    priority  of the streams: -5 is the highest (default -5)
 
-What was found on one H200: the engines give 14-16 thousand images/s alone and 2-3.4 thousand beside a saturated ResNet-18, of whose
-training that takes 2 %. With INTERPOLATES (flag 32) they are equal to libjpeg within 1 level, but give 4.5 thousand/s alone, and
-training loses a third or more. Kernels give 1-1.8 thousand/s.
+Training never runs out of work: three steps are always told to the device. What a file waits for then is a queue of the driver's
+(`penstock.gpu.queues`): run it with CUDA_DEVICE_MAX_CONNECTIONS=8 to see.
+
+What was found on one H200, two decoders, 32 files a call, images/s beside a ResNet-18 that alone makes 13,900: with 8 queues 985
+(flags 0) and 3,050 (flags 1), half of the calls or a tenth of them taking 90 ms; with 32 queues 13,300 and 11,600, 10-12 ms in nine of ten
+calls, training at 0.95 and 0.96. One file a call (nvjpegDecode, or its phases) 2,700, YCbCr 2,200. With INTERPOLATES (flag 32) they are equal to libjpeg
+within 1 level, but give 4,500 images/s alone, and training loses a third or more. Kernels give 1,000-1,800.
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -39,18 +45,19 @@ from _gpu_feeds import resident
 from _gpu_measure import Training
 from _prepare_subjects import import_torchvision
 
-from penstock.gpu.nvjpeg import ENGINES, INTERPOLATES, KERNELS, PLANES, Decoder, File
+from penstock.gpu.nvjpeg import ENGINES, INTERPOLATES, KERNELS, NO_PIPELINE, PLANES, Decoder, File
+from penstock.gpu.queues import VARIABLE
 from penstock.pipeline.header import BadImage, read_header
 
 BACKENDS: Mapping[str, int] = {"engines": ENGINES, "kernels": KERNELS}
-WAYS = "torchvision:1:64,engines:1:32,engines:1:64,engines:2:32,engines:4:32,kernels:1:64,kernels:4:32"
+WAYS = "torchvision:1:64,engines:1:32,engines:2:32,engines:2:64,engines:2:32:3:0,kernels:1:64"
 BASELINE = 0xC0
 """The frame of files that the engines take."""
 IMAGE_BYTES = 4 << 20
 """Pixels of one image; files of larger ones are left out."""
 COMPARED = 32
-BATCH, QUEUED, WARMUP_S = 512, 4, 2.0
-"""Of the training: images of a batch, steps that the device is told at once, and seconds until it has found its pace."""
+BATCH, QUEUED, WARMUP_S = 512, 3, 2.0
+"""Of the training: images of a batch, steps that the device is told ahead, and seconds until it has found its pace."""
 NAME_LENGTH = 90
 
 
@@ -61,8 +68,8 @@ class Way(NamedTuple):
     threads: int
     files: int
     output: int = PLANES
-    flags: int = 0
-    priority: int = 0
+    flags: int = NO_PIPELINE
+    priority: int = -5
 
     @classmethod
     def of(cls, text: str) -> Way:
@@ -206,26 +213,37 @@ class Beside:
 
     def rate(self, seconds: float) -> float:
         """Images/s."""
-        stream = torch.cuda.current_stream()
-        stream.synchronize()
-        start, steps = time.perf_counter(), 0
+        torch.cuda.current_stream().synchronize()
+        start, steps, told = time.perf_counter(), 0, deque[Any]()
         while time.perf_counter() - start < seconds:
             self._training.step(*next(self._batches))
             steps += 1
-            if steps % QUEUED == 0:
-                stream.synchronize()
-        stream.synchronize()
+            told.append(torch.cuda.Event(blocking=True))  # type: ignore[no-untyped-call]
+            told[-1].record()
+            if len(told) > QUEUED:
+                told.popleft().synchronize()
+        torch.cuda.current_stream().synchronize()
         return steps * BATCH / (time.perf_counter() - start)
 
 
-def rate(jobs: Sequence[Callable[[], int]], work: Callable[[], float | None]) -> tuple[float, float | None]:
-    """Images/s of all jobs, each in a thread of its own, while `work` goes on; and what that returns."""
-    stop = threading.Event()
+class Rate(NamedTuple):
+    """Of all jobs together; milliseconds of their calls; and what `work` returned."""
+
+    images_per_s: float
+    call_ms: list[float]
+    found: float | None
+
+
+def rate(jobs: Sequence[Callable[[], int]], work: Callable[[], float | None]) -> Rate:
+    """Each job in a thread of its own, while `work` goes on."""
+    stop, calls = threading.Event(), list[float]()
 
     def loop(job: Callable[[], int]) -> int:
         count = 0
         while not stop.is_set():
+            begun = time.perf_counter()
             count += job()
+            calls.append(1e3 * (time.perf_counter() - begun))
         return count
 
     with ThreadPoolExecutor(len(jobs)) as pool:
@@ -236,7 +254,12 @@ def rate(jobs: Sequence[Callable[[], int]], work: Callable[[], float | None]) ->
         finally:
             stop.set()
         done = sum(count.result() for count in counts)
-        return done / (time.perf_counter() - start), found
+        return Rate(done / (time.perf_counter() - start), quantiles(calls), found)
+
+
+def quantiles(calls: Sequence[float]) -> list[float]:
+    """The median, nine of ten, the longest."""
+    return [round(float(each), 1) for each in np.quantile(calls, (0.5, 0.9, 1.0))] if calls else []
 
 
 def measured(way: Way, photos: Sequence[Photo], beside: Beside, args: argparse.Namespace) -> dict[str, Any]:
@@ -248,9 +271,11 @@ def measured(way: Way, photos: Sequence[Photo], beside: Beside, args: argparse.N
             stack.callback(jobs[-1].close)
             jobs[-1]()
         found: dict[str, Any] = {"kernels": kernels_of(jobs[0])} if args.kernels else {}
-        alone, _ = rate(jobs, lambda: time.sleep(args.seconds))
-        with_training, training = rate(jobs, lambda: beside.rate(args.seconds))
-        found |= {"alone": round(alone), "beside": round(with_training), "training": round(training or 0)}
+        alone = rate(jobs, lambda: time.sleep(args.seconds))
+        both = rate(jobs, lambda: beside.rate(args.seconds))
+        found |= {"alone": round(alone.images_per_s), "alone_call_ms": alone.call_ms}
+        found |= {"beside": round(both.images_per_s), "beside_call_ms": both.call_ms}
+        found["training"] = round(both.found or 0)
         held = [job.held_bytes for job in jobs if job.held_bytes is not None]
         return found | ({"decoder_mb": [round(nbytes / 1e6) for nbytes in held]} if held else {})
 
@@ -334,7 +359,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv)
     photos, beside = photos_in(args.data), Beside()
-    say({"training alone": round(beside.rate(args.seconds))})
+    say({"training alone": round(beside.rate(args.seconds)), "queues": os.environ.get(VARIABLE)})
     for way in args.ways:
         said({"way": ":".join(map(str, way))}, partial(measured, way, photos, beside, args))
     if args.differences:

@@ -2,10 +2,14 @@
 
 Names are imported when they are first asked for (PEP 562). The agent process imports parts of this package and must
 start without importing torch, so nothing here may import a module that does.
+
+CUDA_DEVICE_MAX_CONNECTIONS is set, unless it is: it counts only if it is there before CUDA starts (`penstock.gpu.queues` says what for).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from .gpu import queues as _queues  # noqa: F401 - for what it does
 
 if TYPE_CHECKING:
     from .config import GpuPrep, Reuse

@@ -26,7 +26,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_way_is_read_with_what_it_leaves_out(script: Any) -> None:
     assert script.ways_of("engines:2:32,torchvision:1:64") == [
-        script.Way("engines", 2, 32, 3, 0, 0),
+        script.Way("engines", 2, 32, 3, 1, -5),
         script.Way("torchvision", 1, 64),
     ]
     assert script.ways_of("kernels:1:8:1:32:-5") == [script.Way("kernels", 1, 8, 1, 32, -5)]
@@ -82,6 +82,8 @@ def test_jobs_count_while_the_work_goes_on_and_their_errors_are_raised(script: A
         with pytest.raises(RuntimeError, match="no memory"):
             script.rate([job, job], work)
     else:
-        images_per_s, found = script.rate([job, job], work)
-        assert images_per_s > 0
-        assert found == 7.0
+        measured = script.rate([job, job], work)
+        assert measured.images_per_s > 0
+        assert measured.call_ms == sorted(measured.call_ms)
+        assert len(measured.call_ms) == 3
+        assert measured.found == 7.0

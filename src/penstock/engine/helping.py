@@ -14,6 +14,7 @@ import torch
 from penstock.config import GpuPrep
 from penstock.engine.crew import has_lane
 from penstock.errors import ConfigError
+from penstock.gpu.queues import too_few
 from penstock.lanes.prepare import Recipe
 from penstock.lanes.seeding import generators_kept
 
@@ -56,6 +57,8 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
             kept=_kept.get(loader),
         )
     if not isinstance(prep, str):
+        if _kept.get(loader) is None and wanted.mode != "off" and (few := too_few()):
+            log.warning("gpu_prep: %s", few)
         _kept[loader] = prep
         return replace(recipe, dataset=prep.dataset), prep.lane
     if asked:
@@ -96,9 +99,10 @@ def lane_line(loader: Any) -> str:
         return "the GPU could help, with device='cuda' and gpu_prep"
     if wanted.mode == "off":
         return "the GPU could help, with gpu_prep='concurrent', 'idle' or 'auto'"
-    return (
+    helps = (
         f"the GPU helps (gpu_prep, {wanted.mode}) with what is baseline JPEG and at most {look.room:,} bytes"
     )
+    return f"{helps}; {few}" if (few := too_few()) else helps
 
 
 def reusing_of(loader: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -34,6 +35,7 @@ class Pins:
         if end <= self._end or self.denied:
             return
         address, size = self._start + self._end, end - self._end
+        begun_s = time.perf_counter()
         code = int(torch.cuda.cudart().cudaHostRegister(address, size, 0))  # type: ignore[no-untyped-call]
         if code:
             # Locked-memory limits (ulimit -l) or an unusual kernel: copies then go through the driver's own buffers.
@@ -42,6 +44,7 @@ class Pins:
                 "cudaHostRegister of %s bytes is denied (error %s): copies are not asynchronous", size, code
             )
             return
+        log.debug("pinned %s more bytes in %.3f s", size, time.perf_counter() - begun_s)
         self.seams.append(address + size)
         self._ranges.append((address, size))
         self._end = end

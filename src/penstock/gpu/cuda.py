@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.config import GpuPrep
 from penstock.errors import DeviceLost, PenstockError
-from penstock.gpu.nvjpeg import DEFAULT, ENGINES, DecodeError, Decoder, is_spare
+from penstock.gpu.nvjpeg import DEFAULT, ENGINES, NO_PIPELINE, DecodeError, Decoder, is_spare
 from penstock.gpu.parcels import IMAGE_BYTES, SCRATCH_BYTES
 from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.residents import Residents
@@ -147,7 +147,7 @@ class CudaStation:
             raise torch.cuda.OutOfMemoryError("training needs it")
         self._images = torch.empty(image_bytes, dtype=torch.uint8, device=self._like.device)
         try:
-            self._decoder = Decoder(self._stream, most=files, backend=ENGINES)
+            self._decoder = Decoder(self._stream, most=files, backend=ENGINES, flags=NO_PIPELINE)
         except DecodeError:  # the card has no such engines
             self._decoder = Decoder(self._stream, most=files, backend=DEFAULT)
         limits = Limits(rows=rows, scratch_bytes=scratch_bytes, table_bytes=rows << 13, slots=4 * rows)
