@@ -49,6 +49,26 @@ def test_a_refusal_of_much_memory_is_none_of_less() -> None:
     assert on_event(state, ev.Prepared(due.worker, due.task.id, PAGE)) == [ev.Grow(2 * PAGE, 3 * PAGE)]
 
 
+def test_where_memory_is_dear_a_batch_that_is_not_due_waits_for_what_others_have() -> None:
+    state = started(Kind.WHOLE, workers=3, pages=100, enough=2)
+    one, two, three = of(ev.Assign, tell(state, ev.Feed(0, 2), ev.Feed(1, 2), ev.Feed(2, 2)))
+    for each in (one, two):
+        assert len(of(ev.Grow, tell(state, ev.Prepared(each.worker, each.task.id, PAGE)))) == 1
+    assert of(ev.Grow, tell(state, ev.Prepared(three.worker, three.task.id, PAGE))) == []
+    tell(state, done(one))
+    (given,) = of(ev.Place, tell(state, ev.Released(0)))
+    assert (given.worker, given.task) == (three.worker, three.task.id)
+    assert state.memory.end == 2 * PAGE
+
+
+def test_the_batch_that_is_due_gets_more_than_enough() -> None:
+    """The loop keeps what it was given: nobody else can give way."""
+    state = started(Kind.WHOLE, workers=1, pages=100, enough=1)
+    taken(state, 1)
+    due = only(ev.Assign, tell(state, ev.Feed(2, 2)))
+    assert on_event(state, ev.Prepared(0, due.task.id, PAGE)) == [ev.Grow(PAGE, 2 * PAGE)]
+
+
 def test_what_nobody_uses_goes_back_when_nothing_is_due_and_is_had_again() -> None:
     state = started(Kind.WHOLE, workers=2, pages=4)
     low, high = of(ev.Assign, tell(state, ev.Feed(1, 2), ev.Feed(2, 2)))

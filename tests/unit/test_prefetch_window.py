@@ -7,21 +7,16 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.crew import AHEAD_BYTES, FEWEST, window_of
+from penstock.engine.crew import AHEAD_BYTES, BY_STATIONS, FEWEST, enough_of, window_of
 
 
-def window(workers: int, *, sample_bytes: int = 0, **options: Any) -> int:
-    loader = SimpleNamespace(
-        **{
-            "prefetch_batches": None,
-            "prefetch_factor": 2,
-            "batch_size": 512,
-            "batch_sampler": None,
-            **options,
-        }
-    )
-    recipe: Any = SimpleNamespace(sample_bytes=sample_bytes)
-    return window_of(loader, recipe)(workers)
+def asked(sample_bytes: int = 0, **options: Any) -> tuple[Any, Any]:
+    loader = {"prefetch_batches": None, "prefetch_factor": 2, "batch_size": 512, "batch_sampler": None}
+    return SimpleNamespace(**(loader | options)), SimpleNamespace(sample_bytes=sample_bytes)
+
+
+def window(workers: int, **options: Any) -> int:
+    return window_of(*asked(**options))(workers)
 
 
 def test_as_torch_has_it_or_as_asked() -> None:
@@ -39,3 +34,9 @@ def test_large_batches_for_a_gpu_are_fewer(sampler: Any) -> None:
     assert window(15, sample_bytes=60_000_000, **size) == FEWEST
     assert window(1, sample_bytes=600_000, **size) == 2
     assert window(15, sample_bytes=60_000_000, prefetch_batches=40, **size) == 40
+
+
+def test_memory_that_is_pinned_is_bounded_by_what_can_be_under_way() -> None:
+    assert enough_of(*asked()) == 0, "ordinary batches may take what they need"
+    assert enough_of(*asked(sample_bytes=60_000_000)) == FEWEST + BY_STATIONS
+    assert enough_of(*asked(sample_bytes=60_000_000, prefetch_batches=40)) == 40 + BY_STATIONS

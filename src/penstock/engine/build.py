@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset
 
 from penstock.config import Options
 from penstock.engine.agent import AgentConfig
+from penstock.engine.crew import enough_of
 from penstock.engine.progress import resumed_streams
 from penstock.engine.session import Blueprint
 from penstock.engine.state import CoreConfig
@@ -59,6 +60,7 @@ def blueprint_of(
         task_size=ONE_TASK if recipe.batched else options.task_size,
         in_order=loader.in_order,
         limit_bytes=limit,
+        enough=enough_of(loader, recipe),
         base=board_bytes(board_rows(loader.num_workers)),
         first_lane=first_lane,
         trims=loader.device is None,

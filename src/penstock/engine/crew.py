@@ -18,6 +18,8 @@ from penstock.store.arena import MOST_WORKERS
 AUTO = "auto"
 AHEAD_BYTES, FEWEST = 2 << 30, 6
 """Of batches ahead whose size is known beforehand: so many bytes, or so many batches where those are more."""
+BY_STATIONS = 3
+"""Batches that stations have at once: two as a rule, and one that is looked at when the next comes."""
 
 
 def local_world() -> int:
@@ -61,6 +63,14 @@ def window_of(loader: Any, recipe: Recipe) -> Callable[[int], int]:
     samples = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
     most = max(FEWEST, AHEAD_BYTES // (recipe.sample_bytes * samples)) if recipe.sample_bytes else None
     return lambda workers: factor * workers if most is None else min(most, factor * workers)
+
+
+def enough_of(loader: Any, recipe: Recipe) -> int:
+    """Batches whose memory is enough beside a GPU lane: those that are asked for, and some that stations have. More would be pinned
+    in the midst of an epoch."""
+    if not recipe.sample_bytes:
+        return 0
+    return window_of(loader, recipe)(MOST_WORKERS) + BY_STATIONS
 
 
 class Crew:

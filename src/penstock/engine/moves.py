@@ -71,17 +71,24 @@ def more_memory(state: State, nbytes: int) -> tuple[int, int] | None:
     return None if span is None or 0 < state.refused <= span[1] - span[0] else span
 
 
+def has_enough(state: State, nbytes: int) -> bool:
+    """Whether there is the memory of all batches of this size that there need be."""
+    enough = state.config.enough
+    return 0 < enough * nbytes <= state.memory.end - state.config.base
+
+
 def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | None:
     """Memory for batch `seq`, or None: it will be asked for again when something changes."""
     if state.short >= 0 and not precedes(state, seq, state.short):
         return None
     offset = state.memory.alloc(nbytes)
     if offset is None and not state.growing:
-        span = more_memory(state, nbytes)
+        is_due = state.due[0] == seq
+        span = more_memory(state, nbytes) if is_due or not has_enough(state, nbytes) else None
         if span is not None:
             state.growing = span[1] - span[0]
             out.append(ev.Grow(*span))
-        elif state.due[0] == seq:
+        elif is_due:
             offset = make_room(state, nbytes, seq, out)
     if offset is None:
         state.short, state.short_bytes = seq, nbytes

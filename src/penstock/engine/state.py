@@ -22,6 +22,8 @@ class CoreConfig:
     in_order: bool = True
     limit_bytes: int = 1 << 30
     """Arena bytes that batches may occupy."""
+    enough: int = 0
+    """Batches whose memory is enough, where more is dear: only the one that is due gets more than that. 0: there is no such bound."""
     base: int = 0
     """First arena offset that batches may use."""
     first_lane: int = 0
