@@ -38,7 +38,7 @@ from penstock.lanes.unfinished import Unfinished, finished
 from penstock.pipeline.chain import executed, opened, opening, size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.staged import Begun
+from penstock.pipeline.staged import Begun, Loan
 from penstock.policy.costs import Line
 from penstock.policy.dearest import Dearest, Ranks
 from penstock.store.kept_device import Resident
@@ -163,13 +163,22 @@ class Parcels:
                 return write
             if isinstance(begun.image, Resident):
                 begun = begun._replace(image=self._source.again(begun.kept))
-        if self.wishes.finishes:
-            write = self._decoded(begun)
-        else:
-            write = self._finished(executed(begun.program, begun.image))
+        write = self._prepared(begun)
         if self._count % OBSERVED == 0 and isinstance(begun.image, Encoded):
             self._costs.observe(features(begun), time.thread_time() - started)
-        return write
+        return write if begun.loan is None else partial(self._surely, begun, begun.loan, write)
+
+    def _prepared(self, begun: Begun) -> Any:
+        """Up to where workers are asked to."""
+        if self.wishes.finishes:
+            return self._decoded(begun)
+        return self._finished(executed(begun.program, begun.image))
+
+    def _surely(self, begun: Begun, loan: Loan, write: Any, slot: torch.Tensor) -> None:
+        """What was read where it lies counts only if it was there until it was written; otherwise it is made again."""
+        write(slot)
+        if not loan.holds():
+            self._prepared(begun._replace(image=self._source.again(loan.wanted)))(slot)
 
     def _decoded(self, begun: Begun) -> Any:
         """What is decoded and does not fit, or has a step without a kernel, is prepared to the end."""
@@ -187,7 +196,7 @@ class Parcels:
             return None if packing is None else packing.at(image.place).write
         if image.shape[2] != 3 or image.dtype != np.uint8 or not self._source.store.is_open:
             return None
-        packing = self._packed(KEPT, np.ascontiguousarray(image), size, begun.program, interleaved)
+        packing = self._packed(KEPT, image, size, begun.program, interleaved)
         place = None if packing is None else self._source.store.reserve(begun.kept, size)
         return None if packing is None or place is None else packing.at(place).write
 

@@ -65,6 +65,7 @@ class Packing(NamedTuple):
     rows: bytes
     steps: bytes
     image: Bytes
+    """Its rows may lie apart."""
     place: bytes = b""
 
     @classmethod
@@ -94,7 +95,7 @@ class Packing(NamedTuple):
         for part in (self.rows, self.steps, self.place):
             out[at : at + len(part)] = memoryview(part)
             at += len(part)
-        out[at : at + self.image.nbytes] = self.image.reshape(-1)
+        out[at : at + self.image.nbytes].reshape(self.image.shape)[...] = self.image
 
 
 class Parcel(NamedTuple):

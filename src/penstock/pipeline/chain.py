@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 
 from penstock.errors import ConfigError
@@ -172,19 +171,22 @@ def executed(program: Program, image: Image | Encoded) -> Image:
 
 
 def opened(program: Program, image: Image | Encoded) -> tuple[Program, Image]:
-    """What a program needs of an image, decoded or not yet, and the program for that: the rest of it can be done elsewhere."""
+    """What a program needs of an image, decoded or not yet, and the program for that: the rest of it can be done elsewhere. Its rows
+    may lie apart."""
     if not isinstance(image, Encoded):
-        part = opening(program, size_of(image))
-        inside = image if part is None else crop(image, *program[0].args)
-        return program if part is None else program[1:], np.ascontiguousarray(inside)
+        if opening(program, size_of(image)) is None:
+            return program, image
+        return program[1:], crop(image, *program[0].args)
     factor = reduction(program, image.size) if image.fast else 1
     if factor > 1 and (small := image.reduced(factor)) is not None:
         first, *rest = reduced(program, factor, (small.shape[0], small.shape[1]))
-        return rest, np.ascontiguousarray(crop(small, *first.args))
+        return rest, crop(small, *first.args)
     window = opening(program, image.size)
-    if window is not None:
-        return program[1:], np.ascontiguousarray(image.part(window))
-    return program, image.part(Window.whole(image.size))
+    return (
+        (program, image.part(Window.whole(image.size)))
+        if window is None
+        else (program[1:], image.part(window))
+    )
 
 
 def opening(program: Program, size: Size) -> Window | None:

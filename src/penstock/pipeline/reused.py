@@ -21,7 +21,7 @@ from penstock.pipeline.decode import Image
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.metered import Meter
 from penstock.pipeline.schedule import Schedule
-from penstock.pipeline.staged import Begun, StagedDataset, unfinished
+from penstock.pipeline.staged import Begun, Loan, StagedDataset, unfinished
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
 from penstock.store.disk_ahead import DiskAhead, Given
@@ -92,10 +92,17 @@ class Reused(StagedDataset):
         return self._begun_kept(Wanted(index, when.renewed), seed)
 
     def _begun_kept(self, wanted: Wanted, seed: int) -> Begun:
-        found = self.store.get(wanted)
-        there = None if found is None else self._there(wanted.sample, found)
+        borrowed = self.store.borrow(wanted)
+        there = None if borrowed is None else self._there(wanted.sample, borrowed.entry)
         pixels, target = there or self._anew(*wanted)
-        return Begun(b"", pixels, self._final(*wanted, size_of(pixels), seed), target)
+        loan = None if borrowed is None or there is None else Loan(wanted, borrowed.holds)
+        return Begun(b"", pixels, self._final(*wanted, size_of(pixels), seed), target, loan=loan)
+
+    def again(self, wanted: Wanted) -> Image:
+        """The partial part of a sample that was to be in the store, in whichever process and thread this is."""
+        image = self.image(self.read(wanted.sample)[0])
+        seed = partial_seed(self.renewal.seed, wanted.renewed, wanted.sample)
+        return executed(self.chain.draw(seed, size_of(image), None, 0, self.split), image)
 
     def _prepared(self, index: int, seed: int) -> tuple[Image, Any]:
         when = self.schedule.of(index)

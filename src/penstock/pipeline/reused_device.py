@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.pipeline.chain import executed, size_of
-from penstock.pipeline.decode import Image
+from penstock.pipeline.chain import size_of
 from penstock.pipeline.reused import Reused
 from penstock.pipeline.staged import Begun
-from penstock.plan.seeds import partial_seed
 from penstock.store.kept_device import DeviceStore
 from penstock.store.partial import Wanted
 
@@ -28,9 +26,3 @@ class ReusedOnDevice(Reused):
         else:
             target = self.source.target_of(wanted.sample)
         return Begun(b"", found, self._final(*wanted, size_of(found), seed), target, wanted)
-
-    def again(self, wanted: Wanted) -> Image:
-        """The partial part of a sample that was to be on the device, in whichever process and thread this is."""
-        image = self.image(self.read(wanted.sample)[0])
-        seed = partial_seed(self.renewal.seed, wanted.renewed, wanted.sample)
-        return executed(self.chain.draw(seed, size_of(image), None, 0, self.split), image)

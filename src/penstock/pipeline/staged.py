@@ -26,6 +26,14 @@ from penstock.transforms.tail import Tail
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 
 
+class Loan(NamedTuple):
+    """An image that lies in a store, where something else may be written over it."""
+
+    wanted: Wanted
+    holds: Callable[[], bool]
+    """Whether all that was read of it up to now was the image."""
+
+
 class Begun(NamedTuple):
     """A sample of which all is known but its pixels: they can be made anywhere."""
 
@@ -35,6 +43,8 @@ class Begun(NamedTuple):
     target: Any
     kept: Wanted | None = None
     """The name that the image has in a store on the device, where it is or could be kept there."""
+    loan: Loan | None = None
+    """Of an image that is not the sample's own: whoever has used it asks whether it was there all the time."""
 
 
 class StagedDataset(Dataset[tuple[Any, Any]]):

@@ -1,0 +1,78 @@
+"""What a worker leaves to the GPU of a sample that is kept in memory is read where it lies: right, also where that is taken away meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("PIL.Image")
+pytest.importorskip("simplejpeg")
+pytest.importorskip("triton")
+
+from penstock.gpu.slots import DECODED, FINISHED, Contents, left
+from penstock.lanes.seeding import seed_sample
+from penstock.pipeline.reused import Reused
+from penstock.plan.renewal import Renewal
+from penstock.store.kept_memory import MemoryStore
+from penstock.transforms.cpu import execute
+from tests.lanes_on_cpu import photos, prep_of
+from tests.residents_on_cpu import SAMPLES, folder_of
+
+__all__ = ["photos"]
+SPLIT = 0
+"""What is kept is the whole photo; of it the worker reads what the final part begins with."""
+
+
+def kept(root: Path, max_bytes: int = 16 << 20) -> Reused:
+    renewal = Renewal(SAMPLES, SAMPLES, 3, seed=5)
+    return Reused(folder_of(root), SPLIT, renewal, MemoryStore(renewal, max_bytes))
+
+
+def begun(dataset: Any, sample: int, epoch: int) -> Any:
+    dataset._penstock_begin(epoch, [sample])
+    seed_sample(100 * epoch + sample)
+    return dataset._penstock_unfinished(sample)[0]
+
+
+def pixels_of(write: Any, slot_bytes: int) -> tuple[int, np.ndarray[Any, Any]]:
+    """The form of a sample, and what becomes of it."""
+    slots = torch.zeros(1, slot_bytes, dtype=torch.uint8)
+    write(slots[0])
+    contents = Contents(slots, (48, 48))
+    program, image = left(contents.parcel(0)) if contents.forms[0] else ([], None)
+    if image is None:
+        return FINISHED, slots[0, 64 : 64 + 3 * 48 * 48].numpy().reshape(3, 48, 48).transpose(1, 2, 0)
+    return int(contents.forms[0]), execute(program, image)
+
+
+def taken_away(store: MemoryStore) -> None:
+    """All that is kept is something else now."""
+    store.chunks[:, 0] += 1
+    store._bytes[store._data :] = 77
+
+
+@pytest.mark.parametrize("finish", [True, False])
+@pytest.mark.parametrize("stays", [True, False])
+def test_an_image_that_is_taken_away_while_it_is_read_is_made_again(
+    photos: Path, finish: bool, stays: bool
+) -> None:
+    dataset, plain = kept(photos), kept(photos, 0)
+    store: Any = dataset.store
+    ours, others = prep_of(dataset, 0.0).dataset, prep_of(plain, 0.0).dataset
+    for parcels in (ours, others):
+        parcels.wishes.say(share=0.0, limit=0.0, finishes=finish, samples=4)
+    for sample in range(SAMPLES):
+        begun(ours, sample, 0).tensor()
+    sample = int(np.flatnonzero(dataset.renewal.renewed(np.arange(SAMPLES), 1) == 0)[0])
+    before = store.stats()["found"]
+    unfinished = begun(ours, sample, 1)
+    assert store.stats()["found"] == before + 1
+    if not stays:
+        taken_away(store)
+    form, found = pixels_of(unfinished.write, ours._slot)
+    assert form == (DECODED if finish else FINISHED)
+    assert np.array_equal(found, pixels_of(begun(others, sample, 1).write, others._slot)[1])
