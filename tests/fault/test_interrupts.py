@@ -234,7 +234,7 @@ def test_an_interrupt_at_any_line_of_next_loses_no_batch_and_counts_none_twice(w
 @pytest.mark.filterwarnings("ignore:Exception ignored.*socket:pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_while_an_iterator_starts_leaves_nothing_and_the_next_one_is_right() -> None:
     whole = expected(Drawn(32), **OPTIONS)[0]
-    for point in range(1, 10_000, 1 if FULL else 23):
+    for point in range(1, 10_000):
         loader = DataLoader(Drawn(32), **OPTIONS)
         before = Snapshot.take()
         tracer = Tracer(point)

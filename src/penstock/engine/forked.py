@@ -41,15 +41,15 @@ def fork_agent(
             if pid == 0:
                 ours.close()
                 be_agent(config, spec, arena, context, theirs)
+        theirs.close()
+        return pid, ours  # within: an interrupt may come up to here
     except BaseException:
         ours.close()
+        theirs.close()
         if pid > 0:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         raise
-    finally:
-        theirs.close()
-    return pid, ours
 
 
 @contextmanager
