@@ -336,7 +336,9 @@ REUSE_GROUPS = (
         name="table1",
         model="resnet50",
         workloads=("W3",),
-        workers=(5,),  # about what an H200 keeps busy: with fewer it waits for every batch, with more for none
+        workers=(
+            5,
+        ),  # about what an H200 keeps busy: with fewer it waits for every batch, with more for none
         subjects=("off", "r3", "r3_plain", "r3_naive"),
     ),
 )

@@ -69,8 +69,13 @@ def use_stalled(state: State, out: list[Action]) -> None:
 def chosen_size(state: State, batch: Batch) -> int:
     if state.config.task_size:
         return state.config.task_size
-    due = batch.seq == state.due[0]
-    return task_size(sample_s=state.sample_s, batch=batch.size, workers=state.workers, due=due)
+    return task_size(
+        sample_s=state.sample_s,
+        batch=batch.size,
+        left=sum(count for _, count in batch.todo),
+        workers=state.workers,
+        due=batch.seq == state.due[0],
+    )
 
 
 def next_task(state: State, lane: Lane, due: list[int], out: list[Action]) -> Task | None:

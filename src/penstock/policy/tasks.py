@@ -1,16 +1,18 @@
 """How much work one task holds, and how much of it waits at a worker.
 
 A task costs the agent a tenth of a millisecond, most of it because its code is no longer in the caches of a core that was
-preparing samples meanwhile. The batch that is waited for is divided finely all the same, so that all workers finish it
-together; batches behind it are not.
+preparing samples meanwhile. The end of the batch that is waited for is divided finely all the same, so that all workers finish it
+together; its beginning and the batches behind it are not.
 """
 
 from __future__ import annotations
 
 DUE_TASK_S = 0.004
-"""Work per task of the batch that is due."""
+"""Work per task at the end of the batch that is due."""
 AHEAD_TASK_S = 0.016
-"""Work per task of a batch behind it."""
+"""Work per task of a batch behind it, and the most of any."""
+ROUNDS = 3
+"""What is left of the due batch is dealt out to all workers in so many rounds at least."""
 QUEUE_S = 0.020
 """Work that a worker has before it: on a busy machine the agent may get a core only after this long."""
 DEEPEST = 8
@@ -19,12 +21,13 @@ FIRST_TASK = 4
 """FusionFlow's tiny-batch, until a sample's cost is known."""
 
 
-def task_size(*, sample_s: float | None, batch: int, workers: int, due: bool = True) -> int:
-    """Samples in the next task of a batch of `batch` samples; never more than a worker's even share."""
+def task_size(*, sample_s: float | None, batch: int, left: int, workers: int, due: bool = True) -> int:
+    """Samples in the next task of a batch of `batch` samples, of which `left` are to do; never more than a worker's even share."""
     share = -(-batch // max(1, workers))
     if sample_s is None:
         return max(1, min(FIRST_TASK, share))
-    return max(1, min(share, round((DUE_TASK_S if due else AHEAD_TASK_S) / max(sample_s, 1e-9))))
+    work_s = max(DUE_TASK_S, left * sample_s / (ROUNDS * max(1, workers))) if due else AHEAD_TASK_S
+    return max(1, min(share, round(min(work_s, AHEAD_TASK_S) / max(sample_s, 1e-9))))
 
 
 def queue_samples(*, sample_s: float | None) -> float:
