@@ -22,13 +22,14 @@ TAILS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", TAILS)
 @pytest.mark.parametrize("finish", [looked_up, normalised])
+@pytest.mark.parametrize("in_planes", [True, False])
 def test_what_is_finished_here_is_what_the_cpu_makes(
-    finish: object, name: str, dtype: torch.dtype, memory_format: torch.memory_format
+    in_planes: bool, finish: object, name: str, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (3, 17, 23, 3), np.uint8)
-    planes = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())
-    out = torch.empty(planes.shape, dtype=dtype).to(memory_format=memory_format)
+    turned = torch.from_numpy(pixels.transpose(0, 3, 1, 2))
+    out = torch.empty(turned.shape, dtype=dtype).to(memory_format=memory_format)
     assert callable(finish)
-    finish(TAILS[name], planes, out)
+    finish(TAILS[name], turned.contiguous() if in_planes else turned, out)
     expected = torch.stack([TAILS[name].finish(image) for image in pixels]).to(dtype)
     assert torch.equal(out, expected)

@@ -45,7 +45,7 @@ def pixels_of(write: Any, slot_bytes: int) -> tuple[int, np.ndarray[Any, Any]]:
     contents = Contents(slots, (48, 48))
     program, image = left(contents.parcel(0)) if contents.forms[0] else ([], None)
     if image is None:
-        return FINISHED, slots[0, 64 : 64 + 3 * 48 * 48].numpy().reshape(3, 48, 48).transpose(1, 2, 0)
+        return FINISHED, slots[0, 64 : 64 + 3 * 48 * 48].numpy().reshape(48, 48, 3)
     return int(contents.forms[0]), execute(program, image)
 
 

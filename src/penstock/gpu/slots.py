@@ -1,6 +1,6 @@
 """A sample's place in a batch that two lanes make: pixels, or a parcel of what a GPU makes them of.
 
-A slot begins with a head that says which form the sample has come to: FINISHED pixels, planes as the batch wants them but for the
+A slot begins with a head that says which form the sample has come to: FINISHED pixels, as the batch wants them but for their order and the
 tail; DECODED pixels, of what the program needs of the image; or the ENCODED file. Where samples are kept on the device, one that lies there already is
 RESIDENT, and only its place is in the slot; one that is to be is KEPT, with all its pixels beside its place. All but finished ones are parcels: with them goes
 what the kernels have to do, and the same as steps, for whoever must do it without them.
@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.kernels.layout import Layout, lay_out
+from penstock.kernels.layout import Layout, interleaved, lay_out
 from penstock.kernels.table import Pixels, Rows, Sample, rows_of
 from penstock.lanes.pickles import dumps_local, dumps_plain, loads, loads_plain
 from penstock.store.kept_device import Place, Places
 from penstock.transforms.steps import Code, Program, Size, Step
-from penstock.transforms.tail import Tail
 
 FINISHED, ENCODED, DECODED, RESIDENT, KEPT = range(5)
 HEAD = struct.Struct("<12i")
@@ -54,8 +53,9 @@ def padded(nbytes: Any) -> Any:
 
 def write_pixels(pixels: Bytes, entry: int, slot: torch.Tensor) -> None:
     height, width = pixels.shape[:2]
-    slot.numpy()[: HEAD.size] = memoryview(HEAD.pack(FINISHED, 0, 0, 0, height, width, entry, *(0,) * 5))
-    Tail().finish(pixels, slot[HEAD_ROOM : HEAD_ROOM + 3 * height * width].view(3, height, width))
+    out = slot.numpy()
+    out[: HEAD.size] = memoryview(HEAD.pack(FINISHED, 0, 0, 0, height, width, entry, *(0,) * 5))
+    out[HEAD_ROOM : HEAD_ROOM + pixels.nbytes].reshape(pixels.shape)[...] = pixels
 
 
 class Packing(NamedTuple):
@@ -252,17 +252,16 @@ class Task(NamedTuple):
 
 @cache
 def as_it_is(size: Size) -> Layout:
-    """What the kernels do to planes that are finished but for their tail."""
-    return lay_out([], size)
+    """What the kernels do to pixels that are finished but for their tail."""
+    return lay_out([], size, interleaved(size))
 
 
 def pixels_in(slots: torch.Tensor, size: Size) -> torch.Tensor:
-    """The planes of a batch's finished pixels; those of parcels are none."""
+    """A batch's finished pixels, samples x channels x height x width; those of parcels are none."""
     height, width = size
-    step = slots.stride(0)
-    return slots.as_strided(
-        (len(slots), 3, height, width), (step, height * width, width, 1), slots.storage_offset() + HEAD_ROOM
-    )
+    down, across, channel = interleaved(size)
+    strides = slots.stride(0), channel, down, across
+    return slots.as_strided((len(slots), 3, height, width), strides, slots.storage_offset() + HEAD_ROOM)
 
 
 class Room(NamedTuple):
@@ -328,6 +327,5 @@ def cut(
 
 def left(parcel: Parcel) -> tuple[Program, Bytes]:
     """What is still to be done to the image of a parcel that has pixels, and those, for the CPU."""
-    if parcel.form == FINISHED:
-        return [], parcel.image.reshape(3, *parcel.size).transpose(1, 2, 0)
-    return parcel.program, parcel.image.reshape(*parcel.size, 3)
+    program = [] if parcel.form == FINISHED else parcel.program
+    return program, parcel.image.reshape(*parcel.size, 3)

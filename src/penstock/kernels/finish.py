@@ -1,4 +1,4 @@
-"""Pixels that the CPU has prepared, scaled and normalised on the device: one pass from uint8 planes to the batch's dtype and layout."""
+"""Pixels that the CPU has prepared, scaled and normalised on the device: one pass from uint8 to the batch's dtype and layout."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BLOCK = 1024
 
 
 def normalised(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
-    """What `tail` makes of uint8 pixels (samples x channels x height x width, a sample's planes one behind the other), the CPU's
-    numbers, into `out`."""
+    """What `tail` makes of uint8 pixels (samples x channels x height x width, in planes or not, but a row at the end of the other), the
+    CPU's numbers, into `out`."""
     if not tail.dtype.is_floating_point:
         out.copy_(pixels)
     elif pixels.is_cuda and has_triton():
@@ -35,7 +35,7 @@ def looked_up(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
     block = area if interpreted() else BLOCK
     grid = (-(-area // block), samples)
     look_up[grid](
-        *(pixels, out, table, area, width, pixels.stride(0), *out.stride()),
+        *(pixels, out, table, area, width, *pixels.stride()[:2], pixels.stride(3), *out.stride()),
         channels=channels,
         block=power_of_two(block),
     )

@@ -14,6 +14,8 @@ def look_up(
     area,
     width,
     from_sample,
+    from_channel,
+    from_pixel,
     per_sample,
     per_channel,
     per_row,
@@ -21,12 +23,14 @@ def look_up(
     channels: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Planes of uint8, one behind the other, become whatever the table holds, by the strides of `out`."""
+    """Levels of pixels, rows without gaps, become whatever the table holds, by the strides of `out`."""
     sample = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * block + tl.arange(0, block)
     inside = at < area
     place = sample * per_sample + (at // width) * per_row + (at % width) * per_column
     for channel in tl.static_range(channels):
-        level = tl.load(pixels + sample * from_sample + channel * area + at, mask=inside, other=0)
+        level = tl.load(
+            pixels + sample * from_sample + channel * from_channel + at * from_pixel, mask=inside, other=0
+        )
         value = tl.load(table + channel * 256 + level.to(tl.int32), mask=inside)
         tl.store(out + place + channel * per_channel, value, mask=inside)
