@@ -13,8 +13,10 @@ pytest.importorskip("PIL.Image")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("triton")
 
-from penstock.gpu.slots import DECODED, FINISHED, Contents, left
+from penstock.gpu.slots import DECODED, ENCODED, FINISHED, Contents, left
+from penstock.gpu.wishes import AS_THERE_IS_ROOM
 from penstock.lanes.seeding import seed_sample
+from penstock.pipeline.decode import decode
 from penstock.pipeline.reused import Reused
 from penstock.plan.renewal import Renewal
 from penstock.store.kept_memory import MemoryStore
@@ -43,10 +45,11 @@ def pixels_of(write: Any, slot_bytes: int) -> tuple[int, np.ndarray[Any, Any]]:
     slots = torch.zeros(1, slot_bytes, dtype=torch.uint8)
     write(slots[0])
     contents = Contents(slots, (48, 48))
-    program, image = left(contents.parcel(0)) if contents.forms[0] else ([], None)
-    if image is None:
-        return FINISHED, slots[0, 64 : 64 + 3 * 48 * 48].numpy().reshape(48, 48, 3)
-    return int(contents.forms[0]), execute(program, image)
+    parcel = contents.parcel(0)
+    if parcel.form == ENCODED:
+        return ENCODED, execute(parcel.program, decode(parcel.image.tobytes()))
+    program, image = left(parcel)
+    return parcel.form, execute(program, image)
 
 
 def taken_away(store: MemoryStore) -> None:
@@ -76,3 +79,24 @@ def test_an_image_that_is_taken_away_while_it_is_read_is_made_again(
     form, found = pixels_of(unfinished.write, ours._slot)
     assert form == (DECODED if finish else FINISHED)
     assert np.array_equal(found, pixels_of(begun(others, sample, 1).write, others._slot)[1])
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_sample_that_is_not_there_may_leave_as_the_file_it_is_and_is_then_not_kept(
+    photos: Path, drawn: bool
+) -> None:
+    """Unless who prepares it must not depend on what was there."""
+    dataset, plain = kept(photos), kept(photos, 0)
+    ours = prep_of(dataset, None, deterministic=drawn).dataset
+    others = prep_of(plain, 0.0).dataset
+    store: Any = dataset.store
+    ours.wishes.say(share=0.5 if drawn else AS_THERE_IS_ROOM, limit=100.0, finishes=True, samples=4)
+    others.wishes.say(share=0.0, limit=0.0, finishes=True, samples=4)
+    files = 0
+    for sample in range(SAMPLES):
+        before = store.stats()["entries"]
+        form, found = pixels_of(begun(ours, sample, 0).write, ours._slot)
+        files += form == ENCODED
+        assert store.stats()["entries"] == before + (form != ENCODED)
+        assert np.array_equal(found, pixels_of(begun(others, sample, 0).write, others._slot)[1])
+    assert files == 0 if drawn else 0 < files < SAMPLES

@@ -53,7 +53,9 @@ def test_batches_are_those_of_a_loader_that_keeps_nothing(
         assert same(batches_of(prep, workers, epoch), expected(photos, dataset, epoch)), epoch
         found = prep.lane.resident - before
         before = prep.lane.resident
-        assert found == (0 if epoch == 0 else SAMPLES - dataset.renewal.misses(epoch)), epoch
+        most = 0 if epoch == 0 else SAMPLES - dataset.renewal.misses(epoch)
+        # Where the lane takes what it has room for, what leaves as a file is not kept.
+        assert found <= most if share is None else found == most, epoch
     stats, lane = dataset.store.stats(), prep.lane.stats()
     assert stats["found"] == before == lane["resident"]
     assert stats["refused"] == lane["by_cpu"] == 0

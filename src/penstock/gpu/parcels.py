@@ -133,6 +133,8 @@ class Parcels:
         share, limit = self.wishes.share, self.wishes.limit
         if not isinstance(begun.image, Encoded) or not (limit if share == AS_THERE_IS_ROOM else share):
             return False
+        if begun.to_keep is not None and (self._drawn or share != AS_THERE_IS_ROOM):
+            return False  # others of its uses will be made from pixels that a worker has decoded
         if HEAD_ROOM + len(begun.data) + BESIDE > self._slot or not is_plain(begun):
             self._dearest.passes(max(0.0, share))
             return False
@@ -154,9 +156,17 @@ class Parcels:
         return self._costs.predict(features(begun)) if self._costs.count else 0.0
 
     def _worked_on(self, begun: Begun) -> Any:
-        """Decoded and left to the kernels, or prepared whole; gives what writes it."""
+        """What writes a sample that is prepared here, as far as that is asked for."""
         self._count += 1
         started = time.thread_time()
+        write = self._here(begun)
+        if self._count % OBSERVED == 0 and isinstance(begun.image, Encoded):
+            self._costs.observe(features(begun), time.thread_time() - started)
+        return write
+
+    def _here(self, begun: Begun) -> Any:
+        if begun.to_keep is not None:
+            begun = self._source.partly(begun)
         if begun.kept is not None:
             write = self._kept_there(begun) if self.wishes.finishes else None
             if write is not None:
@@ -164,12 +174,10 @@ class Parcels:
             if isinstance(begun.image, Resident):
                 begun = begun._replace(image=self._source.again(begun.kept))
         write = self._prepared(begun)
-        if self._count % OBSERVED == 0 and isinstance(begun.image, Encoded):
-            self._costs.observe(features(begun), time.thread_time() - started)
         return write if begun.loan is None else partial(self._surely, begun, begun.loan, write)
 
     def _prepared(self, begun: Begun) -> Any:
-        """Up to where workers are asked to."""
+        """Decoded and left to the kernels, or prepared whole."""
         if self.wishes.finishes:
             return self._decoded(begun)
         return self._finished(executed(begun.program, begun.image))

@@ -162,14 +162,17 @@ def looked(dataset: Any) -> Look | str:
             begun = dataset.begun(at * len(dataset) // min(LOOKED_AT, len(dataset)))
         except Exception:  # noqa: BLE001, S112 - whoever prepares it will say so
             continue
-        size = size_of(begun.image)
-        opens_with = opening(begun.program, size) or Window.whole(size)
-        if begun.kept is not None:
+        size, program = size_of(begun.image), begun.program
+        if begun.to_keep is not None:  # workers do the first steps of it
+            done, program = program[: begun.to_keep.steps], program[begun.to_keep.steps :]
+            size = program_size(done, size)
+        opens_with = opening(program, size) or Window.whole(size)
+        if begun.kept is not None or isinstance(dataset, ReusedOnDevice):  # it goes there whole
             opens_with = Window.whole(size)
         image = max(len(begun.data), 3 * opens_with.height * opens_with.width)
-        sizes.add(program_size(begun.program, size))
+        sizes.add(program_size(program, size))
         parcels.append(HEAD_ROOM + image + BESIDE)
-        reasons += [why for why in map(supported, begun.program) if why][:1]
+        reasons += [why for why in map(supported, program) if why][:1]
         if any(step.code is Code.GRAY and step.args[0] != 3 for step in begun.program):
             return "its samples become grey images"
     if not parcels:

@@ -21,7 +21,7 @@ from penstock.pipeline.decode import Image
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.metered import Meter
 from penstock.pipeline.schedule import Schedule
-from penstock.pipeline.staged import Begun, Loan, StagedDataset, unfinished
+from penstock.pipeline.staged import Begun, Loan, StagedDataset, ToKeep, unfinished
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
 from penstock.store.disk_ahead import DiskAhead, Given
@@ -29,7 +29,7 @@ from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_device import DeviceStore
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
-from penstock.transforms.steps import Size, program_size
+from penstock.transforms.steps import Program, Size, program_size
 
 
 class Reused(StagedDataset):
@@ -83,20 +83,34 @@ class Reused(StagedDataset):
             raise
 
     def begun(self, index: int) -> Begun:
-        """The sample up to its final part."""
+        """The sample up to its final part where that is kept; else from its file on, and with what is to be kept of it."""
         index, seed = index % len(self), call_seed("staged")
         when = self.schedule.of(index)
-        if not when.kept:
-            data, target, image, program = self._in_one(index, when.renewed, seed)
-            return Begun(data, image, program, target)
-        return self._begun_kept(Wanted(index, when.renewed), seed)
+        wanted = Wanted(index, when.renewed)
+        found = self._found(wanted, seed) if when.kept else None
+        if found is not None:
+            return found
+        data, target, image, first, final = self._parts(index, when.renewed, seed)
+        to_keep = ToKeep(wanted, len(first)) if when.kept else None
+        return Begun(data, image, first + final, target, to_keep=to_keep)
 
-    def _begun_kept(self, wanted: Wanted, seed: int) -> Begun:
+    def _found(self, wanted: Wanted, seed: int) -> Begun | None:
+        """The sample up to its final part, if it is there."""
         borrowed = self.store.borrow(wanted)
         there = None if borrowed is None else self._there(wanted.sample, borrowed.entry)
-        pixels, target = there or self._anew(*wanted)
-        loan = None if borrowed is None or there is None else Loan(wanted, borrowed.holds)
-        return Begun(b"", pixels, self._final(*wanted, size_of(pixels), seed), target, loan=loan)
+        if borrowed is None or there is None:
+            return None
+        pixels, target = there
+        program = self._final(*wanted, size_of(pixels), seed)
+        return Begun(b"", pixels, program, target, loan=Loan(wanted, borrowed.holds))
+
+    def partly(self, begun: Begun) -> Begun:
+        """A sample that is to be kept, with its partial part done, and kept."""
+        assert begun.to_keep is not None
+        wanted, steps = begun.to_keep
+        pixels = executed(begun.program[:steps], begun.image)
+        self._keep(wanted, pixels, begun.target)
+        return Begun(b"", pixels, begun.program[steps:], begun.target)
 
     def again(self, wanted: Wanted) -> Image:
         """The partial part of a sample that was to be in the store, in whichever process and thread this is."""
@@ -107,8 +121,8 @@ class Reused(StagedDataset):
     def _prepared(self, index: int, seed: int) -> tuple[Image, Any]:
         when = self.schedule.of(index)
         if not when.kept:
-            _, target, image, program = self._in_one(index, when.renewed, seed)
-            return executed(program, image), target
+            _, target, image, first, final = self._parts(index, when.renewed, seed)
+            return executed(first + final, image), target
         borrowed = self.store.borrow(Wanted(index, when.renewed))
         there = None if borrowed is None else self._there(index, borrowed.entry)
         if borrowed is not None and there is not None:
@@ -136,23 +150,26 @@ class Reused(StagedDataset):
             self.meter.use(index, self.schedule.epoch, renewed, seed, size, company())
         return self.chain.draw(seed, size, company(), self.split)
 
-    def _in_one(self, index: int, renewed: int, seed: int) -> tuple[bytes, Any, Any, Any]:
-        """A sample and its whole program."""
+    def _parts(self, index: int, renewed: int, seed: int) -> tuple[bytes, Any, Any, Program, Program]:
+        """A sample from its file on, and the programs of both parts."""
         data, target = self.read(index)
         image = self.source.image(data)
         first = self._partial(index, renewed, image)
         size = program_size(first, size_of(image))
-        return data, target, image, first + self._final(index, renewed, size, seed)
+        return data, target, image, first, self._final(index, renewed, size, seed)
 
     def _anew(self, index: int, renewed: int) -> tuple[Image, Any]:
         """The partial part, done and kept; and the target."""
         data, target = self.read(index)
         image = self.source.image(data)
         pixels = executed(self._partial(index, renewed, image), image)
+        self._keep(Wanted(index, renewed), pixels, target)
+        return pixels, target
+
+    def _keep(self, wanted: Wanted, pixels: Image, target: Any) -> None:
         extra = b"" if self.source.knows_targets else self._written(target)
         if extra is not None:
-            self.store.put(Wanted(index, renewed), Entry(pixels, extra))
-        return pixels, target
+            self.store.put(wanted, Entry(pixels, extra))
 
     def _there(self, index: int, entry: Entry) -> tuple[Image, Any] | None:
         """The partial part as it was kept; and the target. None: that cannot be read."""

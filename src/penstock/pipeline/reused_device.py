@@ -19,10 +19,13 @@ from penstock.store.partial import Wanted
 class ReusedOnDevice(Reused):
     store: DeviceStore
 
-    def _begun_kept(self, wanted: Wanted, seed: int) -> Begun:
+    def _found(self, wanted: Wanted, seed: int) -> Begun | None:
         found: Any = self.store.find(wanted)
         if found is None:
-            found, target = self._anew(*wanted)
-        else:
-            target = self.source.target_of(wanted.sample)
+            return None
+        target = self.source.target_of(wanted.sample)
         return Begun(b"", found, self._final(*wanted, size_of(found), seed), target, wanted)
+
+    def partly(self, begun: Begun) -> Begun:
+        assert begun.to_keep is not None
+        return super().partly(begun)._replace(kept=begun.to_keep.wanted)

@@ -34,6 +34,13 @@ class Loan(NamedTuple):
     """Whether all that was read of it up to now was the image."""
 
 
+class ToKeep(NamedTuple):
+    """That a sample is to be in a store when its first steps are done."""
+
+    wanted: Wanted
+    steps: int
+
+
 class Begun(NamedTuple):
     """A sample of which all is known but its pixels: they can be made anywhere."""
 
@@ -45,6 +52,8 @@ class Begun(NamedTuple):
     """The name that the image has in a store on the device, where it is or could be kept there."""
     loan: Loan | None = None
     """Of an image that is not the sample's own: whoever has used it asks whether it was there all the time."""
+    to_keep: ToKeep | None = None
+    """Of a sample that was not in a store: whoever prepares it here asks for it `partly` done, and has it kept by that."""
 
 
 class StagedDataset(Dataset[tuple[Any, Any]]):
