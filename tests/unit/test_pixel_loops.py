@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,37 @@ def test_sharpness_and_saturation_are_pillows(shape: tuple[int, int], share: flo
     sharp, full = accel.sharpen(image, share), accel.saturate(image, share)
     assert np.array_equal(sharp, ImageEnhance.Sharpness(picture).enhance(share))
     assert np.array_equal(full, ImageEnhance.Color(picture).enhance(share))
+
+
+PLAIN, AVX2, DOTS = range(3)
+
+
+@pytest.fixture(params=[PLAIN, AVX2, DOTS], ids=["plain", "avx2", "dots"])
+def vectors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each way in which processors resize, as far as this one has it."""
+    loops: Any = accel.compiled()
+    if loops is None or loops.penstock_vectors(request.param) != request.param:
+        pytest.skip("this processor does not have it")
+    yield
+    loops.penstock_vectors(DOTS)
+
+
+@pytest.mark.usefixtures("vectors")
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("cubic", [False, True])
+@pytest.mark.parametrize("new", [(1, 1), (5, 7), (33, 9), (64, 224), (224, 31)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_resizing_is_pillows_whatever_the_processor_has(
+    shape: tuple[int, int], new: tuple[int, int], cubic: bool, channels: int
+) -> None:
+    image = image_of(shape, channels)
+    if shape[0] > 2:
+        image[: shape[0] // 2] = 255 * (image[: shape[0] // 2] > 127)  # what overshoots is clipped
+    way = Image.Resampling.BICUBIC if cubic else Image.Resampling.BILINEAR
+    found = accel.resize(image, *new, cubic=cubic, down_first=False)
+    across = Image.fromarray(image.squeeze(2) if channels == 1 else image).resize((new[1], shape[0]), way)
+    expected = np.asarray(across.resize((new[1], new[0]), way)).reshape(*new, channels)
+    assert np.array_equal(found, expected)
 
 
 @needs_loops

@@ -101,11 +101,13 @@ static inline uint8_t clip(int32_t sum) {
 /* What may be read behind the end of a row. */
 #define BEHIND 8
 
-/* Four rows of three channels at once. */
-static void across3_plain(const uint8_t *const row[4], uint8_t *const out[4], int width, const struct weights *w) {
+/* Rows of three channels that are made wider at once. */
+#define ROWS 4
+
+static void across3_plain(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w) {
     for (int x = 0; x < width; x++) {
         const int32_t *k = w->weight + (size_t)x * w->taps;
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < ROWS; i++) {
             const uint8_t *from = row[i] + 3 * (size_t)w->first[x];
             int32_t r = 1 << (BITS - 1), g = r, b = r;
             for (int tap = 0; tap < w->count[x]; tap++, from += 3) {
@@ -124,20 +126,29 @@ static void across3_plain(const uint8_t *const row[4], uint8_t *const out[4], in
 #include <immintrin.h>
 
 #define HASWELL __attribute__((target("avx2")))
+#define HASWELL_PART HASWELL static inline __attribute__((always_inline))
+
+/* The sum, and of each two words of `x` and `k` beside each other the products: by one instruction where there is one for it. `dots` is
+ * known when this is compiled; in assembly, since functions for other processors could not be made parts of each other. */
+HASWELL_PART __m256i plus(__m256i sum, __m256i x, __m256i k, const int dots) {
+    if (!dots) return _mm256_add_epi32(sum, _mm256_madd_epi16(x, k));
+    __asm__("vpdpwssd %2, %1, %0" : "+x"(sum) : "x"(x), "x"(k));
+    return sum;
+}
 
 /* Eight bytes of one row, and of another. */
-HASWELL static inline __m256i both(const uint8_t *one, const uint8_t *two) {
+HASWELL_PART __m256i both(const uint8_t *one, const uint8_t *two) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)one)),
                                    _mm_loadl_epi64((const __m128i *)two), 1);
 }
 
-HASWELL static inline __m256i total(__m256i high, __m256i low) {
+HASWELL_PART __m256i total(__m256i high, __m256i low) {
     const __m256i half = _mm256_set1_epi32(1 << (BITS - 1));
     return _mm256_srai_epi32(_mm256_add_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, LOW_BITS), low), half), BITS);
 }
 
 /* Column `x` of the result in four rows: in the lower half rows 0 and 2, in the upper one 1 and 3, four words each. */
-HASWELL static inline __attribute__((always_inline)) __m256i column(const uint8_t *const row[4], int x, const struct weights *w) {
+HASWELL_PART __m256i column(const uint8_t *const row[ROWS], int x, const struct weights *w, const int dots) {
     /* Two pixels of three bytes to words: both reds, both greens, both blues. */
     const __m256i turn = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, 0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5,
                                           -1, -1, -1, -1, -1);
@@ -148,22 +159,23 @@ HASWELL static inline __attribute__((always_inline)) __m256i column(const uint8_
     for (int pair = 0; 2 * pair < w->count[x]; pair++, a += 6, b += 6, c += 6, d += 6) {
         const __m256i first = _mm256_shuffle_epi8(both(a, b), turn), second = _mm256_shuffle_epi8(both(c, d), turn);
         const __m256i kh = _mm256_set1_epi32(high[pair]), kl = _mm256_set1_epi32(low[pair]);
-        h0 = _mm256_add_epi32(h0, _mm256_madd_epi16(first, kh));
-        l0 = _mm256_add_epi32(l0, _mm256_madd_epi16(first, kl));
-        h1 = _mm256_add_epi32(h1, _mm256_madd_epi16(second, kh));
-        l1 = _mm256_add_epi32(l1, _mm256_madd_epi16(second, kl));
+        h0 = plus(h0, first, kh, dots);
+        l0 = plus(l0, first, kl, dots);
+        h1 = plus(h1, second, kh, dots);
+        l1 = plus(l1, second, kl, dots);
     }
     return _mm256_packs_epi32(total(h0, l0), total(h1, l1));
 }
 
-HASWELL static void across3_avx2(const uint8_t *const row[4], uint8_t *const out[4], int width, const struct weights *w) {
+HASWELL_PART void across3_in_vectors(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w,
+                                     const int dots) {
     const __m256i close = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13,
                                            14, -1, -1, -1, -1);
     int x = 0;
     for (; 3 * x + 16 <= 3 * width; x += 4) { /* sixteen bytes of which the last four are written again */
         /* Saturating packs clip; then four bytes of each row and column, which are brought together by rows. */
-        const __m256 first = _mm256_castsi256_ps(_mm256_packus_epi16(column(row, x, w), column(row, x + 1, w)));
-        const __m256 second = _mm256_castsi256_ps(_mm256_packus_epi16(column(row, x + 2, w), column(row, x + 3, w)));
+        const __m256 first = _mm256_castsi256_ps(_mm256_packus_epi16(column(row, x, w, dots), column(row, x + 1, w, dots)));
+        const __m256 second = _mm256_castsi256_ps(_mm256_packus_epi16(column(row, x + 2, w, dots), column(row, x + 3, w, dots)));
         const __m256i upper = _mm256_shuffle_epi8(_mm256_castps_si256(_mm256_shuffle_ps(first, second, 0x88)), close);
         const __m256i lower = _mm256_shuffle_epi8(_mm256_castps_si256(_mm256_shuffle_ps(first, second, 0xDD)), close);
         _mm_storeu_si128((__m128i *)(out[0] + 3 * x), _mm256_castsi256_si128(upper));
@@ -172,42 +184,86 @@ HASWELL static void across3_avx2(const uint8_t *const row[4], uint8_t *const out
         _mm_storeu_si128((__m128i *)(out[3] + 3 * x), _mm256_extracti128_si256(lower, 1));
     }
     for (; x < width; x++) {
-        const __m256i words = column(row, x, w), found = _mm256_packus_epi16(words, words);
+        const __m256i words = column(row, x, w, dots), found = _mm256_packus_epi16(words, words);
         const uint32_t pixel[4] = {(uint32_t)_mm256_extract_epi32(found, 0), (uint32_t)_mm256_extract_epi32(found, 4),
                                    (uint32_t)_mm256_extract_epi32(found, 1), (uint32_t)_mm256_extract_epi32(found, 5)};
         for (int i = 0; i < 4; i++) memcpy(out[i] + 3 * x, pixel + i, 3);
     }
 }
 
-/* As many of the result's bytes as come in sixteens; how many that were. */
-HASWELL static int down_avx2(const uint8_t *rows, size_t stride, uint8_t *out, int length, const int32_t *high, const int32_t *low,
-                             int count) {
+/* As many of the result's bytes as come in thirty-twos; how many that were. Rows two by two become words beside each other. */
+HASWELL_PART int down_in_vectors(const uint8_t *rows, size_t stride, uint8_t *out, int length, const int32_t *high, const int32_t *low,
+                                 int count, const int dots) {
+    const __m256i none = _mm256_setzero_si256();
     int x = 0;
-    for (; x + 16 <= length; x += 16) {
-        __m256i h0 = _mm256_setzero_si256(), l0 = h0, h1 = h0, l1 = h0;
+    for (; x + 32 <= length; x += 32) {
+        __m256i h0 = none, h1 = none, h2 = none, h3 = none, l0 = none, l1 = none, l2 = none, l3 = none;
         for (int tap = 0; tap < count; tap += 2) {
             const uint8_t *at = rows + stride * tap + x;
-            const __m128i one = _mm_loadu_si128((const __m128i *)at);
-            const __m128i two = _mm_loadu_si128((const __m128i *)(tap + 1 < count ? at + stride : at)); /* whose weight is 0 */
-            const __m256i first = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(one, two));
-            const __m256i second = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(one, two));
+            const __m256i one = _mm256_loadu_si256((const __m256i *)at);
+            const __m256i two = _mm256_loadu_si256((const __m256i *)(tap + 1 < count ? at + stride : at)); /* whose weight is 0 */
+            const __m256i left = _mm256_unpacklo_epi8(one, two), right = _mm256_unpackhi_epi8(one, two);
+            const __m256i w0 = _mm256_unpacklo_epi8(left, none), w1 = _mm256_unpackhi_epi8(left, none);
+            const __m256i w2 = _mm256_unpacklo_epi8(right, none), w3 = _mm256_unpackhi_epi8(right, none);
             const __m256i kh = _mm256_set1_epi32(high[tap / 2]), kl = _mm256_set1_epi32(low[tap / 2]);
-            h0 = _mm256_add_epi32(h0, _mm256_madd_epi16(first, kh));
-            l0 = _mm256_add_epi32(l0, _mm256_madd_epi16(first, kl));
-            h1 = _mm256_add_epi32(h1, _mm256_madd_epi16(second, kh));
-            l1 = _mm256_add_epi32(l1, _mm256_madd_epi16(second, kl));
+            h0 = plus(h0, w0, kh, dots), l0 = plus(l0, w0, kl, dots);
+            h1 = plus(h1, w1, kh, dots), l1 = plus(l1, w1, kl, dots);
+            h2 = plus(h2, w2, kh, dots), l2 = plus(l2, w2, kl, dots);
+            h3 = plus(h3, w3, kh, dots), l3 = plus(l3, w3, kl, dots);
         }
-        const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(total(h0, l0), total(h1, l1)), 0xD8);
-        _mm_storeu_si128((__m128i *)(out + x),
-                         _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+        const __m256i first = _mm256_packs_epi32(total(h0, l0), total(h1, l1)), second = _mm256_packs_epi32(total(h2, l2), total(h3, l3));
+        _mm256_storeu_si256((__m256i *)(out + x), _mm256_packus_epi16(first, second));
     }
     return x;
 }
+
+HASWELL static void across3_avx2(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w) {
+    across3_in_vectors(row, out, width, w, 0);
+}
+
+HASWELL static void across3_dots(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w) {
+    across3_in_vectors(row, out, width, w, 1);
+}
+
+HASWELL static int down_avx2(const uint8_t *rows, size_t stride, uint8_t *out, int length, const int32_t *high, const int32_t *low,
+                             int count) {
+    return down_in_vectors(rows, stride, out, length, high, low, count, 0);
+}
+
+HASWELL static int down_dots(const uint8_t *rows, size_t stride, uint8_t *out, int length, const int32_t *high, const int32_t *low,
+                             int count) {
+    return down_in_vectors(rows, stride, out, length, high, low, count, 1);
+}
 #endif
 
-static void across3(const uint8_t *const row[4], uint8_t *const out[4], int width, const struct weights *w) {
+enum { PLAIN, AVX2, DOTS };
+
+/* What the processor has. */
+static int processors_vectors(void) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2")) {
+    if (!__builtin_cpu_supports("avx2")) return PLAIN;
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") ? DOTS : AVX2;
+#else
+    return PLAIN;
+#endif
+}
+
+static int vectors = -1;
+
+/* Use no more than these; what will be used. For tests: each processor has its own way, and all must come to the same. */
+int penstock_vectors(int most) {
+    const int all = processors_vectors();
+    vectors = most < all ? most : all;
+    return vectors;
+}
+
+static void across3(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w) {
+#ifdef __x86_64__
+    if (vectors == DOTS) {
+        across3_dots(row, out, width, w);
+        return;
+    }
+    if (vectors == AVX2) {
         across3_avx2(row, out, width, w);
         return;
     }
@@ -239,8 +295,8 @@ VECTORS static void down_plain(const uint8_t *rows, size_t stride, uint8_t *out,
 static void down(const uint8_t *rows, size_t stride, uint8_t *out, int length, const struct weights *w, int at, int32_t *sum) {
     int done = 0;
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2"))
-        done = down_avx2(rows, stride, out, length, w->high + (size_t)at * w->pairs, w->low + (size_t)at * w->pairs, w->count[at]);
+    const int32_t *high = w->high + (size_t)at * w->pairs, *low = w->low + (size_t)at * w->pairs;
+    if (vectors != PLAIN) done = (vectors == DOTS ? down_dots : down_avx2)(rows, stride, out, length, high, low, w->count[at]);
 #endif
     down_plain(rows + done, stride, out + done, length - done, w->weight + (size_t)at * w->taps, w->count[at], sum);
 }
@@ -250,14 +306,14 @@ static int wider(const uint8_t *from, size_t stride, int channels, int height, i
                  int cubic) {
     struct weights w = {0};
     const size_t length = (size_t)width * channels, old = (size_t)old_width * channels;
-    uint8_t *padded = malloc(4 * (old + BEHIND)), *unused = malloc(length);
+    uint8_t *padded = malloc(ROWS * (old + BEHIND)), *unused = malloc(length);
     int failed = !padded || !unused || prepare(&w, old_width, box[1], box[3], width, cubic);
     if (!failed && channels == 1)
         for (int row = 0; row < height; row++) across1(from + stride * row, to + length * row, width, &w);
-    for (int row = 0; !failed && channels == 3 && row < height; row += 4) {
-        const uint8_t *rows[4];
-        uint8_t *out[4];
-        for (int i = 0; i < 4; i++) {
+    for (int row = 0; !failed && channels == 3 && row < height; row += ROWS) {
+        const uint8_t *rows[ROWS];
+        uint8_t *out[ROWS];
+        for (int i = 0; i < ROWS; i++) {
             const int at = row + i < height ? row + i : height - 1;
             rows[i] = from + stride * at;
             out[i] = row + i < height ? to + length * at : unused;
@@ -294,6 +350,7 @@ static int higher(const uint8_t *from, size_t stride, size_t length, int old_hei
 int penstock_resize(const uint8_t *image, long stride, int channels, int height, int width, const double *box, uint8_t *out,
                     int new_height, int new_width, int cubic, int down_first) {
     const size_t old = (size_t)width * channels, length = (size_t)new_width * channels;
+    if (vectors < 0) penstock_vectors(DOTS);
     if (width == new_width && box[3] == width) return higher(image, stride, length, height, box, out, new_height, cubic);
     if (height == new_height && box[2] == height) return wider(image, stride, channels, height, width, box, out, new_width, cubic);
     uint8_t *middle = malloc(down_first ? old * new_height : length * height);
