@@ -30,6 +30,21 @@ __attribute__((target("avx2"))) static long look_up_avx2(const uint8_t *image, l
     }
     return i;
 }
+
+/* The same by sixty-fours. */
+__attribute__((target("avx512bw"))) static long look_up_avx512(const uint8_t *image, long count, const uint8_t *table, uint8_t *restrict out) {
+    const __m512i lift = _mm512_set1_epi8(0x70), part = _mm512_set1_epi8(16);
+    __m512i rows[16];
+    for (int i = 0; i < 16; i++) rows[i] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(table + 16 * i)));
+    long i = 0;
+    for (; i + 64 <= count; i += 64) {
+        __m512i value = _mm512_loadu_si512(image + i), found = _mm512_setzero_si512();
+        for (int at = 0; at < 16; at++, value = _mm512_sub_epi8(value, part))
+            found = _mm512_or_si512(found, _mm512_shuffle_epi8(rows[at], _mm512_adds_epu8(value, lift)));
+        _mm512_storeu_si512(out + i, found);
+    }
+    return i;
+}
 #endif
 
 /* What each value becomes: by one table of 256, or with three channels by one for each, value by value next to each other. */
@@ -38,7 +53,10 @@ void penstock_look_up(const uint8_t *image, long count, const uint8_t *table, in
     if (tables == 1) {
         long i = 0;
 #ifdef __x86_64__
-        if (__builtin_cpu_supports("avx2")) i = look_up_avx2(image, count, table, out);
+        if (__builtin_cpu_supports("avx512bw"))
+            i = look_up_avx512(image, count, table, out);
+        else if (__builtin_cpu_supports("avx2"))
+            i = look_up_avx2(image, count, table, out);
 #endif
         for (; i < count; i++) out[i] = table[image[i]];
         return;
@@ -105,11 +123,57 @@ VECTORS int64_t penstock_grey_sum(const uint8_t *image, long stride, int height,
     return sum;
 }
 
+#ifdef __x86_64__
+#define HASWELL __attribute__((target("avx2")))
+
+/* Channel `c` of eight pixels, four of them in each half. */
+HASWELL static inline __m256i channel_of(__m256i pixels, int c) {
+    const __m256i first = _mm256_setr_epi8(0, -1, -1, -1, 3, -1, -1, -1, 6, -1, -1, -1, 9, -1, -1, -1, 0, -1, -1, -1, 3, -1, -1, -1, 6, -1,
+                                           -1, -1, 9, -1, -1, -1);
+    return _mm256_shuffle_epi8(pixels, _mm256_add_epi8(first, _mm256_set1_epi32(c)));
+}
+
+HASWELL static inline __m256i mixed_avx2(__m256i from, __m256i to, __m256 share) {
+    const __m256 apart = _mm256_cvtepi32_ps(_mm256_sub_epi32(to, from));
+    const __m256 value = _mm256_add_ps(_mm256_cvtepi32_ps(from), _mm256_mul_ps(share, apart));
+    return _mm256_cvttps_epi32(_mm256_min_ps(_mm256_max_ps(value, _mm256_setzero_ps()), _mm256_set1_ps(255.0f)));
+}
+
+/* Of a row, as many pixels as come in eights with two more behind them, since four bytes too many are read and written; how many that
+ * were. */
+HASWELL static int saturate_avx2(const uint8_t *from, int width, float share, uint8_t *out) {
+    const __m256 by = _mm256_set1_ps(share);
+    const __m256i close = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13,
+                                           14, -1, -1, -1, -1);
+    int x = 0;
+    for (; x + 10 <= width; x += 8, from += 24, out += 24) {
+        const __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)from)),
+                                                       _mm_loadu_si128((const __m128i *)(from + 12)), 1);
+        const __m256i r = channel_of(pixels, 0), g = channel_of(pixels, 1), b = channel_of(pixels, 2);
+        __m256i level = _mm256_add_epi32(_mm256_mullo_epi32(r, _mm256_set1_epi32(19595)), _mm256_mullo_epi32(g, _mm256_set1_epi32(38470)));
+        level = _mm256_add_epi32(level, _mm256_mullo_epi32(b, _mm256_set1_epi32(7471)));
+        level = _mm256_srli_epi32(_mm256_add_epi32(level, _mm256_set1_epi32(0x8000)), 16);
+        const __m256i red = mixed_avx2(level, r, by), green = mixed_avx2(level, g, by), blue = mixed_avx2(level, b, by);
+        const __m256i together = _mm256_or_si256(red, _mm256_or_si256(_mm256_slli_epi32(green, 8), _mm256_slli_epi32(blue, 16)));
+        const __m256i found = _mm256_shuffle_epi8(together, close);
+        _mm_storeu_si128((__m128i *)out, _mm256_castsi256_si128(found));
+        _mm_storeu_si128((__m128i *)(out + 12), _mm256_extracti128_si256(found, 1));
+    }
+    return x;
+}
+#endif
+
 /* Each pixel of three channels blended with its own grey. */
-VECTORS void penstock_saturate(const uint8_t *image, long stride, int height, int width, float share, uint8_t *out) {
+void penstock_saturate(const uint8_t *image, long stride, int height, int width, float share, uint8_t *out) {
     for (int row = 0; row < height; row++) {
         const uint8_t *from = image + (size_t)stride * row;
-        for (int x = 0; x < width; x++, from += 3, out += 3) {
+        int x = 0;
+#ifdef __x86_64__
+        if (__builtin_cpu_supports("avx2")) x = saturate_avx2(from, width, share, out);
+        from += 3 * (size_t)x;
+        out += 3 * (size_t)x;
+#endif
+        for (; x < width; x++, from += 3, out += 3) {
             const int level = grey(from);
             out[0] = mixed(level, from[0], share);
             out[1] = mixed(level, from[1], share);
@@ -142,6 +206,38 @@ VECTORS int penstock_sharpen(const uint8_t *image, int rows, int length, int cha
     return 1;
 }
 
+static void fill_pixels(uint8_t *out, long count, int channels, const uint8_t *fill) {
+    if (channels == 1 || (fill[0] == fill[1] && fill[1] == fill[2])) {
+        memset(out, fill[0], (size_t)count * channels);
+        return;
+    }
+    for (; count > 0; count--)
+        for (int c = 0; c < channels; c++) *out++ = fill[c];
+}
+
+#ifdef __x86_64__
+/* Of pixels of three bytes at places that `dx` and `dy` lie between, as many as come in eights with three more behind them, since eight
+ * bytes too many are written; how many that were. Places must be within two gigabytes of `begin`. */
+HASWELL static int gather_avx2(const uint8_t *begin, int stride, int xx, int yy, int dx, int dy, int count, uint8_t *out) {
+    const __m256i close = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13,
+                                           14, -1, -1, -1, -1);
+    const __m256i eight = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), row = _mm256_set1_epi32(stride);
+    __m256i x = _mm256_add_epi32(_mm256_set1_epi32(xx), _mm256_mullo_epi32(eight, _mm256_set1_epi32(dx)));
+    __m256i y = _mm256_add_epi32(_mm256_set1_epi32(yy), _mm256_mullo_epi32(eight, _mm256_set1_epi32(dy)));
+    const __m256i right = _mm256_set1_epi32(8 * dx), down = _mm256_set1_epi32(8 * dy);
+    int i = 0;
+    for (; i + 11 <= count; i += 8, out += 24, x = _mm256_add_epi32(x, right), y = _mm256_add_epi32(y, down)) {
+        const __m256i column = _mm256_srai_epi32(x, 16);
+        const __m256i at = _mm256_add_epi32(_mm256_mullo_epi32(_mm256_srai_epi32(y, 16), row),
+                                            _mm256_add_epi32(column, _mm256_add_epi32(column, column)));
+        const __m256i found = _mm256_shuffle_epi8(_mm256_i32gather_epi32((const int *)begin, at, 1), close);
+        _mm_storeu_si128((__m128i *)out, _mm256_castsi256_si128(found));
+        _mm_storeu_si128((__m128i *)(out + 12), _mm256_extracti128_si256(found, 1));
+    }
+    return i;
+}
+#endif
+
 /* A window (top, left, height, width) of an image under an affine map: the nearest pixel at (ax + by + c, dx + ey + f) in 16.16
  * fixed point, as Pillow takes it; `fill` elsewhere. Of the source there is a part, (rows, columns) from (first_row, first) on, which must
  * hold all that is asked of the image. */
@@ -151,12 +247,16 @@ void penstock_affine(const uint8_t *part, long stride, int channels, int first_r
     const double moved[6] = {m[0], m[1], m[2] + m[0] * 0.5 + m[1] * 0.5, m[3], m[4], m[5] + m[3] * 0.5 + m[4] * 0.5};
     for (int i = 0; i < 6; i++) fixed[i] = (int64_t)floor(moved[i] * 65536.0 + 0.5);
     const int dx = (int)fixed[0], dy = (int)fixed[3];
+#ifdef __x86_64__
+    const int is_near = stride * ((long)first_row + rows) + 3 * ((long)first + columns) < INT32_MAX;
+#endif
 #define INSIDE(xx, yy) ((uint64_t)(((xx) >> 16) - first) < (uint64_t)columns && (uint64_t)(((yy) >> 16) - first_row) < (uint64_t)rows)
     for (int y = top; y < top + height; y++) {
         int xx = (int)(fixed[2] + y * fixed[1] + left * fixed[0]), yy = (int)(fixed[5] + y * fixed[4] + left * fixed[3]);
         int x = 0, end = width;
-        for (; x < end && !INSIDE(xx, yy); x++, xx += dx, yy += dy)
-            for (int c = 0; c < channels; c++) *out++ = fill[c];
+        for (; x < end && !INSIDE(xx, yy); x++) xx += dx, yy += dy;
+        fill_pixels(out, x, channels, fill);
+        out += (size_t)x * channels;
         while (end > x && !INSIDE(xx + (end - 1 - x) * (int64_t)dx, yy + (end - 1 - x) * (int64_t)dy)) end--;
         /* What is inside of a line is in one piece. Three bytes are copied as four, the last of which the next pixel overwrites; but not
          * the last of the line, nor where the line touches the last row, behind which there may be nothing. */
@@ -164,6 +264,12 @@ void penstock_affine(const uint8_t *part, long stride, int channels, int first_r
             const int64_t last = yy + (end - 1 - x) * (int64_t)dy, lowest = yy > last ? yy : last;
             const int fours = (lowest >> 16) - first_row < rows - 1 ? end - 1 : x;
             const long begin = -(stride * first_row + 3 * (long)first);
+#ifdef __x86_64__
+            if (is_near && __builtin_cpu_supports("avx2")) {
+                const int many = gather_avx2(part + begin, (int)stride, xx, yy, dx, dy, fours - x, out);
+                x += many, xx += many * dx, yy += many * dy, out += 3 * (size_t)many;
+            }
+#endif
             for (; x < fours; x++, xx += dx, yy += dy, out += 3) memcpy(out, part + (begin + stride * (yy >> 16) + 3 * (long)(xx >> 16)), 4);
             for (; x < end; x++, xx += dx, yy += dy, out += 3) memcpy(out, part + (begin + stride * (yy >> 16) + 3 * (long)(xx >> 16)), 3);
         } else {
@@ -171,8 +277,8 @@ void penstock_affine(const uint8_t *part, long stride, int channels, int first_r
                 for (int c = 0; c < channels; c++)
                     *out++ = part[(size_t)stride * ((yy >> 16) - first_row) + (size_t)((xx >> 16) - first) * channels + c];
         }
-        for (; x < width; x++)
-            for (int c = 0; c < channels; c++) *out++ = fill[c];
+        fill_pixels(out, width - x, channels, fill);
+        out += (size_t)(width - x) * channels;
     }
 #undef INSIDE
 }
