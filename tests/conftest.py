@@ -8,6 +8,7 @@ traceback keeps its objects alive, so a list of what they hold would say nothing
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def _seeds_end_with_their_test() -> Iterator[None]:
+    """What is drawn outside loaders depends on whether a sample was seeded before."""
+    yield
+    seeding = sys.modules.get("penstock.lanes.seeding")
+    if seeding is not None:
+        seeding._sample_seed = seeding._company = None
 
 
 @pytest.hookimpl(wrapper=True)
