@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock import DataLoader, ImageFolder
+from penstock.gpu import queues
 from penstock.gpu.queues import ENOUGH, VARIABLE
+from tests.lanes_on_cpu import CHAIN, photos
+
+__all__ = ["photos"]
 
 SAYS = f"import os, sys; from penstock.gpu.queues import too_few; print(os.environ['{VARIABLE}'], too_few())"
 STARTS_CUDA = "import torch; torch.cuda.is_initialized = lambda: True; "
@@ -43,3 +50,12 @@ def test_whoever_started_cuda_before_is_told() -> None:
 
 def test_cuda_that_starts_afterwards_is_in_time() -> None:
     assert said("import penstock, torch; " + STARTS_CUDA + SAYS) == str(ENOUGH)
+
+
+def test_explain_says_that_there_are_too_few(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"device": "cuda", "gpu_prep": "concurrent", "num_workers": 1}
+    loader = DataLoader(ImageFolder(photos, CHAIN), **options)
+    assert "the GPU helps" in loader.explain()
+    assert "queues" not in loader.explain()
+    monkeypatch.setattr(queues, "IN_TIME", False)
+    assert "with 8 queues: files wait behind training" in loader.explain()

@@ -216,7 +216,7 @@ static void fill_pixels(uint8_t *out, long count, int channels, const uint8_t *f
 }
 
 #ifdef __x86_64__
-/* Of pixels of three bytes at places that `dx` and `dy` lie between, as many as come in eights with three more behind them, since eight
+/* Of pixels of three bytes at places that `dx` and `dy` lie between, as many as come in eights with two more behind them, since four
  * bytes too many are written; how many that were. Places must be within two gigabytes of `begin`. */
 HASWELL static int gather_avx2(const uint8_t *begin, int stride, int xx, int yy, int dx, int dy, int count, uint8_t *out) {
     const __m256i close = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13,
@@ -226,7 +226,7 @@ HASWELL static int gather_avx2(const uint8_t *begin, int stride, int xx, int yy,
     __m256i y = _mm256_add_epi32(_mm256_set1_epi32(yy), _mm256_mullo_epi32(eight, _mm256_set1_epi32(dy)));
     const __m256i right = _mm256_set1_epi32(8 * dx), down = _mm256_set1_epi32(8 * dy);
     int i = 0;
-    for (; i + 11 <= count; i += 8, out += 24, x = _mm256_add_epi32(x, right), y = _mm256_add_epi32(y, down)) {
+    for (; i + 10 <= count; i += 8, out += 24, x = _mm256_add_epi32(x, right), y = _mm256_add_epi32(y, down)) {
         const __m256i column = _mm256_srai_epi32(x, 16);
         const __m256i at = _mm256_add_epi32(_mm256_mullo_epi32(_mm256_srai_epi32(y, 16), row),
                                             _mm256_add_epi32(column, _mm256_add_epi32(column, column)));
