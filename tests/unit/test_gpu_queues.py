@@ -56,6 +56,6 @@ def test_explain_says_that_there_are_too_few(photos: Path, monkeypatch: pytest.M
     options: dict[str, Any] = {"device": "cuda", "gpu_prep": "concurrent", "num_workers": 1}
     loader = DataLoader(ImageFolder(photos, CHAIN), **options)
     assert "the GPU helps" in loader.explain()
-    assert "queues" not in loader.explain()
+    assert "wait behind training" not in loader.explain()
     monkeypatch.setattr(queues, "IN_TIME", False)
     assert "with 8 queues: files wait behind training" in loader.explain()

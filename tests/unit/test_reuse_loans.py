@@ -13,25 +13,28 @@ pytest.importorskip("PIL.Image")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("triton")
 
-from penstock.gpu.slots import DECODED, ENCODED, FINISHED, Contents, left
+from penstock.gpu.prep import looked
+from penstock.gpu.slots import BESIDE, DECODED, ENCODED, FINISHED, HEAD_ROOM, Contents, left
 from penstock.gpu.wishes import AS_THERE_IS_ROOM
-from penstock.lanes.seeding import seed_sample
+from penstock.lanes.seeding import generators_kept, seed_sample
 from penstock.pipeline.decode import decode
 from penstock.pipeline.reused import Reused
 from penstock.plan.renewal import Renewal
 from penstock.store.kept_memory import MemoryStore
+from penstock.store.partial import Wanted
 from penstock.transforms.cpu import execute
 from tests.lanes_on_cpu import photos, prep_of
 from tests.residents_on_cpu import SAMPLES, folder_of
+from tests.unit.test_jpeg_parts import jpeg_of, photo
 
 __all__ = ["photos"]
 SPLIT = 0
 """What is kept is the whole photo; of it the worker reads what the final part begins with."""
 
 
-def kept(root: Path, max_bytes: int = 16 << 20) -> Reused:
+def kept(root: Path, max_bytes: int = 16 << 20, split: int = SPLIT) -> Reused:
     renewal = Renewal(SAMPLES, SAMPLES, 3, seed=5)
-    return Reused(folder_of(root), SPLIT, renewal, MemoryStore(renewal, max_bytes))
+    return Reused(folder_of(root), split, renewal, MemoryStore(renewal, max_bytes))
 
 
 def begun(dataset: Any, sample: int, epoch: int) -> Any:
@@ -59,26 +62,59 @@ def taken_away(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("finish", [True, False])
-@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("share", [0.0, None])
+@pytest.mark.parametrize("gone", ["never", "when it is read", "when it is written"])
 def test_an_image_that_is_taken_away_while_it_is_read_is_made_again(
-    photos: Path, finish: bool, stays: bool
+    photos: Path, finish: bool, share: float | None, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With a share of 0 a sample may be given to two workers, and nothing wrong may ever be written."""
     dataset, plain = kept(photos), kept(photos, 0)
     store: Any = dataset.store
-    ours, others = prep_of(dataset, 0.0).dataset, prep_of(plain, 0.0).dataset
-    for parcels in (ours, others):
-        parcels.wishes.say(share=0.0, limit=0.0, finishes=finish, samples=4)
+    ours, others = prep_of(dataset, share).dataset, prep_of(plain, 0.0).dataset
+    assert ours._penstock_repeatable == (share is not None)
+    says = AS_THERE_IS_ROOM if share is None else share
+    ours.wishes.say(share=says, limit=0.0, finishes=finish, samples=4)
+    others.wishes.say(share=0.0, limit=0.0, finishes=finish, samples=4)
     for sample in range(SAMPLES):
         begun(ours, sample, 0).tensor()
+    assert store.stats()["entries"] == SAMPLES
     sample = int(np.flatnonzero(dataset.renewal.renewed(np.arange(SAMPLES), 1) == 0)[0])
-    before = store.stats()["found"]
+    borrow = store.borrow
+    if gone == "when it is read":
+
+        def borrowed(wanted: Wanted) -> Any:
+            found = borrow(wanted)
+            taken_away(store)
+            return found
+
+        monkeypatch.setattr(store, "borrow", borrowed)
     unfinished = begun(ours, sample, 1)
-    assert store.stats()["found"] == before + 1
-    if not stays:
+    assert store.stats()["found"] == 1
+    if gone == "when it is written":
         taken_away(store)
     form, found = pixels_of(unfinished.write, ours._slot)
     assert form == (DECODED if finish else FINISHED)
     assert np.array_equal(found, pixels_of(begun(others, sample, 1).write, others._slot)[1])
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_places_in_a_batch_are_as_large_whatever_is_kept(photos: Path, files: bool) -> None:
+    """Else what is made of a sample, and by whom, would depend on it."""
+    for number, path in enumerate(photos.rglob("*.jpg")):
+        path.write_bytes(jpeg_of(photo(400, 300, number), quality=98))
+    dataset, looks = kept(photos, split=1), list[Any]()
+    for _ in range(2):
+        with generators_kept():
+            torch.manual_seed(1)
+            looks.append(looked(dataset, kept_as_files=files))
+        for sample in range(SAMPLES):
+            dataset._penstock_begin(0, [sample])
+            dataset[sample]
+        assert dataset.store.stats()["entries"] == SAMPLES
+    assert looks[0] == looks[1]
+    assert (looks[0].room == HEAD_ROOM + 3 * 48 * 48 + BESIDE) != files, (
+        "a file is larger than what is kept of it"
+    )
 
 
 @pytest.mark.parametrize("drawn", [False, True])

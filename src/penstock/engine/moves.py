@@ -73,8 +73,7 @@ def more_memory(state: State, nbytes: int) -> tuple[int, int] | None:
 
 def has_enough(state: State, nbytes: int) -> bool:
     """Whether there is the memory of all batches of this size that there need be."""
-    enough = state.config.enough
-    return 0 < enough * nbytes <= state.memory.end - state.config.base
+    return 0 < state.config.enough * aligned(nbytes) <= state.memory.end - state.config.base
 
 
 def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | None:

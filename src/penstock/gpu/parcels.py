@@ -5,8 +5,9 @@ are, as long as few enough are on their way: the GPU decodes them. Of the others
 steps to the GPU's kernels, if that is wished; otherwise, and where a sample does not fit or has a step without a kernel, it prepares them
 whole. What is wished the training process says, from batch to batch, in numbers that all workers see.
 
-Where partly prepared samples are kept on the device (`Reuse(store="device")`), one that lies there is left where it is, and one that is to lie there
-goes whole, with the place that it is given.
+Of samples that are kept partly prepared (`Reuse`), one that is found has its rest left to the kernels, or done; one that is not may leave as the file it
+is, and is then not kept. On the device (`store="device"`), one that lies there is left where it is, and one that is to lie there goes whole, with the
+place that it is given.
 """
 
 from __future__ import annotations
@@ -173,8 +174,7 @@ class Parcels:
                 return write
             if isinstance(begun.image, Resident):
                 begun = begun._replace(image=self._source.again(begun.kept))
-        write = self._prepared(begun)
-        return write if begun.loan is None else partial(self._surely, begun, begun.loan, write)
+        return self._prepared(begun) if begun.loan is None else self._lent(begun, begun.loan)
 
     def _prepared(self, begun: Begun) -> Any:
         """Decoded and left to the kernels, or prepared whole."""
@@ -182,11 +182,32 @@ class Parcels:
             return self._decoded(begun)
         return self._finished(executed(begun.program, begun.image))
 
+    def _lent(self, begun: Begun, loan: Loan) -> Any:
+        """Of an image that lies in a store: what was read counts only if it was there until then; otherwise it is made again. Where a second
+        worker may write the sample while the first still does, what is written must be right from the first byte on."""
+        finishes = self.wishes.finishes
+        if finishes and not self._penstock_repeatable:
+            return partial(self._surely, begun, loan, self._prepared(begun))
+        if finishes:
+            program, pixels = opened(begun.program, begun.image)
+        else:
+            program, pixels = [], executed(begun.program, begun.image)
+        if np.may_share_memory(pixels, begun.image):
+            pixels = pixels.copy()
+        if loan.holds():
+            return self._prepared(begun._replace(image=pixels, program=program))
+        return self._prepared(begun._replace(image=self._source.again(loan.wanted)))
+
     def _surely(self, begun: Begun, loan: Loan, write: Any, slot: torch.Tensor) -> None:
-        """What was read where it lies counts only if it was there until it was written; otherwise it is made again."""
+        """One copy, from where the image lies."""
         write(slot)
-        if not loan.holds():
+        if loan.holds():
+            return
+        try:
             self._prepared(begun._replace(image=self._source.again(loan.wanted)))(slot)
+        except BadImage as exc:
+            exc.add_note(f"penstock: {self._source.name(loan.wanted.sample)}")
+            raise
 
     def _decoded(self, begun: Begun) -> Any:
         """What is decoded and does not fit, or has a step without a kernel, is prepared to the end."""

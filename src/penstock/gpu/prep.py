@@ -24,6 +24,7 @@ from penstock.kernels.forms import supported
 from penstock.lanes.unfinished import getter
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.chain import calls, opening, size_of
+from penstock.pipeline.reused import Reused
 from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.pipeline.staged import StagedDataset
 from penstock.policy.sharing import Memory
@@ -81,14 +82,18 @@ def planned(
     if reason:
         return reason
     identity = identity_of(dataset)
-    look = kept.look if kept is not None and kept.identity == identity else looked(dataset)
-    if isinstance(look, str):
-        return look
     fixed, finishes = wanted.share, wanted.finish
+    drawn = deterministic or wanted.choice == "random"
     if stations is None:
         fixed, finishes = 0.0, False
     elif deterministic and fixed is None:
         fixed = DETERMINISTIC_SHARE
+    files = fixed is None and not drawn
+    look = (
+        kept.look if kept is not None and kept.identity == identity else looked(dataset, kept_as_files=files)
+    )
+    if isinstance(look, str):
+        return look
     on_device = dataset if isinstance(dataset, ReusedOnDevice) and stations is not None else None
     if on_device is not None:
         finishes = True  # of what lies on the device, nobody else can
@@ -117,7 +122,6 @@ def planned(
     times = ROOM_MOST if on_device is None else ROOM_MOST_KEPT
     most = max(ROOM_LEAST, times * 3 * look.size[0] * look.size[1])
     room = 0 if stations is None else min(look.room, most)
-    drawn = deterministic or wanted.choice == "random"
     # A place on the device is given once: who prepares a sample a second time has another.
     repeatable = store is None and (stations is None or fixed in (0.0, 1.0) or (drawn and fixed is not None))
     parcels = Parcels(dataset, look.size, wishes=wishes, room=room, drawn=drawn, repeatable=repeatable)
@@ -152,24 +156,26 @@ def unsuited(dataset: Any, collate_fn: Any) -> str:
     return ""
 
 
-def looked(dataset: Any) -> Look | str:
-    """Some samples begun: whether what becomes of them is all of one size, and can be made by the kernels at all."""
+def looked(dataset: Any, *, kept_as_files: bool = True) -> Look | str:
+    """Some samples begun: whether what becomes of them is all of one size, and can be made by the kernels at all. It must not depend on what
+    is kept of them. `kept_as_files`: those that are to be kept may leave as files all the same."""
     if not len(dataset):
         return "the dataset is empty"
     sizes, parcels, reasons = set(), [], []
     for at in range(min(LOOKED_AT, len(dataset))):
         try:
-            begun = dataset.begun(at * len(dataset) // min(LOOKED_AT, len(dataset)))
+            begin = dataset.unfound if isinstance(dataset, Reused) else dataset.begun
+            begun = begin(at * len(dataset) // min(LOOKED_AT, len(dataset)))
         except Exception:  # noqa: BLE001, S112 - whoever prepares it will say so
             continue
-        size, program = size_of(begun.image), begun.program
+        size, program, file = size_of(begun.image), begun.program, len(begun.data)
         if begun.to_keep is not None:  # workers do the first steps of it
             done, program = program[: begun.to_keep.steps], program[begun.to_keep.steps :]
-            size = program_size(done, size)
+            size, file = program_size(done, size), file if kept_as_files else 0
         opens_with = opening(program, size) or Window.whole(size)
-        if begun.kept is not None or isinstance(dataset, ReusedOnDevice):  # it goes there whole
+        if begun.to_keep is not None and isinstance(dataset, ReusedOnDevice):  # it goes there whole
             opens_with = Window.whole(size)
-        image = max(len(begun.data), 3 * opens_with.height * opens_with.width)
+        image = max(file, 3 * opens_with.height * opens_with.width)
         sizes.add(program_size(program, size))
         parcels.append(HEAD_ROOM + image + BESIDE)
         reasons += [why for why in map(supported, program) if why][:1]

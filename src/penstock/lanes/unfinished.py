@@ -14,7 +14,8 @@ from torch.utils.data import Subset
 
 
 class Unfinished:
-    """A tensor of which all is known but where its values go. Writing it cannot fail."""
+    """A tensor of which all is known but where its values go. Writing it does not fail: but for pixels that are gone from a store meanwhile and
+    then cannot be made again, with `on_error="raise"` only."""
 
     __slots__ = ("dtype", "shape", "write")
 

@@ -3,7 +3,8 @@
 Rule 1: what is drawn for the first ops, the *partial* part, depends on (seed, sample, epoch in which the sample was renewed); for the others on the
         sample's place in the epoch, as ever. So a sample's bytes do not depend on whether anything was kept.
 Rule 2: a sample that is kept has its partial part done first, then the rest, also where it was not found: both ways give the same. One that is
-        never kept is prepared in one go.
+        never kept is prepared in one go. Whoever can leave a sample to others as the file it is (`gpu.parcels`) may do so with one that was not
+        found; then it is not kept.
 """
 
 from __future__ import annotations
@@ -88,11 +89,17 @@ class Reused(StagedDataset):
         when = self.schedule.of(index)
         wanted = Wanted(index, when.renewed)
         found = self._found(wanted, seed) if when.kept else None
-        if found is not None:
-            return found
-        data, target, image, first, final = self._parts(index, when.renewed, seed)
-        to_keep = ToKeep(wanted, len(first)) if when.kept else None
-        return Begun(data, image, first + final, target, to_keep=to_keep)
+        return found or self._from_file(wanted, seed, kept=when.kept)
+
+    def unfound(self, index: int) -> Begun:
+        """The sample as it is begun where nothing of it is kept, whatever is."""
+        index, seed = index % len(self), call_seed("staged")
+        when = self.schedule.of(index)
+        return self._from_file(Wanted(index, when.renewed), seed, kept=when.kept)
+
+    def _from_file(self, wanted: Wanted, seed: int, *, kept: bool) -> Begun:
+        data, target, image, first, final = self._parts(*wanted, seed)
+        return Begun(data, image, first + final, target, to_keep=ToKeep(wanted, len(first)) if kept else None)
 
     def _found(self, wanted: Wanted, seed: int) -> Begun | None:
         """The sample up to its final part, if it is there."""
@@ -114,7 +121,7 @@ class Reused(StagedDataset):
 
     def again(self, wanted: Wanted) -> Image:
         """The partial part of a sample that was to be in the store, in whichever process and thread this is."""
-        image = self.image(self.read(wanted.sample)[0])
+        image = self.source.image(self.read(wanted.sample)[0])
         seed = partial_seed(self.renewal.seed, wanted.renewed, wanted.sample)
         return executed(self.chain.draw(seed, size_of(image), None, 0, self.split), image)
 

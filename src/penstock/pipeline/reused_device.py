@@ -2,7 +2,8 @@
 
 Rule 1: a sample that lies on the device is begun without its file and without its pixels (`Resident`). Whoever cannot leave it to the device asks for
         the pixels `again`.
-Rule 2: one that does not is prepared up to its final part, and may be given a place (`Begun.kept`) by whoever sends its pixels there.
+Rule 2: one that does not leaves as the file it is, or is prepared up to its final part, and then may be given a place (`Begun.kept`) by whoever
+        sends its pixels there.
 """
 
 from __future__ import annotations
