@@ -189,7 +189,16 @@ DISK_GUARDS = [
         "what a task has put is seen when it has ended",
         f"{LOADER}what_a_worker_has_put_is_there_for_the_others_at_once",
         (AHEAD, "        if self._ends:\n            self.store.flush()\n", ""),
-        (AHEAD, "        if self._ends and found is not None:\n            self.store.flush()\n", ""),
+        (
+            AHEAD,
+            "        if self._ends:  # whether anything is put for the last of them, nobody knows\n            self.store.flush()\n",
+            "",
+        ),
+        (
+            "store/disk.py",
+            "upkeep_s: float = 1.0,",
+            "upkeep_s: float = 60.0,",
+        ),  # or it would, on a slow machine
     ),
     guard(
         "what killed runs have left is removed",

@@ -89,7 +89,11 @@ def only_the_interrupt(text: str) -> bool:
         "The above exception was the direct cause",  # by Python 3.11, of an interrupt while it makes a class
         "RuntimeError: Error calling __set_name__",
     )
-    return all(line.startswith(plain) for line in text.splitlines() if line)
+    lines = text.splitlines()
+    torchs = {
+        at + 1 for at, line in enumerate(lines) if "torch/library.py" in line and "_del_library" in line
+    }  # a second interrupt has kept it from being ended in time
+    return all(line.startswith(plain) or at in torchs for at, line in enumerate(lines) if line)
 
 
 def test_agent_and_workers_ignore_the_terminals_ctrl_c() -> None:
