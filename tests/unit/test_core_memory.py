@@ -61,6 +61,13 @@ def test_where_memory_is_dear_a_batch_that_is_not_due_waits_for_what_others_have
     assert state.memory.end == 2 * PAGE
 
 
+def test_enough_is_counted_in_memory_as_it_is_handed_out() -> None:
+    """A batch of a byte more than a page takes two."""
+    state = started(Kind.WHOLE, workers=3, pages=100, enough=3)
+    for each in of(ev.Assign, tell(state, ev.Feed(0, 2), ev.Feed(1, 2), ev.Feed(2, 2))):
+        assert len(of(ev.Grow, tell(state, ev.Prepared(each.worker, each.task.id, PAGE + 1)))) == 1
+
+
 def test_the_batch_that_is_due_gets_more_than_enough() -> None:
     """The loop keeps what it was given: nobody else can give way."""
     state = started(Kind.WHOLE, workers=1, pages=100, enough=1)

@@ -97,6 +97,26 @@ def test_an_image_that_is_taken_away_while_it_is_read_is_made_again(
     assert np.array_equal(found, pixels_of(begun(others, sample, 1).write, others._slot)[1])
 
 
+@pytest.mark.parametrize("finish", [True, False])
+def test_where_two_workers_may_write_a_sample_nothing_is_read_from_the_store_any_more(
+    photos: Path, finish: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither wrong bytes for a moment, nor a file that is gone by then."""
+    dataset, plain = kept(photos), kept(photos, 0)
+    ours, others = prep_of(dataset, 0.0).dataset, prep_of(plain, 0.0).dataset
+    for parcels in (ours, others):
+        parcels.wishes.say(share=0.0, limit=0.0, finishes=finish, samples=4)
+    for sample in range(SAMPLES):
+        begun(ours, sample, 0).tensor()
+    sample = int(np.flatnonzero(dataset.renewal.renewed(np.arange(SAMPLES), 1) == 0)[0])
+    unfinished, store = begun(ours, sample, 1), dataset.store
+    assert isinstance(store, MemoryStore)
+    taken_away(store)
+    monkeypatch.setattr(dataset, "again", None)
+    _, found = pixels_of(unfinished.write, ours._slot)
+    assert np.array_equal(found, pixels_of(begun(others, sample, 1).write, others._slot)[1])
+
+
 @pytest.mark.parametrize("files", [True, False])
 def test_places_in_a_batch_are_as_large_whatever_is_kept(photos: Path, files: bool) -> None:
     """Else what is made of a sample, and by whom, would depend on it."""
