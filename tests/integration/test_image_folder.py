@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +186,27 @@ def test_code_of_the_users_finds_seeded_generators(
         for workers in (1, 2)
     ]
     assert epochs[0] == epochs[1]
+
+
+BEGINNING = """
+import sys, torch
+from penstock import DataLoader, ImageFolder, transforms as T
+
+def begin(worker):
+    raise RuntimeError(f"{worker} has {sorted({'cv2', 'PIL.ImageOps'} & set(sys.modules))}")
+
+chain = [T.RandomHorizontalFlip(), T.CenterCrop(8), T.ToImage()]
+assert "cv2" not in sys.modules
+dataset = ImageFolder(sys.argv[1], chain)
+if sys.argv[2] == "subset":
+    dataset = torch.utils.data.Subset(dataset, [0, 1])
+next(iter(DataLoader(dataset, 2, num_workers=1, worker_init_fn=begin)))
+"""
+
+
+@pytest.mark.parametrize("form", ["folder", "subset"])
+def test_workers_begin_with_the_libraries_that_they_need(photos: Path, form: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", BEGINNING, str(photos), form], capture_output=True, text=True, check=False
+    )
+    assert "0 has ['PIL.ImageOps', 'cv2']" in ran.stderr

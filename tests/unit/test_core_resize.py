@@ -5,7 +5,9 @@ from __future__ import annotations
 from penstock.engine import events as ev
 from penstock.engine.core import STOP_S
 from penstock.engine.events import Kind
-from tests.unit.core_steps import done, laid_out, lost, of, only, running, started, tasks, tell
+from penstock.engine.state import State
+from penstock.policy.tasks import NEW_SAMPLES, NEW_TASK, OLD_SAMPLES
+from tests.unit.core_steps import PAGE, done, laid_out, lost, of, only, running, started, tasks, tell
 
 
 def test_new_workers_are_started_and_work_when_they_are_up() -> None:
@@ -14,6 +16,45 @@ def test_new_workers_are_started_and_work_when_they_are_up() -> None:
     assert tell(state, ev.Resize(3)) == [ev.Start(1), ev.Start(2)]
     assert tasks(tell(state, ev.WorkerUp(2, 0.0))) == [(2, 1, 2, 2)]
     assert tasks(tell(state, ev.WorkerUp(1, 0.0))) == [(1, 1, 4, 2)]
+
+
+def experienced(workers: int) -> State:
+    """Workers that have prepared enough; of batches 1 to 3 the first is being prepared by them."""
+    state = laid_out(workers=workers, task_size=8)
+    for lane in state.lanes:
+        lane.prepared = OLD_SAMPLES
+    end = state.memory.end
+    tell(state, ev.Grown(end, end + 200 * PAGE), ev.Feed(1, 64), ev.Feed(2, 64), ev.Feed(3, 64))
+    return state
+
+
+def test_a_new_worker_begins_with_little_of_the_batch_behind_the_one_that_is_due() -> None:
+    state = experienced(1)
+    tell(state, ev.Resize(2))
+    assigned = only(ev.Assign, tell(state, ev.WorkerUp(1, 0.0)))
+    for begun in range(0, NEW_SAMPLES, NEW_TASK):
+        assert tasks([assigned]) == [(1, 2, begun, NEW_TASK)]
+        assigned = only(ev.Assign, tell(state, done(assigned)))
+    assert assigned.task.seq == 1
+    assert assigned.task.samples == 8
+
+
+def test_a_new_worker_helps_with_the_batch_that_is_due_where_there_is_no_other() -> None:
+    state = laid_out(workers=1)
+    state.lanes[0].prepared = OLD_SAMPLES
+    tell(state, ev.Feed(1, 8), ev.Resize(2))
+    assert tasks(tell(state, ev.WorkerUp(1, 0.0))) == [(1, 1, 2, 2)]
+
+
+def test_one_that_takes_the_place_of_another_is_new() -> None:
+    state = experienced(2)
+    first = ev.Assign(0, running(state)[0])
+    assert tasks(tell(state, lost(first, 0), ev.WorkerUp(0, 0.0))) == [(0, 2, 0, NEW_TASK)]
+
+
+def test_workers_that_begin_together_are_not_new_to_each_other() -> None:
+    state = started(workers=2, task_size=8)
+    assert [task[1] for task in tasks(tell(state, ev.Feed(0, 64), ev.Feed(1, 64)))] == [0, 0]
 
 
 def test_surplus_workers_finish_what_they_have_and_get_no_more() -> None:

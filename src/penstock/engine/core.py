@@ -1,7 +1,7 @@
 """The core: events in, actions out. Everything the agent decides is decided here.
 
 Rule 1: batches leave in the order they were fed (unless `in_order` is off), whatever order their parts finish in.
-Rule 2: all workers work on the batch that is due next before any runs ahead.
+Rule 2: all workers work on the batch that is due next before any runs ahead; but for one that has only just come.
 Rule 3: memory goes to the batch that is due first; a later batch gives its memory back rather than block an earlier one.
 Rule 4: a lost worker costs time, never a sample: its tasks are issued again under new ids. A sample that takes three
 workers down, or hangs two, fails its batch (or is left out, where the user asked for that).
@@ -103,7 +103,7 @@ def on_worker_started(state: State, event: ev.WorkerStarted, _: list[Action]) ->
 
 def on_worker_up(state: State, event: ev.WorkerUp, _: list[Action]) -> None:
     lane = state.lanes[event.worker]
-    lane.up, lane.starting = True, False
+    lane.up, lane.starting, lane.prepared = True, False, 0
     lane.beat_s, lane.dumped_s, state.now_s = event.at_s, event.at_s, event.at_s
 
 
@@ -156,6 +156,7 @@ def on_done(state: State, event: ev.Done, _: list[Action]) -> None:
     if issued is None:
         return
     lane.fruitless = 0
+    lane.prepared += issued.task.samples
     if issued.task.samples and issued.task.kind is not Kind.COLLATE:
         pace = (event.at_s - lane.head_s) / issued.task.samples
         state.pace_s = pace if state.pace_s is None else 0.8 * state.pace_s + 0.2 * pace

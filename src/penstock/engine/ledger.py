@@ -153,6 +153,8 @@ class Lane:
     """In the order they were issued: the first is running."""
     load: int = 0
     """Samples in them."""
+    prepared: int = 0
+    """Samples that its process has prepared."""
     holding: dict[int, Issued] = field(default_factory=dict)
     """Finished collates whose parts the worker still refers to."""
     head_s: float = 0.0

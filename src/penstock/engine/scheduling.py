@@ -13,7 +13,7 @@ from penstock.engine.events import Action, Kind, Task
 from penstock.engine.ledger import Batch, Issued, Lane
 from penstock.engine.moves import all_waiting, cancel, disown, give_back, obtain, slab_bytes
 from penstock.engine.state import State
-from penstock.policy.tasks import DEEPEST, queue_samples, task_size
+from penstock.policy.tasks import DEEPEST, NEW_TASK, is_new, queue_samples, task_size
 from penstock.store.extents import aligned
 
 STEAL_FACTOR = 5.0
@@ -26,6 +26,7 @@ def schedule(state: State, out: list[Action]) -> None:
     if state.fatal is not None:
         return
     enough = queue_samples(sample_s=state.sample_s)
+    most = max((lane.prepared for lane in state.lanes if lane.up), default=0)
     room: list[tuple[int, int]] = []
     staffed = any(lane.up for lane in state.lanes[: state.workers])
     for lane in state.lanes:
@@ -37,24 +38,33 @@ def schedule(state: State, out: list[Action]) -> None:
         elif (
             lane.up
             and not leaves
-            and (not lane.tasks or (lane.load < enough and len(lane.tasks) < DEEPEST))
+            and (not lane.tasks or has_room(lane, most, enough))
             and not (lane.tasks and overdue(state, lane))
         ):
             room.append((lane.load, lane.worker))
     room.sort()  # a sorted list is a heap
     while room:
         lane = state.lanes[room[0][1]]
-        task = next_task(state, lane, state.due, out)
+        task, size = None, None
+        if is_new(lane.prepared, most) and state.kind is not Kind.STREAM:
+            size = NEW_TASK
+            task = next_task(state, lane, state.due[1:], out, size)
+        task = task or next_task(state, lane, state.due, out, size)
         if task is not None:
             issue(state, lane, task, out)
         elif state.kind is not Kind.STREAM:
             break
-        if task is not None and lane.load < enough and len(lane.tasks) < DEEPEST:
+        if task is not None and has_room(lane, most, enough):
             heapreplace(room, (lane.load, lane.worker))
         else:
             heappop(room)
     if state.waiting:
         use_stalled(state, out)
+
+
+def has_room(lane: Lane, most: int, enough: float) -> bool:
+    """Whether a worker that has work gets more."""
+    return lane.load < enough and len(lane.tasks) < DEEPEST and not is_new(lane.prepared, most)
 
 
 def use_stalled(state: State, out: list[Action]) -> None:
@@ -78,8 +88,10 @@ def chosen_size(state: State, batch: Batch) -> int:
     )
 
 
-def next_task(state: State, lane: Lane, due: list[int], out: list[Action]) -> Task | None:
-    """The most urgent work this worker can do."""
+def next_task(
+    state: State, lane: Lane, due: list[int], out: list[Action], size: int | None = None
+) -> Task | None:
+    """The most urgent work this worker can do; so many samples of it, where it is divided and a `size` is given."""
     for seq in due:
         batch = state.batches[seq]
         if not batch.todo:
@@ -99,7 +111,7 @@ def next_task(state: State, lane: Lane, due: list[int], out: list[Action]) -> Ta
                 batch.slab = obtain(state, slab_bytes(state, batch), seq, out)
                 if batch.slab is None:
                     return None
-        start, count = batch.take(chosen_size(state, batch))
+        start, count = batch.take(size or chosen_size(state, batch))
         state.task_size = count
         offset = batch.slab.offset if batch.slab is not None else -1
         return Task(

@@ -82,6 +82,7 @@ class Session:
 
     def _start(self, blueprint: Blueprint) -> None:
         if blueprint.context.get_start_method() == "fork":
+            blueprint.spec.recipe.load_libraries()
             self.pid, sock = fork_agent(blueprint.agent, blueprint.spec, self.arena, blueprint.context)
         else:
             self._process, sock, adoptions = exec_agent(blueprint.agent, self.arena)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -70,6 +71,15 @@ class Recipe:
     def sample_bytes(self) -> int:
         """Of a sample in a batch's memory, where a dataset of ours knows it beforehand; otherwise 0."""
         return int(getattr(self.dataset, "_penstock_sample_bytes", 0))
+
+    def load_libraries(self) -> None:
+        """Load what samples of ours will be prepared with: workers that are forked then have it, and take a fifth of a second less to begin."""
+        dataset = self.shown
+        while type(dataset) is Subset:
+            dataset = dataset.dataset
+        for name in getattr(dataset, "_penstock_libraries", ()):
+            with suppress(ImportError):  # who needs it says so
+                import_module(name)
 
     @property
     def repeatable(self) -> bool:

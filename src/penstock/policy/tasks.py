@@ -3,6 +3,9 @@
 A task costs the agent a tenth of a millisecond, most of it because its code is no longer in the caches of a core that was
 preparing samples meanwhile. The end of the batch that is waited for is divided finely all the same, so that all workers finish it
 together; its beginning and the batches behind it are not.
+
+A worker that joins others takes two to four times as long for its first samples (it touches everything for the first time): it
+begins with a few of the batch that comes next, so that nobody waits for them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ DEEPEST = 8
 """Tasks that a worker has at most."""
 FIRST_TASK = 4
 """FusionFlow's tiny-batch, until a sample's cost is known."""
+NEW_SAMPLES, OLD_SAMPLES = 16, 128
+"""A worker that has prepared fewer than the first is new, where another has prepared as many as the second."""
+NEW_TASK = 2
+"""Samples that a new worker has before it."""
 
 
 def task_size(*, sample_s: float | None, batch: int, left: int, workers: int, due: bool = True) -> int:
@@ -33,3 +40,8 @@ def task_size(*, sample_s: float | None, batch: int, left: int, workers: int, du
 def queue_samples(*, sample_s: float | None) -> float:
     """A worker that has fewer samples than this before it is given one more task; none behind one of unknown cost."""
     return 0.0 if sample_s is None else QUEUE_S / max(sample_s, 1e-9)
+
+
+def is_new(prepared: int, most: int) -> bool:
+    """Whether a worker that has prepared so many samples is slow as yet, beside one that has prepared the most."""
+    return prepared < NEW_SAMPLES and most >= OLD_SAMPLES

@@ -8,6 +8,10 @@ from typing import Any
 
 from penstock.errors import MissingExtra
 
+IMAGE_LIBRARIES = ("cv2", "PIL.ImageEnhance", "PIL.ImageOps")
+AUDIO_LIBRARIES = ("soundfile", "soxr")
+"""Modules that take long to load and that most chains need."""
+
 
 @cache
 def opencv() -> Any:
