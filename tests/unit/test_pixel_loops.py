@@ -21,7 +21,20 @@ def image_of(shape: tuple[int, int], channels: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(0, 256, (*shape, channels), dtype=np.uint8)
 
 
-@needs_loops
+PLAIN, AVX2, WIDE, DOTS = range(4)
+
+
+@pytest.fixture(params=[PLAIN, AVX2, WIDE, DOTS], ids=["plain", "avx2", "wide", "dots"])
+def vectors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each way in which processors work, as far as this one has it."""
+    loops: Any = accel.compiled()
+    if loops is None or loops.penstock_vectors(request.param) != request.param:
+        pytest.skip("this processor does not have it")
+    yield
+    loops.penstock_vectors(DOTS)
+
+
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_values_are_looked_up(shape: tuple[int, int], channels: int) -> None:
@@ -47,6 +60,25 @@ def test_values_are_counted_also_in_a_part_of_an_image(shape: tuple[int, int], c
 
 
 @needs_loops
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_least_and_the_greatest_are_found_also_in_a_part_of_an_image(shape: tuple[int, int]) -> None:
+    whole = image_of((shape[0] + 4, shape[1] + 4), 3)
+    whole[2:-2, 1:-3] //= 2
+    whole[2:-2, 1:-3] += 50  # what is outside has smaller and greater ones
+    image = whole[2:-2, 1:-3]
+    assert accel.extremes(image) == (image.min(axis=(0, 1)).tolist(), image.max(axis=(0, 1)).tolist())
+
+
+@needs_loops
+@pytest.mark.parametrize("at", range(0, 101, 7))
+@pytest.mark.parametrize("value", [3, 250])
+def test_the_least_and_the_greatest_are_found_wherever_they_are(at: int, value: int) -> None:
+    image = np.full((3, 101, 3), 100, np.uint8)
+    image[1, at, at % 3] = value
+    assert accel.extremes(image) == (image.min(axis=(0, 1)).tolist(), image.max(axis=(0, 1)).tolist())
+
+
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.55, 1.0, 1.9, 7.25, -3.0])
 @pytest.mark.parametrize("shape", SHAPES[1:])
 def test_sharpness_and_saturation_are_pillows(shape: tuple[int, int], share: float) -> None:
@@ -55,19 +87,6 @@ def test_sharpness_and_saturation_are_pillows(shape: tuple[int, int], share: flo
     sharp, full = accel.sharpen(image, share), accel.saturate(image, share)
     assert np.array_equal(sharp, ImageEnhance.Sharpness(picture).enhance(share))
     assert np.array_equal(full, ImageEnhance.Color(picture).enhance(share))
-
-
-PLAIN, AVX2, DOTS = range(3)
-
-
-@pytest.fixture(params=[PLAIN, AVX2, DOTS], ids=["plain", "avx2", "dots"])
-def vectors(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each way in which processors resize, as far as this one has it."""
-    loops: Any = accel.compiled()
-    if loops is None or loops.penstock_vectors(request.param) != request.param:
-        pytest.skip("this processor does not have it")
-    yield
-    loops.penstock_vectors(DOTS)
 
 
 @pytest.mark.usefixtures("vectors")
@@ -94,6 +113,11 @@ def test_every_sum_of_neighbours_is_divided_rightly() -> None:
     assert np.array_equal(sums * 5042 >> 16, sums // 13)
 
 
+@pytest.mark.usefixtures("vectors")
+def test_maps_are_pillows() -> None:
+    play()
+
+
 def play() -> None:
     """Maps of all kinds, of images whose memory ends where they end. Under sanitizers: see `test_jpeg_parts`."""
     rng = np.random.default_rng(0)
@@ -101,14 +125,21 @@ def play() -> None:
         shape = tuple(int(side) for side in rng.integers(3, 40, 2))
         image = image_of(shape, 3)
         accel.look_up(image, image_of((256, 1), 1)[:, 0, 0])
+        accel.look_up(image, image_of((256, 1), 3)[:, 0])
         accel.histograms(image)
+        accel.extremes(image)
         accel.sharpen(image, 1.9)
+        accel.saturate(image, 1.9)
         turn, scale = rng.uniform(-3.2, 3.2), rng.choice([0.5, 0.98, 1.0, 1.3])
         cos, sin = scale * np.cos(turn), scale * np.sin(turn)
-        moved = rng.uniform(-20, 40, 2)
-        matrix = (cos, -sin, moved[0], sin, cos, moved[1])
-        found = accel.affine(image, (0, 0), (0, 0, *shape), matrix, (1, 2, 3))
-        theirs = Image.fromarray(image).transform(
-            shape[::-1], Image.Transform.AFFINE, matrix, fillcolor=(1, 2, 3)
-        )
-        assert np.array_equal(found, theirs), matrix
+        right, down = rng.uniform(-20, 40, 2)
+        for matrix in (
+            (cos, -sin, right, sin, cos, down),
+            (1.0, sin, right, 0.0, 1.0, down),
+            (1.0, 0.0, right, sin, 1.0, down),
+        ):
+            found = accel.affine(image, (0, 0), (0, 0, *shape), matrix, (1, 2, 3))
+            theirs = Image.fromarray(image).transform(
+                shape[::-1], Image.Transform.AFFINE, matrix, fillcolor=(1, 2, 3)
+            )
+            assert np.array_equal(found, theirs), matrix

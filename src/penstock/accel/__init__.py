@@ -23,7 +23,10 @@ def compiled() -> ctypes.CDLL | None:
         return None
     try:
         return loops_in(spec.origin)
-    except OSError:
+    except (
+        OSError,
+        AttributeError,
+    ):  # it is not for this machine, or older than this file, in a working copy
         return None
 
 
@@ -50,7 +53,8 @@ def loops_in(path: str) -> ctypes.CDLL:
     loops.penstock_sharpen.argtypes = [pointer, number, number, number, ctypes.c_float, pointer]
     loops.penstock_look_up.argtypes = [pointer, stride, pointer, number, pointer]
     loops.penstock_histogram.argtypes = [pointer, stride, *[number] * 3, pointer]
-    for name in ("planes", "normal", "saturate", "affine", "look_up", "histogram"):
+    loops.penstock_extremes.argtypes = [pointer, stride, number, number, pointer]
+    for name in ("extremes", "planes", "normal", "saturate", "affine", "look_up", "histogram"):
         getattr(loops, f"penstock_{name}").restype = None
     return loops
 
@@ -217,6 +221,17 @@ def histograms(image: NDArray[np.uint8]) -> NDArray[np.int64] | None:
     out = np.empty((channels, 256), np.int64)
     loops.penstock_histogram(image.ctypes.data, image.strides[0], rows, columns, channels, out.ctypes.data)
     return out
+
+
+def extremes(image: NDArray[np.uint8]) -> tuple[list[int], list[int]] | None:
+    """The least and the greatest value of each of three channels."""
+    loops = compiled()
+    if loops is None or not fits(image) or image.shape[2] != 3:
+        return None
+    out = np.empty((2, 3), np.uint8)
+    loops.penstock_extremes(image.ctypes.data, image.strides[0], *image.shape[:2], out.ctypes.data)
+    low, high = out.tolist()
+    return low, high
 
 
 FIXED = 32768.0

@@ -236,13 +236,14 @@ HASWELL static int down_dots(const uint8_t *rows, size_t stride, uint8_t *out, i
 }
 #endif
 
-enum { PLAIN, AVX2, DOTS };
+enum { PLAIN, AVX2, WIDE, DOTS }; /* as in ops.c */
 
 /* What the processor has. */
 static int processors_vectors(void) {
 #ifdef __x86_64__
     if (!__builtin_cpu_supports("avx2")) return PLAIN;
-    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl") ? DOTS : AVX2;
+    if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl")) return AVX2;
+    return __builtin_cpu_supports("avx512vnni") ? DOTS : WIDE;
 #else
     return PLAIN;
 #endif
@@ -257,13 +258,16 @@ int penstock_vectors(int most) {
     return vectors;
 }
 
+/* Whether to use these. */
+int penstock_uses(int which) { return (vectors < 0 ? penstock_vectors(DOTS) : vectors) >= which; }
+
 static void across3(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w) {
 #ifdef __x86_64__
-    if (vectors == DOTS) {
+    if (penstock_uses(DOTS)) {
         across3_dots(row, out, width, w);
         return;
     }
-    if (vectors == AVX2) {
+    if (penstock_uses(AVX2)) {
         across3_avx2(row, out, width, w);
         return;
     }
@@ -296,7 +300,7 @@ static void down(const uint8_t *rows, size_t stride, uint8_t *out, int length, c
     int done = 0;
 #ifdef __x86_64__
     const int32_t *high = w->high + (size_t)at * w->pairs, *low = w->low + (size_t)at * w->pairs;
-    if (vectors != PLAIN) done = (vectors == DOTS ? down_dots : down_avx2)(rows, stride, out, length, high, low, w->count[at]);
+    if (penstock_uses(AVX2)) done = (penstock_uses(DOTS) ? down_dots : down_avx2)(rows, stride, out, length, high, low, w->count[at]);
 #endif
     down_plain(rows + done, stride, out + done, length - done, w->weight + (size_t)at * w->taps, w->count[at], sum);
 }
@@ -350,7 +354,6 @@ static int higher(const uint8_t *from, size_t stride, size_t length, int old_hei
 int penstock_resize(const uint8_t *image, long stride, int channels, int height, int width, const double *box, uint8_t *out,
                     int new_height, int new_width, int cubic, int down_first) {
     const size_t old = (size_t)width * channels, length = (size_t)new_width * channels;
-    if (vectors < 0) penstock_vectors(DOTS);
     if (width == new_width && box[3] == width) return higher(image, stride, length, height, box, out, new_height, cubic);
     if (height == new_height && box[2] == height) return wider(image, stride, channels, height, width, box, out, new_width, cubic);
     uint8_t *middle = malloc(down_first ? old * new_height : length * height);

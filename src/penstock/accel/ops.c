@@ -12,6 +12,9 @@
 #define VECTORS
 #endif
 
+enum { PLAIN, AVX2, WIDE, DOTS }; /* what processors have, and whether to use it: see accel.c */
+int penstock_uses(int which);
+
 #ifdef __x86_64__
 #include <immintrin.h>
 
@@ -31,38 +34,85 @@ __attribute__((target("avx2"))) static long look_up_avx2(const uint8_t *image, l
     return i;
 }
 
-/* The same by sixty-fours. */
-__attribute__((target("avx512bw"))) static long look_up_avx512(const uint8_t *image, long count, const uint8_t *table, uint8_t *restrict out) {
-    const __m512i lift = _mm512_set1_epi8(0x70), part = _mm512_set1_epi8(16);
-    __m512i rows[16];
-    for (int i = 0; i < 16; i++) rows[i] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(table + 16 * i)));
-    long i = 0;
-    for (; i + 64 <= count; i += 64) {
-        __m512i value = _mm512_loadu_si512(image + i), found = _mm512_setzero_si512();
-        for (int at = 0; at < 16; at++, value = _mm512_sub_epi8(value, part))
-            found = _mm512_or_si512(found, _mm512_shuffle_epi8(rows[at], _mm512_adds_epu8(value, lift)));
-        _mm512_storeu_si512(out + i, found);
+#define SERVER __attribute__((target("avx512bw")))
+
+/* A table as words of two neighbours, thirty-two in a vector. */
+struct table {
+    __m512i words[4];
+};
+
+SERVER static inline struct table table_at(const uint8_t *table) {
+    struct table found;
+    for (int i = 0; i < 4; i++) found.words[i] = _mm512_loadu_si512(table + 64 * i);
+    return found;
+}
+
+/* For values below 256 in words: the words of the table that they are in. */
+SERVER static inline __m512i words_of(__m512i value, struct table t) {
+    const __m512i at = _mm512_srli_epi16(value, 1);
+    const __m512i low = _mm512_permutex2var_epi16(t.words[0], at, t.words[1]), high = _mm512_permutex2var_epi16(t.words[2], at, t.words[3]);
+    return _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(value, _mm512_set1_epi16(128)), high);
+}
+
+/* What sixty-four values become: those at even places, then those at odd ones. A word of the table has the byte of an even value below
+ * that of the odd one behind it. */
+SERVER static inline __m512i found_in(__m512i values, struct table t) {
+    const __m512i one = _mm512_set1_epi16(1), even = _mm512_and_si512(values, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(values, 8);
+    __m512i first = words_of(even, t), second = words_of(odd, t);
+    first = _mm512_mask_srli_epi16(first, _mm512_test_epi16_mask(even, one), first, 8);
+    second = _mm512_mask_slli_epi16(second, _mm512_testn_epi16_mask(odd, one), second, 8);
+    return _mm512_mask_blend_epi8(0xAAAAAAAAAAAAAAAA, first, second);
+}
+
+SERVER static inline __mmask64 first_of(long count) { return count >= 64 ? ~0ull : (1ull << count) - 1; }
+
+SERVER static void look_up_avx512(const uint8_t *image, long count, const uint8_t *table, uint8_t *restrict out) {
+    const struct table t = table_at(table);
+    for (long i = 0; i < count; i += 64) {
+        const __mmask64 there = first_of(count - i);
+        _mm512_mask_storeu_epi8(out + i, there, found_in(_mm512_maskz_loadu_epi8(there, image + i), t));
     }
-    return i;
+}
+
+/* By three tables, the values of which lie at every third place. */
+SERVER static void look_up3_avx512(const uint8_t *image, long count, const uint8_t tables[3][256], uint8_t *restrict out) {
+    const struct table a = table_at(tables[0]), b = table_at(tables[1]), c = table_at(tables[2]);
+    const __mmask64 second = 0x2492492492492492, third = 0x4924924924924924;
+    for (long i = 0; i < count; i += 63) { /* twenty-one pixels */
+        const __mmask64 there = first_of(count - i) & (~0ull >> 1);
+        const __m512i values = _mm512_maskz_loadu_epi8(there, image + i);
+        const __m512i found = _mm512_mask_mov_epi8(found_in(values, a), second, found_in(values, b));
+        _mm512_mask_storeu_epi8(out + i, there, _mm512_mask_mov_epi8(found, third, found_in(values, c)));
+    }
 }
 #endif
 
 /* What each value becomes: by one table of 256, or with three channels by one for each, value by value next to each other. */
 void penstock_look_up(const uint8_t *image, long count, const uint8_t *table, int tables, uint8_t *restrict out) {
     uint8_t own[3][256];
+#ifdef __x86_64__
+    const int wide = penstock_uses(WIDE);
+#endif
     if (tables == 1) {
         long i = 0;
 #ifdef __x86_64__
-        if (__builtin_cpu_supports("avx512bw"))
-            i = look_up_avx512(image, count, table, out);
-        else if (__builtin_cpu_supports("avx2"))
-            i = look_up_avx2(image, count, table, out);
+        if (wide) {
+            look_up_avx512(image, count, table, out);
+            return;
+        }
+        if (penstock_uses(AVX2)) i = look_up_avx2(image, count, table, out);
 #endif
         for (; i < count; i++) out[i] = table[image[i]];
         return;
     }
     for (int value = 0; value < 256; value++)
         for (int c = 0; c < 3; c++) own[c][value] = table[3 * value + c];
+#ifdef __x86_64__
+    if (wide) {
+        look_up3_avx512(image, count, (const uint8_t(*)[256])own, out);
+        return;
+    }
+#endif
     for (long i = 0; i + 2 < count; i += 3) {
         out[i] = own[0][image[i]];
         out[i + 1] = own[1][image[i + 1]];
@@ -99,6 +149,35 @@ void penstock_histogram(const uint8_t *image, long stride, int height, int width
         for (int way = 0; way < WAYS; way++)
             for (int c = 0; c < channels; c++)
                 for (int value = 0; value < 256; value++) out[256 * c + value] += counts[way][c][value];
+    }
+}
+
+#define SPAN 96 /* bytes: pixels of three channels in whole vectors */
+
+/* The least and the greatest value of each of three channels; of rows that lie `stride` bytes apart. */
+VECTORS void penstock_extremes(const uint8_t *image, long stride, int height, int width, uint8_t *out) {
+    uint8_t low[SPAN], high[SPAN];
+    memset(low, 255, SPAN);
+    memset(high, 0, SPAN);
+    for (int row = 0; row < height; row++) {
+        const uint8_t *at = image + (size_t)stride * row, *end = at + 3 * (size_t)width;
+        for (; end - at >= SPAN; at += SPAN)
+            for (int i = 0; i < SPAN; i++) {
+                low[i] = at[i] < low[i] ? at[i] : low[i];
+                high[i] = at[i] > high[i] ? at[i] : high[i];
+            }
+        for (int i = 0; at + i < end; i++) {
+            low[i] = at[i] < low[i] ? at[i] : low[i];
+            high[i] = at[i] > high[i] ? at[i] : high[i];
+        }
+    }
+    for (int c = 0; c < 3; c++) {
+        out[c] = 255;
+        out[3 + c] = 0;
+        for (int i = c; i < SPAN; i += 3) {
+            out[c] = low[i] < out[c] ? low[i] : out[c];
+            out[3 + c] = high[i] > out[3 + c] ? high[i] : out[3 + c];
+        }
     }
 }
 
@@ -169,7 +248,7 @@ void penstock_saturate(const uint8_t *image, long stride, int height, int width,
         const uint8_t *from = image + (size_t)stride * row;
         int x = 0;
 #ifdef __x86_64__
-        if (__builtin_cpu_supports("avx2")) x = saturate_avx2(from, width, share, out);
+        if (penstock_uses(AVX2)) x = saturate_avx2(from, width, share, out);
         from += 3 * (size_t)x;
         out += 3 * (size_t)x;
 #endif
@@ -264,8 +343,13 @@ void penstock_affine(const uint8_t *part, long stride, int channels, int first_r
             const int64_t last = yy + (end - 1 - x) * (int64_t)dy, lowest = yy > last ? yy : last;
             const int fours = (lowest >> 16) - first_row < rows - 1 ? end - 1 : x;
             const long begin = -(stride * first_row + 3 * (long)first);
+            if (dx == 65536 && dy == 0) { /* next to each other there as here: moved, or sheared to the side */
+                memcpy(out, part + (begin + stride * (yy >> 16) + 3 * (long)(xx >> 16)), 3 * (size_t)(end - x));
+                out += 3 * (size_t)(end - x);
+                x = end;
+            }
 #ifdef __x86_64__
-            if (is_near && __builtin_cpu_supports("avx2")) {
+            if (is_near && penstock_uses(AVX2)) {
                 const int many = gather_avx2(part + begin, (int)stride, xx, yy, dx, dy, fours - x, out);
                 x += many, xx += many * dx, yy += many * dy, out += 3 * (size_t)many;
             }

@@ -7,6 +7,8 @@ ever held.
 from __future__ import annotations
 
 import math
+import os
+import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -105,21 +107,24 @@ class MemoryStore(ChunkIndex):
         plain = values.dtype in TYPES and values.ndim <= DIMENSIONS
         kept = plain and size <= self.chunk_bytes and len(self.rows) > 0
         offset = self._room(size, self.renewal.ends(wanted.sample, wanted.renewed)) if kept else -1
-        if offset < 0:
+        if offset < 0 or not write_entry(self._fd, offset, values, entry.extra):
             self._refuse(size)
             return False
-        write_entry(self._bytes[offset : offset + size], values, entry.extra)
         chunk = (offset - self._data) // self.chunk_bytes
         self.note(wanted, offset, size, int(self.chunks[chunk, 0]))
         return True
 
 
-def write_entry(memory: NDArray[np.uint8], values: NDArray[Any], extra: bytes) -> None:
+def write_entry(fd: int, offset: int, values: NDArray[Any], extra: bytes) -> bool:
+    """Whether there was room. By the kernel, not by way of our mapping: to write a page for the first time there costs more than to
+    copy it, and each process has most pages to write for the first time."""
     shape = [*values.shape, *[0] * (DIMENSIONS - values.ndim)]
-    head = [TYPES.index(values.dtype), values.ndim, *shape, len(extra), values.nbytes]
-    memory[:HEAD].view(np.int64)[:] = head
-    memory[HEAD : HEAD + values.nbytes] = values.reshape(-1).view(np.uint8)
-    memory[HEAD + values.nbytes : HEAD + values.nbytes + len(extra)] = np.frombuffer(extra, np.uint8)
+    numbers = [TYPES.index(values.dtype), values.ndim, *shape, len(extra), values.nbytes]
+    head, pixels = struct.pack(f"{len(numbers)}q", *numbers), values.reshape(-1).view(np.uint8).data
+    try:
+        return os.pwritev(fd, [head, pixels, extra], offset) == HEAD + values.nbytes + len(extra)
+    except OSError:
+        return False
 
 
 def entry_in(memory: NDArray[np.uint8]) -> Entry:

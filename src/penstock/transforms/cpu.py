@@ -240,16 +240,18 @@ def contrast(image: Image, factor: float) -> tables.Table:
 
 
 def autocontrast(image: Image) -> tables.Table:
-    extremes = [opencv().minMaxLoc(plane)[:2] for plane in opencv().split(image)]
-    return tables.autocontrast(*zip(*extremes, strict=True))
+    quick = accel.extremes(image)
+    if quick is not None:
+        return tables.autocontrast(*quick)
+    return tables.autocontrast(image.min(axis=(0, 1)).tolist(), image.max(axis=(0, 1)).tolist())
 
 
 def equalize(image: Image) -> tables.Table:
     quick = accel.histograms(image)
     if quick is not None:
-        return tables.equalize(list(quick))
+        return tables.equalize(quick)
     pixels = np.ascontiguousarray(image)
-    return tables.equalize([histogram(pixels, c) for c in range(pixels.shape[2])])
+    return tables.equalize(np.stack([histogram(pixels, c) for c in range(pixels.shape[2])]))
 
 
 def histogram(pixels: Image, channel: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ They are what Pillow's functions come to, value by value, so that what is done b
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ Table = NDArray[np.uint8]
 """256 values for all channels, or 256 x channels."""
 
 IDENTITY: Table = np.arange(256, dtype=np.uint8)
+LEVELS = np.arange(256.0)[:, None]
 
 
 def table_of(step: Step) -> Table:
@@ -41,31 +42,25 @@ def blend(base: int, factor: float) -> Table:
     return table
 
 
-def autocontrast(low: Any, high: Any) -> Table:
+def autocontrast(low: Sequence[int], high: Sequence[int]) -> Table:
     """Stretches each channel's values from its [low, high] to [0, 255]."""
-    columns = []
-    for lowest, highest in zip(low, high, strict=True):
-        if highest <= lowest:
-            columns.append(IDENTITY)
-            continue
-        scale = 255.0 / (int(highest) - int(lowest))
-        stretched = np.arange(256) * scale + -int(lowest) * scale
-        columns.append(np.clip(np.trunc(stretched), 0, 255).astype(np.uint8))
-    return np.stack(columns, axis=1)
+    lowest, wide = np.array(low, np.float64), np.subtract(high, low, dtype=np.float64)
+    scale = 255.0 / np.where(wide > 0, wide, 255.0)
+    stretched = LEVELS * scale + -lowest * scale
+    table: Table = np.minimum(np.maximum(stretched, 0.0), 255.0).astype(np.uint8)
+    table[:, wide <= 0] = IDENTITY[:, None]
+    return table
 
 
-def equalize(histograms: list[NDArray[np.int64]]) -> Table:
-    """Spreads each channel's values so that all are about equally frequent."""
-    columns = []
-    for histogram in histograms:
-        used = histogram[histogram > 0]
-        step = int(used.sum() - used[-1]) // 255 if len(used) > 1 else 0
-        if not step:
-            columns.append(IDENTITY)
-            continue
-        before = np.concatenate([[0], np.cumsum(histogram)[:-1]])
-        columns.append(np.clip((step // 2 + before) // step, 0, 255).astype(np.uint8))
-    return np.stack(columns, axis=1)
+def equalize(histograms: NDArray[np.int64]) -> Table:
+    """Spreads each channel's values so that all are about equally frequent; of channels x 256 counts."""
+    last = 255 - (histograms[:, ::-1] > 0).argmax(axis=1)
+    below = np.cumsum(histograms, axis=1) - histograms
+    step = below[np.arange(len(last)), last] // 255
+    spread = (step // 2 + below.T) // np.maximum(step, 1)
+    table: Table = np.minimum(spread, 255).astype(np.uint8)
+    table[:, step == 0] = IDENTITY[:, None]
+    return table
 
 
 def composed(first: Table, then: Table) -> Table:
