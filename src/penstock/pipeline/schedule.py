@@ -26,10 +26,9 @@ class Schedule:
         """Samples of these keys are prepared next."""
         self.epoch = epoch
         places = np.array([key % self.renewal.length for key in keys], dtype=np.int64)
-        when = zip(
-            self.renewal.renewed(places, epoch).tolist(), self.renewal.is_kept(places).tolist(), strict=True
-        )
-        self.announced = {place: When(*each) for place, each in zip(places.tolist(), when, strict=True)}
+        renewed, kept = self.renewal.when(places, epoch)
+        when = map(When, renewed.tolist(), kept.tolist())
+        self.announced = dict(zip(places.tolist(), when, strict=True))
 
     def kept(self) -> list[Wanted]:
         """What will be asked of a store, in the order of the keys."""
@@ -38,7 +37,6 @@ class Schedule:
     def of(self, index: int) -> When:
         found = self.announced.get(index)
         if found is None:  # another than was announced: it replaces one that cannot be prepared
-            place = np.array([index])
-            renewed = int(self.renewal.renewed(place, self.epoch)[0])
-            found = When(renewed, bool(self.renewal.is_kept(place)[0]))
+            renewed, kept = self.renewal.when(np.array([index]), self.epoch)
+            found = When(int(renewed[0]), bool(kept[0]))
         return found

@@ -76,15 +76,20 @@ class Renewal:
         return -(-(place + 1) * self.times // self.kept) if place < self.kept else 1
 
     def is_kept(self, samples: Ints) -> NDArray[np.bool_]:
-        return self.places.inverse(samples) < self.kept
+        return self.when(samples, 0)[1]
 
     def renewed(self, samples: Ints, epoch: int) -> Ints:
         """The epoch in which each of these was renewed last, this one included."""
+        return self.when(samples, epoch)[0]
+
+    def when(self, samples: Ints, epoch: int) -> tuple[Ints, NDArray[np.bool_]]:
+        """When each of these was renewed, and whether it is kept."""
         places = self.places.inverse(samples)
         if not self.kept:
-            return np.full_like(places, epoch)
+            return np.full_like(places, epoch), np.zeros(len(places), np.bool_)
         end = epoch * self.kept // self.times  # renewals up to now, all rounds together
         # Of all renewals 0, 1, 2, ... the last one before `end` that has this place; it is a negative number where there was none.
         last = places + self.kept * ((end - 1 - places) // self.kept)
         since = np.where(last < 0, 0, -(-(last + 1) * self.times // self.kept))
-        return np.where(places < self.kept, since, epoch)
+        kept = places < self.kept
+        return np.where(kept, since, epoch), kept

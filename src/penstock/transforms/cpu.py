@@ -20,6 +20,8 @@ from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, S
 from penstock.transforms.windows import Stage, stages
 
 Image = NDArray[np.uint8]
+SMALL = 64 * 64
+"""Pixels of an image of which it costs more to find out what is needed than to make all of it."""
 
 
 def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = None) -> Image:
@@ -27,7 +29,7 @@ def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = 
     it that the plan begins with."""
     if plan is None:
         rows, columns = array(image).shape[:2]
-        plan = stages(program, (rows, columns))
+        plan = stages(program, (rows, columns), parts=rows * columns > SMALL)
         if not plan[0].is_whole:
             image = crop(image, *plan[0].window)
     at = 0
@@ -134,12 +136,12 @@ def resize(
 def goes_down_first(size: Size, new: Size) -> bool:
     """Whether Pillow resizes this vertically first: since version 13 where that leaves fewer pixels to do, before that never."""
     saves = new[0] < size[0] and 2 * (size[1] - new[1]) < size[0] - new[0]
-    return saves and pillow_chooses()
+    return saves and accel.compiled() is not None and pillow_chooses()
 
 
 @cache
 def pillow_chooses() -> bool:
-    """Whether the Pillow that is installed chooses the direction: asked of it once, with a small image."""
+    """Whether the Pillow that is installed chooses the direction: asked of it once, with a small image, where there are loops to compare it with."""
     probe = (np.arange(40 * 20 * 3, dtype=np.uint32) * 2654435761 >> 13).astype(np.uint8).reshape(40, 20, 3)
     across = accel.resize(probe, 9, 18, cubic=False, down_first=False)
     theirs = array(picture(probe).resize((18, 9), Interpolation.BILINEAR))

@@ -61,6 +61,10 @@ class ToTensor(Op):
         raise ConfigError("ToTensor belongs to the end of a chain, behind all ops that change pixels")
 
 
+SMALL = 16 << 10
+"""Bytes of an image that are turned before OpenCV has begun."""
+
+
 @dataclass(frozen=True)
 class Tail:
     dtype: torch.dtype = torch.uint8
@@ -94,7 +98,11 @@ class Tail:
             out = torch.empty(shape, dtype=self.dtype)
         self.check(image)
         if self.dtype == torch.uint8:
-            opencv().split(image, list(out.numpy()))
+            planes = out.numpy()
+            if image.size <= SMALL:
+                planes[...] = image.transpose(2, 0, 1)
+            else:
+                opencv().split(image, list(planes))
             return out
         if not self.dtype.is_floating_point:
             return out.copy_(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))))
