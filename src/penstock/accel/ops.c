@@ -261,23 +261,59 @@ void penstock_saturate(const uint8_t *image, long stride, int height, int width,
     }
 }
 
+/* A byte's sum with those above and below it. */
+VECTORS static void columns_of(const uint8_t *at, int length, uint16_t *restrict column) {
+    const uint8_t *above = at - length, *below = at + length;
+    for (int x = 0; x < length; x++) column[x] = (uint16_t)(above[x] + at[x] + below[x]);
+}
+
+#define THIRTEENTH 5042 /* of 65,536: exact up to 6,553 */
+
+#ifdef __x86_64__
+/* Of the bytes from `x` to `end`, as many as come in sixteens; where it stopped. */
+HASWELL static int sharpen_avx2(const uint8_t *at, const uint16_t *column, int x, int end, int channels, float share, uint8_t *restrict to) {
+    const __m256 by = _mm256_set1_ps(share), most = _mm256_set1_ps(255.0f), none = _mm256_setzero_ps();
+    for (; x + 16 <= end; x += 16) {
+        const __m256i own = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(at + x)));
+        __m256i sum = _mm256_add_epi16(_mm256_loadu_si256((const __m256i *)(column + x)), _mm256_set1_epi16(6));
+        sum = _mm256_add_epi16(sum, _mm256_loadu_si256((const __m256i *)(column + x - channels)));
+        sum = _mm256_add_epi16(sum, _mm256_loadu_si256((const __m256i *)(column + x + channels)));
+        sum = _mm256_add_epi16(sum, _mm256_slli_epi16(own, 2));
+        const __m256i smooth = _mm256_mulhi_epu16(sum, _mm256_set1_epi16(THIRTEENTH)), apart = _mm256_sub_epi16(own, smooth);
+        __m256i found[2];
+        for (int half = 0; half < 2; half++) {
+            const __m128i from = half ? _mm256_extracti128_si256(smooth, 1) : _mm256_castsi256_si128(smooth);
+            const __m128i way = half ? _mm256_extracti128_si256(apart, 1) : _mm256_castsi256_si128(apart);
+            __m256 value = _mm256_mul_ps(by, _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(way)));
+            value = _mm256_add_ps(_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(from)), value);
+            found[half] = _mm256_cvttps_epi32(_mm256_min_ps(_mm256_max_ps(value, none), most));
+        }
+        const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(found[0], found[1]), 0xD8);
+        _mm_storeu_si128((__m128i *)(to + x), _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+    }
+    return x;
+}
+#endif
+
 /* Each inner pixel blended with its smooth version, in which it counts five times and its eight neighbours once; the border is left as
- * it is. Rows of `length` bytes without gaps. Whether there was memory for two rows of sums. */
-VECTORS int penstock_sharpen(const uint8_t *image, int rows, int length, int channels, float share, uint8_t *restrict out) {
-    uint16_t *restrict column = malloc(2 * sizeof(uint16_t) * (size_t)length);
+ * it is. Rows of `length` bytes without gaps. Whether there was memory for a row of sums. */
+int penstock_sharpen(const uint8_t *image, int rows, int length, int channels, float share, uint8_t *restrict out) {
+    uint16_t *column = malloc(sizeof(uint16_t) * (size_t)length);
     if (!column) return 0;
-    uint16_t *restrict smooth = column + length;
     memcpy(out, image, (size_t)length);
     memcpy(out + (size_t)length * (rows - 1), image + (size_t)length * (rows - 1), (size_t)length);
     for (int row = 1; row < rows - 1; row++) {
-        const uint8_t *at = image + (size_t)length * row, *above = at - length, *below = at + length;
+        const uint8_t *at = image + (size_t)length * row;
         uint8_t *to = out + (size_t)length * row;
-        for (int x = 0; x < length; x++) column[x] = (uint16_t)(above[x] + at[x] + below[x]);
-        for (int x = channels; x < length - channels; x++) {
-            const uint16_t sum = (uint16_t)(column[x - channels] + column[x] + column[x + channels] + 4 * at[x] + 6);
-            smooth[x] = (uint16_t)((uint32_t)sum * 5042u >> 16); /* a thirteenth, exact up to 6,553 */
+        int x = channels;
+        columns_of(at, length, column);
+#ifdef __x86_64__
+        if (penstock_uses(AVX2)) x = sharpen_avx2(at, column, x, length - channels, channels, share, to);
+#endif
+        for (; x < length - channels; x++) {
+            const uint32_t sum = column[x - channels] + column[x] + column[x + channels] + 4 * at[x] + 6;
+            to[x] = mixed((int)(sum * THIRTEENTH >> 16), at[x], share);
         }
-        for (int x = channels; x < length - channels; x++) to[x] = mixed(smooth[x], at[x], share);
         memcpy(to, at, channels);
         memcpy(to + length - channels, at + length - channels, channels);
     }
