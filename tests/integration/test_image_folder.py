@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -210,3 +211,32 @@ def test_workers_begin_with_the_libraries_that_they_need(photos: Path, form: str
         [sys.executable, "-c", BEGINNING, str(photos), form], capture_output=True, text=True, check=False
     )
     assert "0 has ['PIL.ImageOps', 'cv2']" in ran.stderr
+
+
+AFTERWARDS = """
+import os, sys
+from penstock import DataLoader, ImageFolder, transforms as T
+
+before = dict(os.environ)
+chain = [T.RandomCrop(8, pad_if_needed=True), T.ToTensor()]
+print(len(next(iter(DataLoader(ImageFolder(sys.argv[1], chain), 2, num_workers=1)))[0]))
+print({name: value for name, value in os.environ.items() if before.get(name) != value and name == "LD_LIBRARY_PATH"})
+"""
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_libraries_leave_no_search_path_and_may_be_broken(photos: Path, tmp_path: Path, broken: bool) -> None:
+    only_jpegs = tmp_path / "photos" / "a"
+    only_jpegs.mkdir(parents=True)
+    for photo in list(photos.rglob("*.jpg"))[:2]:
+        (only_jpegs / photo.name).write_bytes(photo.read_bytes())
+    if broken:
+        (tmp_path / "cv2.py").write_text("raise AttributeError('an installation that does not fit')")
+    ran = subprocess.run(
+        [sys.executable, "-c", AFTERWARDS, str(tmp_path / "photos")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert ran.stdout.split("\n")[:2] == ["2", "{}"], ran.stderr

@@ -55,6 +55,33 @@ class Team(Dataset[Any]):
         return (info.id, info.num_workers) if info is not None else (-1, 0)
 
 
+class Batched(Dataset[Any]):
+    """Wants all keys of a batch at once, and draws for all of them together."""
+
+    def __len__(self) -> int:
+        return 64 * 20
+
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        time.sleep(0.02)
+        drawn = torch.rand(len(keys))
+        return [(key, len(keys), drawn[at]) for at, key in enumerate(keys)]
+
+
+def test_batches_that_are_asked_for_at_once_are_not_cut_for_new_workers() -> None:
+    found = []
+    for more in (0, 2):
+        loader: DataLoader[Any] = DataLoader(Batched(), 64, num_workers=2, seed=1)
+        batches = []
+        for number, batch in enumerate(loader):
+            batches.append([each.clone() for each in batch])
+            if number == 6 and more:
+                loader.set_workers(2 + more)
+        found.append(batches)
+    for one, other in zip(*found, strict=True):
+        assert other[1].tolist() == [64] * 64
+        assert all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
+
+
 def as_list(samples: list[Any]) -> list[Any]:
     return [value for sample in samples for value in sample]
 

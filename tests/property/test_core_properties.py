@@ -6,16 +6,29 @@ next, however long it should have taken.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.engine.events import Kind
+from penstock.policy import tasks
 from penstock.sim import Fault, Scenario, World, simulate
 from penstock.sim.audit import audit
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_samples_make_workers_old() -> Iterator[None]:
+    """Or none would ever join others that are, in so few."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tasks, "NEW_SAMPLES", 2)
+        patched.setattr(tasks, "OLD_SAMPLES", 6)
+        yield
+
 
 shares = st.sampled_from([0.0, 0.0, 0.0, 0.02, 0.1, 0.5])
 map_kinds = st.sampled_from([Kind.SLOTS, Kind.PARTS, Kind.WHOLE])

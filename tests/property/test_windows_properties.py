@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,21 @@ pytest.importorskip("PIL.Image")
 from penstock import accel
 from penstock.pipeline.chain import executed, opened
 from penstock.pipeline.decode import Encoded
+from penstock.transforms import cpu
 from penstock.transforms.cpu import execute
 from penstock.transforms.steps import Code, Program, Step, size_after
 from penstock.transforms.windows import stages
 from tests.conftest import FULL
 from tests.unit.test_jpeg_parts import jpeg_of, photo
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_image_is_small() -> Iterator[None]:
+    """Of small ones all is made at once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cpu, "SMALL", 0)
+        yield
+
 
 factors = st.sampled_from([0.2, 0.8, 1.3, 1.9])
 whole_numbers = st.integers(-30, 30).map(float)

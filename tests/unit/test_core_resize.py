@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from penstock.engine import events as ev
 from penstock.engine.core import STOP_S
 from penstock.engine.events import Kind
@@ -18,11 +22,16 @@ def test_new_workers_are_started_and_work_when_they_are_up() -> None:
     assert tasks(tell(state, ev.WorkerUp(1, 0.0))) == [(1, 1, 4, 2)]
 
 
-def experienced(workers: int) -> State:
+SAMPLE_S = 0.0005
+
+
+def experienced(workers: int, kind: Kind = Kind.SLOTS, *, task_size: int = 0) -> State:
     """Workers that have prepared enough; of batches 1 to 3 the first is being prepared by them."""
-    state = laid_out(workers=workers, task_size=8)
+    state = laid_out(workers=workers) if kind is Kind.SLOTS else started(kind, workers=workers)
+    state.config = replace(state.config, task_size=task_size)
     for lane in state.lanes:
         lane.prepared = OLD_SAMPLES
+    state.sample_s = SAMPLE_S
     end = state.memory.end
     tell(state, ev.Grown(end, end + 200 * PAGE), ev.Feed(1, 64), ev.Feed(2, 64), ev.Feed(3, 64))
     return state
@@ -34,22 +43,62 @@ def test_a_new_worker_begins_with_little_of_the_batch_behind_the_one_that_is_due
     assigned = only(ev.Assign, tell(state, ev.WorkerUp(1, 0.0)))
     for begun in range(0, NEW_SAMPLES, NEW_TASK):
         assert tasks([assigned]) == [(1, 2, begun, NEW_TASK)]
-        assigned = only(ev.Assign, tell(state, done(assigned)))
+        assigned, *more = of(ev.Assign, tell(state, done(assigned, took_s=NEW_TASK * SAMPLE_S)))
+        assert bool(more) == (begun + NEW_TASK == NEW_SAMPLES), "one at a time, until it is like the others"
     assert assigned.task.seq == 1
-    assert assigned.task.samples == 8
+    assert assigned.task.samples > NEW_TASK
+
+
+@pytest.mark.parametrize("whom", ["stops", "leaves"])
+def test_a_new_worker_helps_with_what_is_due_where_no_other_can_be_counted_on(whom: str) -> None:
+    state = experienced(2)
+    if whom == "stops":
+        tell(state, lost(ev.Assign(1, running(state)[-1]), 60), ev.Tick(9.0, (0, 0)))
+    else:
+        tell(state, lost(ev.Assign(1, running(state)[-1]), 60), ev.Retire(0))
+    _, seq, _, samples = tasks(tell(state, ev.WorkerUp(1, 9.0)))[0]
+    assert seq == 1
+    assert samples > NEW_TASK
 
 
 def test_a_new_worker_helps_with_the_batch_that_is_due_where_there_is_no_other() -> None:
     state = laid_out(workers=1)
-    state.lanes[0].prepared = OLD_SAMPLES
-    tell(state, ev.Feed(1, 8), ev.Resize(2))
-    assert tasks(tell(state, ev.WorkerUp(1, 0.0))) == [(1, 1, 2, 2)]
+    state.config = replace(state.config, task_size=0)
+    state.lanes[0].prepared, state.sample_s = OLD_SAMPLES, SAMPLE_S
+    tell(state, ev.Feed(1, 128), ev.Resize(2))
+    ((worker, seq, _, samples),) = tasks(tell(state, ev.WorkerUp(1, 0.0)))
+    assert (worker, seq, samples) == (1, 1, NEW_TASK)
 
 
 def test_one_that_takes_the_place_of_another_is_new() -> None:
     state = experienced(2)
     first = ev.Assign(0, running(state)[0])
     assert tasks(tell(state, lost(first, 0), ev.WorkerUp(0, 0.0))) == [(0, 2, 0, NEW_TASK)]
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_tasks_of_a_size_that_was_asked_for_are_not_cut_for_new_workers(size: int) -> None:
+    state = experienced(2, task_size=size)
+    first = ev.Assign(0, running(state)[0])
+    assert tasks(tell(state, lost(first), ev.WorkerUp(0, 0.0)))[0] == (0, 1, 0, size)
+
+
+def test_a_new_worker_makes_the_whole_batch_that_is_due() -> None:
+    state = experienced(2, Kind.WHOLE)
+    first = ev.Assign(0, running(state)[0])
+    assert tasks(tell(state, lost(first), ev.WorkerUp(0, 0.0))) == [(0, 1, 0, 64)]
+
+
+def test_a_new_worker_puts_together_what_is_due() -> None:
+    state = started(Kind.PARTS, workers=1, task_size=0)
+    tell(state, ev.Feed(0, 1), ev.Feed(1, 64))
+    (part,) = [task for task in running(state) if task.seq == 0]
+    state.lanes[0].prepared, state.sample_s = OLD_SAMPLES, 10.0  # which has enough to do
+    tell(state, ev.Resize(2), ev.WorkerUp(1, 0.0))
+    tell(state, ev.Prepared(0, part.id, -1, 100))
+    actions = tell(state, done(ev.Assign(0, part)))
+    collated = [each for each in of(ev.Assign, actions) if each.task.kind is Kind.COLLATE]
+    assert collated or any(task.kind is Kind.COLLATE for task in running(state)), "nobody puts it together"
 
 
 def test_workers_that_begin_together_are_not_new_to_each_other() -> None:

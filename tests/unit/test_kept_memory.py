@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import multiprocessing
@@ -39,6 +40,24 @@ def store_of(samples: int = 20, times: int = 3, chunks: int = 8) -> MemoryStore:
 
 def values_of(wanted: Wanted, size: int = 1000) -> np.ndarray:
     return np.random.default_rng([wanted.sample, wanted.renewed]).integers(0, 256, size, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("fault", ["short", "none"])
+def test_what_the_kernel_does_not_write_is_refused(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    store, wanted, write = store_of(), Wanted(3, 0), os.pwritev
+
+    def pwritev(fd: int, parts: list[Any], offset: int) -> int:
+        if fault == "none":
+            raise OSError(errno.ENOSPC, "no space")
+        return write(fd, parts[:1], offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwritev", pwritev)
+        assert not store.put(wanted, Entry(values_of(wanted)))
+    assert store.get(wanted) is None
+    assert store.stats()["refused"] == 1
+    assert store.put(wanted, Entry(values_of(wanted)))
+    assert store.get(wanted) is not None
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8", "?"])

@@ -10,6 +10,8 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from penstock import accel
+from penstock.transforms import cpu
+from penstock.transforms.windows import Window, under
 
 needs_loops = pytest.mark.skipif(
     accel.compiled() is None, reason="there was no compiler when penstock was installed"
@@ -113,6 +115,17 @@ def test_every_sum_of_neighbours_is_divided_rightly() -> None:
     assert np.array_equal(sums * 5042 >> 16, sums // 13)
 
 
+@needs_loops
+def test_where_there_were_no_loops_nothing_is_learnt_about_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu.pillow_chooses.cache_clear()
+    chooses = cpu.goes_down_first((40, 20), (9, 18))
+    cpu.pillow_chooses.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(accel, "compiled", lambda: None)
+        assert not cpu.goes_down_first((40, 20), (9, 18))
+    assert cpu.goes_down_first((40, 20), (9, 18)) == chooses
+
+
 @pytest.mark.usefixtures("vectors")
 def test_maps_are_pillows() -> None:
     play()
@@ -143,3 +156,8 @@ def play() -> None:
                 shape[::-1], Image.Transform.AFFINE, matrix, fillcolor=(1, 2, 3)
             )
             assert np.array_equal(found, theirs), matrix
+            top, left = (int(rng.integers(side)) for side in shape)
+            window = Window(top, left, shape[0] - top, shape[1] - left)
+            y, x, rows, columns = under(matrix, shape, window)
+            part = accel.affine(image[y : y + rows, x : x + columns], (y, x), window, matrix, (1, 2, 3))
+            assert np.array_equal(part, found[top:, left:]), (matrix, window)

@@ -26,7 +26,7 @@ def schedule(state: State, out: list[Action]) -> None:
     if state.fatal is not None:
         return
     enough = queue_samples(sample_s=state.sample_s)
-    most = max((lane.prepared for lane in state.lanes if lane.up), default=0)
+    most = most_prepared(state)
     room: list[tuple[int, int]] = []
     staffed = any(lane.up for lane in state.lanes[: state.workers])
     for lane in state.lanes:
@@ -38,23 +38,21 @@ def schedule(state: State, out: list[Action]) -> None:
         elif (
             lane.up
             and not leaves
-            and (not lane.tasks or has_room(lane, most, enough))
+            and (not lane.tasks or has_room(state, lane, most, enough))
             and not (lane.tasks and overdue(state, lane))
         ):
             room.append((lane.load, lane.worker))
     room.sort()  # a sorted list is a heap
     while room:
         lane = state.lanes[room[0][1]]
-        task, size = None, None
-        if is_new(lane.prepared, most) and state.kind is not Kind.STREAM:
-            size = NEW_TASK
-            task = next_task(state, lane, state.due[1:], out, size)
-        task = task or next_task(state, lane, state.due, out, size)
+        few = NEW_TASK if begins(state, lane, most) else None
+        task = next_task(state, lane, behind_due(state), out, few) if few else None
+        task = task or next_task(state, lane, state.due, out, few)
         if task is not None:
             issue(state, lane, task, out)
         elif state.kind is not Kind.STREAM:
             break
-        if task is not None and has_room(lane, most, enough):
+        if task is not None and has_room(state, lane, most, enough):
             heapreplace(room, (lane.load, lane.worker))
         else:
             heappop(room)
@@ -62,9 +60,33 @@ def schedule(state: State, out: list[Action]) -> None:
         use_stalled(state, out)
 
 
-def has_room(lane: Lane, most: int, enough: float) -> bool:
+def has_room(state: State, lane: Lane, most: int, enough: float) -> bool:
     """Whether a worker that has work gets more."""
-    return lane.load < enough and len(lane.tasks) < DEEPEST and not is_new(lane.prepared, most)
+    return lane.load < enough and len(lane.tasks) < DEEPEST and not begins(state, lane, most)
+
+
+def most_prepared(state: State) -> int:
+    """By a worker that can be counted on."""
+    return max(
+        (
+            lane.prepared
+            for lane in state.lanes
+            if lane.up and not lane.retiring and not state.is_surplus(lane) and overdue(state, lane) is None
+        ),
+        default=0,
+    )
+
+
+def begins(state: State, lane: Lane, most: int) -> bool:
+    """Whether a worker is to begin with little, which nobody waits for: where batches are cut into tasks as we like."""
+    cut = state.kind in (Kind.SLOTS, Kind.PARTS) and not state.config.task_size
+    return cut and is_new(lane.prepared, most)
+
+
+def behind_due(state: State) -> list[int]:
+    """What is due later; all where what is due now has only to be put together."""
+    first = state.batches[state.due[0]] if state.due else None
+    return state.due if first is None or first.awaits_collate else state.due[1:]
 
 
 def use_stalled(state: State, out: list[Action]) -> None:
@@ -89,9 +111,9 @@ def chosen_size(state: State, batch: Batch) -> int:
 
 
 def next_task(
-    state: State, lane: Lane, due: list[int], out: list[Action], size: int | None = None
+    state: State, lane: Lane, due: list[int], out: list[Action], most: int | None = None
 ) -> Task | None:
-    """The most urgent work this worker can do; so many samples of it, where it is divided and a `size` is given."""
+    """The most urgent work this worker can do; no more than `most` samples of it, where it is divided."""
     for seq in due:
         batch = state.batches[seq]
         if not batch.todo:
@@ -111,7 +133,7 @@ def next_task(
                 batch.slab = obtain(state, slab_bytes(state, batch), seq, out)
                 if batch.slab is None:
                     return None
-        start, count = batch.take(size or chosen_size(state, batch))
+        start, count = batch.take(min(chosen_size(state, batch), most or batch.size))
         state.task_size = count
         offset = batch.slab.offset if batch.slab is not None else -1
         return Task(

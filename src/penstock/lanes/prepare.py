@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -77,9 +76,8 @@ class Recipe:
         dataset = self.shown
         while type(dataset) is Subset:
             dataset = dataset.dataset
-        for name in getattr(dataset, "_penstock_libraries", ()):
-            with suppress(ImportError):  # who needs it says so
-                import_module(name)
+        if hasattr(dataset, "_penstock_load"):
+            dataset._penstock_load()
 
     @property
     def repeatable(self) -> bool:

@@ -26,7 +26,7 @@ from penstock.pipeline.staged import classes_in
 from penstock.plan.seeds import op_seed
 from penstock.transforms.audio import AudioOp, Drawn, Function, Resample, Shape, Wave, check_count
 from penstock.transforms.draws import Draws
-from penstock.transforms.libs import AUDIO_LIBRARIES, soundfile
+from penstock.transforms.libs import AUDIO_LIBRARIES, preload, soundfile
 from penstock.transforms.ops import Lambda
 
 VERSION = 1
@@ -183,7 +183,8 @@ class AudioFolder(Dataset[tuple[Any, Any]]):
             raise ConfigError(f"classes must be 'folder' or a function of a path, got {classes!r}")
         self.targets = [target for _, target in self.samples]
 
-    _penstock_libraries = AUDIO_LIBRARIES
+    def _penstock_load(self) -> None:
+        preload(AUDIO_LIBRARIES)
 
     @property
     def identity(self) -> str:

@@ -20,7 +20,7 @@ from penstock.pipeline.chain import Chain, calls, executed, size_of
 from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.header import MAX_PIXELS, BadImage
 from penstock.store.partial import Wanted
-from penstock.transforms.libs import IMAGE_LIBRARIES
+from penstock.transforms.libs import IMAGE_LIBRARIES, preload
 from penstock.transforms.steps import Program
 from penstock.transforms.tail import Tail
 
@@ -86,9 +86,9 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
         self.decoder, self.max_pixels = decoder, max_pixels
         self.fast_decode = fast_decode and self.chain.is_random
 
-    @property
-    def _penstock_libraries(self) -> tuple[str, ...]:
-        return IMAGE_LIBRARIES if self.chain.ops or self.chain.views else ()
+    def _penstock_load(self) -> None:
+        if self.chain.ops or self.chain.views:
+            preload(IMAGE_LIBRARIES)
 
     knows_targets = False
     """Whether `target_of` gives a sample's target without reading the sample."""

@@ -29,7 +29,7 @@ def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = 
     it that the plan begins with."""
     if plan is None:
         rows, columns = array(image).shape[:2]
-        plan = stages(program, (rows, columns), parts=rows * columns > SMALL)
+        plan = stages(program, (rows, columns), small=SMALL)
         if not plan[0].is_whole:
             image = crop(image, *plan[0].window)
     at = 0
@@ -191,7 +191,7 @@ def affine(
     fill: Any,
 ) -> Any:
     """Of the part that is there before, the part that is wanted after."""
-    channels = array(image).shape[2] if isinstance(image, np.ndarray) else len(image.getbands())
+    channels = array(image).shape[2]
     colour = tuple(fill) if isinstance(fill, (tuple, list)) else (int(fill),) * channels
     if (a, b, d, e) == (1, 0, 0, 1) and c == int(c) and f == int(f):
         return shifted(array(image), before, after, int(c), int(f), colour)

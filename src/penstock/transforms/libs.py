@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +15,7 @@ from penstock.errors import MissingExtra
 IMAGE_LIBRARIES = ("cv2", "PIL.ImageEnhance", "PIL.ImageOps")
 AUDIO_LIBRARIES = ("soundfile", "soxr")
 """Modules that take long to load and that most chains need."""
+PATH = "LD_LIBRARY_PATH"
 
 
 @cache
@@ -50,8 +55,6 @@ def soxr() -> Any:
 @cache
 def torchvision_v2() -> Any:
     """Only for what ops of ours lack; nothing else asks for torchvision."""
-    from importlib import import_module
-
     try:
         return import_module("torchvision.transforms.v2")
     except ImportError as exc:
@@ -60,10 +63,28 @@ def torchvision_v2() -> Any:
         ) from exc
 
 
-def _load(name: str, extra: str, title: str) -> ModuleType:
-    from importlib import import_module
+def preload(names: Sequence[str]) -> None:
+    """Load modules for processes that will be forked. Who needs one that cannot be loaded says so."""
+    for name in names:
+        with suppress(Exception):
+            _imported(name)
 
+
+def _load(name: str, extra: str, title: str) -> ModuleType:
     try:
-        return import_module(name)
+        return _imported(name)
     except ImportError as exc:
         raise MissingExtra(f"this needs {title}: pip install 'penstock[{extra}]'") from exc
+
+
+def _imported(name: str) -> ModuleType:
+    """The module. OpenCV leaves a path to its own libraries, and with it the current folder, to all programs that this one starts: that is
+    put back."""
+    before = os.environ.get(PATH)
+    try:
+        return import_module(name)
+    finally:
+        if before is not None:
+            os.environ[PATH] = before
+        else:
+            os.environ.pop(PATH, None)

@@ -39,12 +39,12 @@ class Stage(NamedTuple):
         return self.window == (0, 0, *self.size)
 
 
-def stages(program: Sequence[Step], size: Size, *, parts: bool = True) -> list[Stage]:
-    """The image before each step, and after the last one; all of it everywhere, where there are to be no parts."""
+def stages(program: Sequence[Step], size: Size, *, small: int = 0) -> list[Stage]:
+    """The image before each step, and after the last one; all of it where it has never more than `small` pixels."""
     sizes = [size]
     for step in program:
         sizes.append(size_after(step, sizes[-1]))
-    if not parts:
+    if small and all(height * width <= small for height, width in sizes):
         return [Stage(each, Window(0, 0, *each)) for each in sizes]
     found = [Stage(sizes[-1], Window.whole(sizes[-1]))]
     for step, before in zip(reversed(program), reversed(sizes[:-1]), strict=True):
