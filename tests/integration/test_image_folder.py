@@ -232,11 +232,13 @@ def test_libraries_leave_no_search_path_and_may_be_broken(photos: Path, tmp_path
         (only_jpegs / photo.name).write_bytes(photo.read_bytes())
     if broken:
         (tmp_path / "cv2.py").write_text("raise AttributeError('an installation that does not fit')")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    env.pop("LD_LIBRARY_PATH", None)  # this process may have OpenCV's
     ran = subprocess.run(
         [sys.executable, "-c", AFTERWARDS, str(tmp_path / "photos")],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env=env,
     )
     assert ran.stdout.split("\n")[:2] == ["2", "{}"], ran.stderr

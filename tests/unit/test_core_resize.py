@@ -56,7 +56,7 @@ def test_a_new_worker_helps_with_what_is_due_where_no_other_can_be_counted_on(wh
         tell(state, lost(ev.Assign(1, running(state)[-1]), 60), ev.Tick(9.0, (0, 0)))
     else:
         tell(state, lost(ev.Assign(1, running(state)[-1]), 60), ev.Retire(0))
-    _, seq, _, samples = tasks(tell(state, ev.WorkerUp(1, 9.0)))[0]
+    _, seq, _, samples = tasks(tell(state, ev.WorkerUp(1, state.now_s)))[0]
     assert seq == 1
     assert samples > NEW_TASK
 
@@ -91,14 +91,16 @@ def test_a_new_worker_makes_the_whole_batch_that_is_due() -> None:
 
 def test_a_new_worker_puts_together_what_is_due() -> None:
     state = started(Kind.PARTS, workers=1, task_size=0)
-    tell(state, ev.Feed(0, 1), ev.Feed(1, 64))
-    (part,) = [task for task in running(state) if task.seq == 0]
-    state.lanes[0].prepared, state.sample_s = OLD_SAMPLES, 10.0  # which has enough to do
-    tell(state, ev.Resize(2), ev.WorkerUp(1, 0.0))
-    tell(state, ev.Prepared(0, part.id, -1, 100))
-    actions = tell(state, done(ev.Assign(0, part)))
-    collated = [each for each in of(ev.Assign, actions) if each.task.kind is Kind.COLLATE]
-    assert collated or any(task.kind is Kind.COLLATE for task in running(state)), "nobody puts it together"
+    state.lanes[0].prepared, state.sample_s = OLD_SAMPLES, 0.001
+    tell(state, ev.Grown(0, 200 * PAGE), ev.Feed(0, 1), ev.Feed(1, 64), ev.Resize(2))
+    first = ev.Assign(0, running(state)[0])
+    state.sample_s = 10.0  # from now on the other has enough to do
+    second = only(ev.Assign, tell(state, ev.WorkerUp(1, 0.0)))
+    assert [first.task.seq, second.task.seq] == [0, 1]
+    for part in (first, second):
+        assert not of(ev.Assign, tell(state, ev.Prepared(part.worker, part.task.id, 100, -1)))
+        found = of(ev.Assign, tell(state, done(part, took_s=10.0 * part.task.samples)))
+    assert [(each.worker, each.task.seq, each.task.kind) for each in found] == [(1, 0, Kind.COLLATE)]
 
 
 def test_workers_that_begin_together_are_not_new_to_each_other() -> None:
