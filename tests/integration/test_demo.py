@@ -52,7 +52,8 @@ def test_the_demo_shows_what_it_promises_and_leaves_trace_and_summary(tmp_path: 
     assert re.search(r"penstock: worker \d \(pid \d+\) was killed by SIGKILL; it is replaced", said)
     assert "kill -9 of a worker: all 15 batches have the hashes of the undisturbed run" in said
     assert "stop at batch 7 and resume with 3 workers: all 15 batches have the hashes" in said
-    assert "RuntimeError: DataLoader worker" in said  # torch's own, for comparison
+    # Torch's own, for comparison: mostly "RuntimeError: DataLoader worker", but it may be the worker's pipe that it misses first.
+    assert re.search(r"when one of its workers is killed: \w+Error", " ".join(said.split())), said
     assert re.search(r"[\d.]+ times torch's throughput \(rounds: [\d.]+ to [\d.]+\)", said)
     assert "diagnosis  training waits" in said
     assert "Warning" not in said
