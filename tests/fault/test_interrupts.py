@@ -252,8 +252,9 @@ def test_an_interrupt_while_an_iterator_starts_leaves_nothing_and_the_next_one_i
         except KeyboardInterrupt:
             sys.settrace(None)
         assert before.leaks() == [], tracer.where
-        loader.set_epoch(0)
-        assert same(list(loader), whole), tracer.where
+        if FULL or point % 4 == 0:
+            loader.set_epoch(0)
+            assert same(list(loader), whole), tracer.where
     assert same(list(batches), whole)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
