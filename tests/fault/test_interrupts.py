@@ -176,6 +176,14 @@ class Interrupts:
 # ---- at every line
 
 
+@pytest.fixture(autouse=True)
+def interrupts_are_heard() -> Iterator[None]:
+    """Also where a shell has started the tests in the background: it has them ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Tracer:
     """Raises KeyboardInterrupt at the nth line that runs in the engine, of those where an interrupt is not held back."""
 
