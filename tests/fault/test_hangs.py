@@ -12,7 +12,7 @@ import pytest
 
 from penstock import DataLoader, WorkerDied, WorkerHung
 from tests.fault.datasets import Drawn, Harmful, counted, expected, same
-from tests.fault.programs import state_of, until
+from tests.fault.programs import fair, state_of, until
 
 OPTIONS: dict[str, Any] = {"batch_size": 4, "seed": 11, "num_workers": 2, "hang_timeout": 0.5}
 HANGS = ("SIGSTOP", "spin", "sleep")
@@ -44,7 +44,7 @@ def test_a_sample_that_hangs_twice_is_an_error_that_says_where(harm: str, where:
     with pytest.raises(WorkerHung, match="sample 9 ") as caught:
         next(batches)
     assert where in str(caught.value)
-    assert time.monotonic() - before < 2 * (OPTIONS["hang_timeout"] + 2.0)
+    assert time.monotonic() - before < fair(2 * (OPTIONS["hang_timeout"] + 2.0))
     assert same(list(batches), expected(Drawn(), **OPTIONS)[0][3:])
     assert counted(tmp_path, "sample-9") == 2
 

@@ -13,7 +13,7 @@ import torch
 
 from penstock import DataLoader, WorkerDied
 from tests.fault.datasets import Drawn, Harmful, Stream, counted, expected, same
-from tests.fault.programs import is_alive, until
+from tests.fault.programs import fair, is_alive, until
 
 OPTIONS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 11, "num_workers": 2}
 DEATHS = ("SIGKILL", "SIGTERM", "segfault", "abort", "_exit", "exit")
@@ -49,7 +49,7 @@ def test_a_death_is_noticed_at_once_and_the_next_batch_comes_soon() -> None:
     before = time.monotonic()
     for _ in range(5):  # beyond what was prepared before the kill
         next(batches)
-    assert time.monotonic() - before < 2.0
+    assert time.monotonic() - before < fair(2.0)
 
 
 def test_workers_killed_between_two_epochs_are_there_again_in_the_next() -> None:
