@@ -112,6 +112,28 @@ def test_windows_change_no_pixel(compiled: bool, case: tuple[tuple[int, int], Pr
         assert np.array_equal(execute(program, part, plan), step_by_step)
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "without a compiler"])
+@pytest.mark.parametrize("new", [(80, 90), (70, 75), (20, 110)], ids=str)
+@pytest.mark.parametrize("then", ["nothing", "a crop", "brightness", "another flip"])
+def test_a_flip_behind_a_resize_is_done_with_it(
+    then: str, new: tuple[int, int], compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the image has that size already, and where only a part of the result is wanted."""
+    if not compiled:
+        monkeypatch.setattr(accel, "compiled", lambda: None)
+    more = {
+        "nothing": [],
+        "a crop": [Step(Code.CROP, (3, 5, 9, 11))],
+        "brightness": [Step(Code.BRIGHTNESS, (1.5,))],
+        "another flip": [Step(Code.FLIP_H)],
+    }
+    program = [Step(Code.RESIZE, (*new, 2, True)), Step(Code.FLIP_H), *more[then]]
+    expected = image_of((80, 90))
+    for step in program:
+        expected = execute([step], expected)
+    assert np.array_equal(execute(program, image_of((80, 90))), expected)
+
+
 def test_a_crop_at_the_end_is_all_that_is_needed_unless_a_step_looks_at_all() -> None:
     crop = Step(Code.CROP, (10, 20, 5, 6))
     assert stages([Step(Code.FLIP_H), Step(Code.BRIGHTNESS, (2.0,)), crop], (40, 50))[0].window == (

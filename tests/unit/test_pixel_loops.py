@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,6 +109,8 @@ def test_resizing_is_pillows_whatever_the_processor_has(
     across = Image.fromarray(image.squeeze(2) if channels == 1 else image).resize((new[1], shape[0]), way)
     expected = np.asarray(across.resize((new[1], new[0]), way)).reshape(*new, channels)
     assert np.array_equal(found, expected)
+    mirrored = accel.resize(image, *new, cubic=cubic, down_first=False, mirrored=True)
+    assert np.array_equal(mirrored, expected[:, ::-1])
 
 
 @needs_loops
@@ -161,3 +165,30 @@ def play() -> None:
             y, x, rows, columns = under(matrix, shape, window)
             part = accel.affine(image[y : y + rows, x : x + columns], (y, x), window, matrix, (1, 2, 3))
             assert np.array_equal(part, found[top:, left:]), (matrix, window)
+
+
+BEFORE_A_WALL = """
+import ctypes, itertools, mmap
+import numpy as np
+from penstock import accel
+
+memory = np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8)
+wall = memory.size - mmap.PAGESIZE
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(memory.ctypes.data + wall), mmap.PAGESIZE, 0) == 0
+loops = accel.compiled()
+shapes, sizes = [(1, 1), (2, 5), (5, 7), (9, 40), (40, 9), (31, 200)], [(1, 1), (7, 9), (150, 224), (3, 401)]
+for level, channels, (rows, columns) in itertools.product(range(4), (1, 3), shapes):
+    loops.penstock_vectors(level)
+    size = rows * columns * channels
+    image = memory[wall - size : wall].reshape(rows, columns, channels)
+    for (height, width), down_first in itertools.product(sizes, (False, True)):
+        accel.resize(image, height, width, cubic=False, down_first=down_first)
+print("all")
+"""
+
+
+@needs_loops
+def test_resizing_reads_nothing_behind_the_image() -> None:
+    """Its last byte is the last before memory that may not be read: whoever does ends the program."""
+    ended = subprocess.run([sys.executable, "-c", BEFORE_A_WALL], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "all\n"), ended.stderr[-2000:]

@@ -34,7 +34,7 @@ def loops_in(path: str) -> ctypes.CDLL:
     """The loops in a file."""
     loops = ctypes.CDLL(path)
     pointer, number, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
-    loops.penstock_resize.argtypes = [pointer, stride, *[number] * 3, pointer, pointer, *[number] * 4]
+    loops.penstock_resample.argtypes = [pointer, stride, *[number] * 3, pointer, pointer, *[number] * 5]
     loops.penstock_planes.argtypes = [pointer, stride, *[number] * 3, pointer, pointer]
     loops.penstock_grey_sum.argtypes = [pointer, stride, number, number]
     loops.penstock_grey_sum.restype = ctypes.c_int64
@@ -111,18 +111,19 @@ def resize(
     cubic: bool,
     down_first: bool,
     box: Box | None = None,
+    mirrored: bool = False,
 ) -> NDArray[np.uint8] | None:
-    """Pillow's antialiased bilinear or bicubic resizing of an image, or a box of it, bit for bit; None where it must be done
-    otherwise. The result of the first direction is rounded, so it matters which one that is."""
+    """Pillow's antialiased bilinear or bicubic resizing of an image, or a box of it, bit for bit, and where that is asked for with left and
+    right changed; None where it must be done otherwise. The result of the first direction is rounded, so it matters which one that is."""
     loops = compiled()
     if loops is None or not fits(image):
         return None
     rows, columns, channels = image.shape
     out = np.empty((height, width, channels), np.uint8)
     place = (ctypes.c_double * 4)(*(box or (0.0, 0.0, rows, columns)))
-    failed = loops.penstock_resize(
+    failed = loops.penstock_resample(
         *(image.ctypes.data, image.strides[0], channels, rows, columns, place),
-        *(out.ctypes.data, height, width, cubic, down_first),
+        *(out.ctypes.data, height, width, cubic, down_first, mirrored),
     )
     if failed:
         raise MemoryError(f"no memory to resize {rows} x {columns} to {height} x {width}")

@@ -1,19 +1,11 @@
 /* Single ops on uint8 images, as Pillow does them: look-up tables, histograms, flips, blends, the nearest pixel under a map. Written so
  * that compilers make vectors of them; plain C without Python's API, see accel/__init__.py. */
 
+#include "accel.h"
+
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define VECTORS __attribute__((target_clones("avx2", "default")))
-#else
-#define VECTORS
-#endif
-
-enum { PLAIN, AVX2, WIDE, DOTS }; /* what processors have, and whether to use it: see accel.c */
-int penstock_uses(int which);
 
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -44,6 +44,9 @@ def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = 
                 at += 1
                 table = tables.composed(table, tables.table_of(program[at]))
             image = look_up(pixels, table)
+        elif code == Code.RESIZE and flips_next(program, plan, at):
+            at += 1
+            image = resize(image, *args, mirrored=True)
         elif code == Code.AFFINE:
             image = affine(image, before, after, *args)
         elif before.is_whole:
@@ -57,6 +60,11 @@ def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = 
             image = STEPS[code](image, *args)
         at += 1
     return array(image)
+
+
+def flips_next(program: Sequence[Step], plan: Sequence[Stage], at: int) -> bool:
+    """Whether all that a step makes is flipped from left to right then."""
+    return at + 1 < len(program) and program[at + 1].code == Code.FLIP_H and plan[at + 2].is_whole
 
 
 def array(image: Any) -> Image:
@@ -103,17 +111,27 @@ def crop(image: Any, top: int, left: int, height: int, width: int) -> Image:
 
 
 def resize(
-    image: Any, height: int, width: int, interpolation: int, antialias: bool, box: accel.Box | None = None
+    image: Any,
+    height: int,
+    width: int,
+    interpolation: int,
+    antialias: bool,
+    box: accel.Box | None = None,
+    *,
+    mirrored: bool = False,
 ) -> Image:
+    """`mirrored`: and flipped from left to right, which costs nothing more."""
     pixels = array(image)
     if box is None and pixels.shape[:2] == (height, width):
-        return pixels
+        return flip_h(pixels) if mirrored else pixels
     if antialias and interpolation in (Interpolation.BILINEAR, Interpolation.BICUBIC):
         cubic = interpolation == Interpolation.BICUBIC
         down = box is None and goes_down_first(pixels.shape[:2], (height, width))
-        quick = accel.resize(pixels, height, width, cubic=cubic, down_first=down, box=box)
+        quick = accel.resize(pixels, height, width, cubic=cubic, down_first=down, box=box, mirrored=mirrored)
         if quick is not None:
             return quick
+    if mirrored:
+        return flip_h(resize(pixels, height, width, interpolation, antialias, box))
     if interpolation == Interpolation.LANCZOS or (antialias and interpolation != Interpolation.NEAREST):
         place = None if box is None else (box[1], box[0], box[1] + box[3], box[0] + box[2])
         return array(picture(pixels).resize((width, height), interpolation, place))
@@ -218,15 +236,19 @@ def shifted(
 ) -> Image:
     """Moved by whole pixels: whatever the interpolation, it has nothing to do."""
     top, left, height, width = after.window
-    found = np.full((height, width, image.shape[2]), colour[0] if len(set(colour)) == 1 else colour, np.uint8)
     y, x = (
         top + down - before.window.top,
         left + right - before.window.left,
     )  # where in `image` the result begins
     rows, columns = image.shape[:2]
     inside = image[max(0, y) : max(0, min(rows, y + height)), max(0, x) : max(0, min(columns, x + width))]
-    y, x = max(0, -y), max(0, -x)
-    found[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
+    found = np.empty((height, width, image.shape[2]), np.uint8)
+    above, beside = (0, 0) if inside.size == 0 else (max(0, -y), max(0, -x))
+    below, behind = above + inside.shape[0], beside + inside.shape[1]
+    found[above:below, beside:behind] = inside
+    value = colour[0] if len(set(colour)) == 1 else colour  # one number is written thirty times as fast
+    for edge in (found[:above], found[below:], found[above:below, :beside], found[above:below, behind:]):
+        edge[...] = value
     return found
 
 

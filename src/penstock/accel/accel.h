@@ -1,0 +1,15 @@
+/* What the files here have of each other. */
+
+#include <stdint.h>
+
+/* Vectors: none; of 32 bytes; of 64 bytes; those, with an instruction that adds products of words. */
+enum { PLAIN, AVX2, WIDE, DOTS };
+
+/* Whether to use these. */
+int penstock_uses(int which);
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define VECTORS __attribute__((target_clones("avx2", "default")))
+#else
+#define VECTORS
+#endif
