@@ -97,7 +97,7 @@ GUARDS = [
     guard(
         "an agent that is stopped is noticed",
         "fault/test_agent_death.py::test_an_agent_that_is_stopped_is_replaced",
-        (SESSION, "            if ready or self._is_silent(left):\n", "            if ready:\n"),
+        (SESSION, "        if ready or self._is_silent(left):\n", "        if ready:\n"),
     ),
     guard(
         "batches leave in order",

@@ -269,3 +269,34 @@ def test_batches_that_are_ready_are_counted() -> None:
         assert engine.ready >= 1
     finally:
         engine.close()
+
+
+def test_an_iteration_that_is_halted_does_not_look_like_one_that_has_ended() -> None:
+    """As where an interrupt falls into its halt, and the caller goes on with the iterator."""
+    loader: DataLoader[Any] = DataLoader(Noisy(), 1, num_workers=1, device="cpu")
+    batches: Any = iter(loader)
+    next(batches)
+    batches._shelf.stop.set()
+    batches._thread.join()
+    with pytest.raises(RuntimeError, match="ended without a word"):
+        list(batches)
+    assert not batches.run.finished
+    batches.close()
+
+
+def test_nothing_is_brought_to_the_device_any_more_when_an_iteration_is_halted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be no place for it; and at the end of a program those who would prepare it have left."""
+    moved: list[Any] = []
+    move = Mover.move
+    monkeypatch.setattr(Mover, "move", lambda mover, batch: (moved.append(batch), move(mover, batch))[1])
+    loader: DataLoader[Any] = DataLoader(Noisy(), 1, num_workers=1, device="cpu")
+    batches: Any = iter(loader)
+    batches._mover._places.most = 1
+    next(batches)
+    source = batches._source
+    assert until(lambda: source._handed > 0)  # the next one waits for its place
+    batches._halt()
+    assert len(moved) == 1
+    batches.close()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from penstock.engine.mover import Arrival, Mover
 from penstock.engine.progress import Run
+from penstock.lanes.leaving import leaves
 
 AHEAD = 2
 """Batches on the device before they are asked for."""
@@ -164,6 +165,7 @@ class DeviceIterator:
         if self._thread is None:
             pump = Pump(self._source, self._mover, self._shelf)
             thread = threading.Thread(target=pump.run, name="penstock device", daemon=True)
+            leaves(thread, self._shelf.stop.set)
             weakref.finalize(self, self._shelf.stop.set)
             self._thread = thread
             thread.start()
@@ -194,7 +196,9 @@ class Pump:
         self._mover.begun(self)
         try:
             while not self._shelf.stop.is_set():
-                pulled = self._source.pull()
+                pulled = self._source.pull(self._shelf.stop.is_set)
+                if self._shelf.stop.is_set():  # nobody wants it; and it may not look like the epoch's end
+                    break
                 if pulled is None:
                     put(Item("end"))
                     break
@@ -204,6 +208,8 @@ class Pump:
                     continue
                 self._mover.pin(self._source)
                 self._shelf.wait_for_place(self._mover)
+                if self._shelf.stop.is_set():
+                    break
                 moved, arrival = self._mover.move(outcome.batch)
                 self._keep_until_copied(outcome.batch, arrival)
                 del outcome, pulled

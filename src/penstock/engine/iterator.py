@@ -160,33 +160,34 @@ class EngineIterator:
 
     # ---- iteration
 
-    def pull(self) -> tuple[Ask, Outcome] | None:
-        """The next batch of the epoch, or the error it came to; None at the end. For callers that are never interrupted."""
-        taken = self._take()
+    def pull(self, unwanted: Callable[[], bool] = lambda: False) -> tuple[Ask, Outcome] | None:
+        """The next batch of the epoch, or the error it came to; None at the end, or when it is `unwanted` after all. For callers that
+        are never interrupted."""
+        taken = self._take(unwanted)
         if taken is None:
             return None
         self._handed, ask, outcome = taken
         self._settle()
         return ask, outcome
 
-    def _take(self) -> tuple[int, Ask, Outcome] | None:
+    def _take(self, unwanted: Callable[[], bool] = lambda: False) -> tuple[int, Ask, Outcome] | None:
         """The next batch, which stays on our books until it is in the caller's hand."""
         self._settle()
         self.run.count()
         if self.before_first is not None:
             self.before_first()
             self.before_first = None
-        return self._next_outcome(time.monotonic())
+        return self._next_outcome(time.monotonic(), unwanted)
 
-    def _next_outcome(self, began: float) -> tuple[int, Ask, Outcome] | None:
-        frame = self._due(began)
+    def _next_outcome(self, began: float, unwanted: Callable[[], bool]) -> tuple[int, Ask, Outcome] | None:
+        frame = self._due(began, unwanted)
         if frame is None:
             return None
         seq, kind, payload = frame
         error = payload[wire.SEQ.size :] if kind == Msg.ERROR else b""
         if self._stream.lost_worker(error):
             self._restart("lost a worker")
-            return self._next_outcome(began)
+            return self._next_outcome(began, unwanted)
         ask = self._open[seq]
         batch: Any = None if error else self._batch(payload, ask)
         if self._stream.on and not error:
@@ -247,10 +248,10 @@ class EngineIterator:
             self._broken = True
             raise
 
-    def _due(self, began: float) -> tuple[int, int, bytes] | None:
+    def _due(self, began: float, unwanted: Callable[[], bool]) -> tuple[int, int, bytes] | None:
         """The next frame that answers an ask of this epoch; None at its end."""
         deadline = began + self._timeout_s if self._timeout_s > 0 else None
-        while True:
+        while not unwanted():
             if self._broken:
                 self._restart("was interrupted")
             if self._ready and self._open[self._ready[0][0]].epoch == self._epoch:
@@ -275,6 +276,7 @@ class EngineIterator:
             if not frames and deadline is not None and time.monotonic() >= deadline:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
             self._inbox.extend(frames)
+        return None
 
     def _read(self) -> None:
         while self._inbox:

@@ -129,20 +129,18 @@ class Session:
             self.send(Msg.RELEASE, wire.SEQ.pack(self.leases.freed.popleft()))
 
     def receive(self, deadline_s: float | None) -> list[tuple[int, bytes]]:
-        """Frames from the agent; an empty list when the deadline has passed; AgentGone when it has ended."""
-        while True:
-            self.give_back()
-            left = CHECK_S if deadline_s is None else min(CHECK_S, max(0.0, deadline_s - time.monotonic()))
-            ready = {fd for fd, _ in self._poll.poll(left * 1000)}
-            if self.channel.fileno() in ready:
-                frames = self.channel.receive()
-                if frames is None:
-                    raise AgentGone
-                return self._without_worker_business(frames)
-            if ready or self._is_silent(left):
+        """Frames from the agent; an empty list when the deadline has passed, or nothing came for a while; AgentGone when it has ended."""
+        self.give_back()
+        left = CHECK_S if deadline_s is None else min(CHECK_S, max(0.0, deadline_s - time.monotonic()))
+        ready = {fd for fd, _ in self._poll.poll(left * 1000)}
+        if self.channel.fileno() in ready:
+            frames = self.channel.receive()
+            if frames is None:
                 raise AgentGone
-            if deadline_s is not None and time.monotonic() >= deadline_s:
-                return []
+            return self._without_worker_business(frames)
+        if ready or self._is_silent(left):
+            raise AgentGone
+        return []
 
     def _is_silent(self, waited_s: float) -> bool:
         """Whether the agent has not ticked for long, by time that we were awake ourselves; then it is killed."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -19,12 +18,12 @@ from penstock.errors import DeviceLost
 from penstock.gpu.gate import Gate
 from penstock.gpu.residents import Residents
 from penstock.gpu.slots import Contents, Task
+from penstock.lanes.leaving import leaves
 
 log = logging.getLogger("penstock")
 LOOK_S = 0.1
 """Nobody is woken for certain: a wake-up that is lost costs this."""
 READY_S = 300.0
-LEAVING_S = 5.0
 HUNG_S = 120.0
 """A batch takes a station milliseconds: after so long it hangs, in the driver or on the device."""
 
@@ -145,27 +144,12 @@ class Readiness:
         self._settled.wait(READY_S)
 
 
-_serving: WeakKeyDictionary[threading.Thread, SimpleQueue[Job | None]] = WeakKeyDictionary()
-"""Threads of stations, and where their work comes from."""
-
-
 def start(station: Station, number: int, jobs: SimpleQueue[Job | None], ready: Readiness, gate: Gate) -> None:
     """A thread for a station, until there is None in its queue."""
     name = f"penstock gpu {number}"
     thread = threading.Thread(target=serve, args=(station, jobs, ready, gate), name=name, daemon=True)
-    _serving[thread] = jobs
+    leaves(thread, partial(jobs.put, None))
     thread.start()
-
-
-@atexit.register
-def end_all() -> None:
-    """When the program ends: a thread that wakes up while the interpreter goes takes the whole process with it (SIGABRT)."""
-    threads = list(_serving.items())
-    for _, jobs in threads:
-        jobs.put(None)
-    until = time.monotonic() + LEAVING_S
-    for thread, _ in threads:
-        thread.join(max(0.0, until - time.monotonic()))  # not for ever: it may hang in the driver
 
 
 def serve(station: Station, jobs: SimpleQueue[Job | None], ready: Readiness, gate: Gate) -> None:
