@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from penstock.measure.card import forget
+
 WORDS = ("out of memory", "can't allocate", "cannot allocate", "memory allocation", "memoryallocation")
 
 
@@ -21,9 +23,11 @@ class Card:
         return torch.cuda.mem_get_info(self.device)
 
     def clean(self) -> None:
+        """As for a program of its own."""
         gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
+        forget()
 
     def held(self, nbytes: int) -> Any:
         """Memory that nobody else can have, as long as this is referred to."""

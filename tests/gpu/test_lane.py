@@ -14,8 +14,11 @@ pytest.importorskip("torchvision")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
+from torch.utils.data import RandomSampler
+
 from penstock import DataLoader, ImageFolder
 from penstock import transforms as T
+from penstock.gpu.lane import COPIED_AT_ONCE
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
 TAIL = [T.ToDtype(torch.float32, scale=True), T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
@@ -81,6 +84,20 @@ def test_the_layout_and_dtype_are_those_asked_for(photos: Path) -> None:
     assert found[0][0].dtype is torch.bfloat16
     assert found[0][0].is_contiguous(memory_format=torch.channels_last)
     assert torch.isfinite(found[0][0]).all()
+
+
+def test_a_batch_of_pixels_takes_little_memory_beside_its_own(photos: Path) -> None:
+    """Slots are several times as large as their pixels: all of them at once would take memory from training."""
+    dataset = ImageFolder(photos, T.Compose(CHAINS["W1"]))
+    some = RandomSampler(dataset, replacement=True, num_samples=960)
+    loader = DataLoader(
+        dataset, batch_size=960, sampler=some, num_workers=2, device="cuda", gpu_prep="concurrent"
+    )
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    images, _ = next(iter(loader))
+    beside = torch.cuda.max_memory_allocated() - before - images.nbytes
+    assert 0 < beside < COPIED_AT_ONCE + (8 << 20)
 
 
 def test_a_corrupt_file_among_good_ones_is_the_one_error(photos: Path, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
+from penstock import DataLoader, ImageFolder
+from penstock import transforms as T
 from penstock.gpu.nvjpeg import LEFT_BYTES
 from tests.gpu.test_lane import CHAINS, batches, photos
 
@@ -48,6 +50,31 @@ def test_memory_that_training_has_left_little_of_is_not_taken(photos: Path) -> N
         assert "no device memory is left for it" in stats["cannot"]
         assert stats["held_bytes"] == 0
         assert torch.cuda.mem_get_info()[0] >= LEFT_BYTES - (64 << 20), "modules and batches, no station"
+    finally:
+        del held
+        torch.cuda.empty_cache()
+
+
+def test_where_training_is_short_of_memory_what_is_free_for_a_moment_is_not_taken(photos: Path) -> None:
+    """Each step needs three quarters of what there is in one piece, and then in another that the first has no room in."""
+    torch.cuda.empty_cache()
+    held = torch.empty(torch.cuda.mem_get_info()[0] - (8 << 30), dtype=torch.uint8, device="cuda")
+    try:
+        loader = DataLoader(
+            ImageFolder(photos, T.Compose(CHAINS["W1"])),
+            batch_size=4,
+            num_workers=2,
+            device="cuda",
+            gpu_prep="concurrent",
+        )
+        iterator = iter(loader)
+        for _ in iterator:
+            for gib in (5, 6):
+                torch.empty(gib << 30, dtype=torch.uint8, device="cuda")
+            torch.cuda.empty_cache()  # all of it is free for a moment
+        assert iterator._mover._places.most == 1
+        assert "no device memory is left for it" in iterator._mover.lane.stats()["cannot"]
+        assert iterator._mover.lane.stats()["held_bytes"] == 0
     finally:
         del held
         torch.cuda.empty_cache()

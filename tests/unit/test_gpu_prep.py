@@ -68,7 +68,10 @@ def test_samples_that_were_partly_kept_are_the_same_whoever_finishes_them(
 
 @pytest.mark.parametrize("finish", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_samples_are_the_same_whoever_makes_them(share: float, finish: bool, photos: Path) -> None:
+def test_samples_are_the_same_whoever_makes_them(
+    share: float, finish: bool, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.gpu.lane.COPIED_AT_ONCE", 200_000)  # a batch comes in several copies
     expected = list(DataLoader(ImageFolder(photos, CHAIN), batch_size=4, shuffle=True, seed=5))
     wanted = GpuPrep(mode="concurrent", share=share, finish=finish)
     prep = prep_of(ImageFolder(photos, CHAIN), share, wanted=wanted)

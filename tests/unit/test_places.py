@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.engine.device import Shelf
 from penstock.engine.mover import Mover
 from penstock.engine.places import FIRST_BATCHES, MARGIN, MOST, Places
+from penstock.measure import card
 
 TOTAL = 1000
 
@@ -98,3 +100,24 @@ def test_never_are_there_more_batches_than_places(most: int, seed: int) -> None:
             begun += 1
         assert len(on_shelf) + (let_go - len(done)) <= most
     assert done == sorted(done)
+
+
+GIB = 1 << 30
+
+
+def test_memory_that_was_given_back_for_a_moment_is_not_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"num_alloc_retries": 7, "num_ooms": 1}  # of what came before us
+    monkeypatch.setattr(card, "_before", {})
+    monkeypatch.setattr("torch.cuda.memory_stats", lambda _: counts)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (9 * GIB, 10 * GIB))
+    device = torch.device("cuda", 0)
+    first = card.Spare(device)
+    assert first.has(9 * GIB)
+    assert not first.has(9 * GIB + 1)
+    counts["num_alloc_retries"] = 8
+    assert first.free_and_total() == (0, 10 * GIB)
+    assert not card.Spare(device).has(1)  # also for one that comes later: of a loader for validation, say
+    counts["num_ooms"] = 2  # whoever was short of memory has given up
+    assert first.has(9 * GIB)
+    counts["num_alloc_retries"] = 9
+    assert not first.has(1)

@@ -2,8 +2,8 @@
 
 Rule 1: training comes first. While it uses its first batches, whose need of memory nobody knows yet, there is no batch on the device but the
         one that it has.
-Rule 2: then there are as many places as the device has memory left for, less a hundredth of it. All are taken at once: nothing more is
-        asked for later.
+Rule 2: then there are as many places as the device has memory left for, less a hundredth of it; one, if training has been short of memory. All
+        are taken at once: nothing more is asked for later.
 Rule 3: a place is free when the device has done with its batch. A loop runs ahead of the device, and what it has let go of is in use
         until then.
 """
@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+
+from penstock.measure.card import Spare
 
 MOST = 6
 """One that training has, two that wait for it, one that is being made, two that the device has not done with yet."""
@@ -37,10 +39,10 @@ class Card(Protocol):
 
 class CudaCard:
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device, self._spare = device, Spare(device)
 
     def spare(self) -> tuple[int, int]:
-        return torch.cuda.mem_get_info(self._device)
+        return self._spare.free_and_total()
 
     def take(self, sizes: Sequence[int], places: int) -> int:
         held: list[list[torch.Tensor]] = []

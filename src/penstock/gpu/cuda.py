@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from penstock.config import GpuPrep
 from penstock.errors import DeviceLost, PenstockError
-from penstock.gpu.nvjpeg import DEFAULT, ENGINES, NO_PIPELINE, DecodeError, Decoder, is_spare
+from penstock.gpu.nvjpeg import DEFAULT, ENGINES, LEFT_BYTES, NO_PIPELINE, DecodeError, Decoder
 from penstock.gpu.parcels import IMAGE_BYTES, SCRATCH_BYTES
 from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.residents import Residents
 from penstock.gpu.slots import ENCODED, Contents, Parcel, Room, Task, left, padded, tasks_of
 from penstock.kernels.run import Executor, Limits, TaskTooLarge, shapes
+from penstock.measure.card import Spare
 from penstock.pipeline.decode import decode
 from penstock.policy.sharing import Memory
 from penstock.transforms.cpu import execute
@@ -76,7 +77,7 @@ def prep_for(
         memory_format=memory_format,
         deterministic=deterministic,
         memory=partial(memory_of, device),
-        allocate=partial(spare_memory, device),
+        allocate=partial(spare_memory, device, Spare(device)),
         kept=kept,
     )
 
@@ -86,10 +87,10 @@ def memory_of(device: torch.device) -> Memory:
     return Memory(torch.cuda.max_memory_allocated(device), 0, torch.cuda.mem_get_info(device)[1])
 
 
-def spare_memory(device: torch.device, size: int) -> torch.Tensor:
+def spare_memory(device: torch.device, spare: Spare, size: int) -> torch.Tensor:
     """So many bytes, if training can do without them."""
     total = torch.cuda.mem_get_info(device)[1]
-    if not is_spare(device, size + int(MARGIN * total)):
+    if not spare.has(size + int(MARGIN * total) + LEFT_BYTES):
         raise torch.cuda.OutOfMemoryError("training needs it")
     # On the stream of batches it could be given what is theirs.
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -103,7 +104,7 @@ class CudaStation:
     """Decodes and executes, task by task."""
 
     def __init__(self, look: Look, like: torch.Tensor, *, task: int) -> None:
-        self._tail, self._like = look.tail, like
+        self._tail, self._like, self._spare = look.tail, like, Spare(like.device)
         self._room = Room(task, max(task, ROWS), IMAGE_BYTES, SCRATCH_BYTES)
         self._stream: Any = None
         self._done: Any = None
@@ -143,7 +144,7 @@ class CudaStation:
 
     def _build(self) -> None:
         files, rows, image_bytes, scratch_bytes = self._room
-        if not is_spare(self._like.device, image_bytes + scratch_bytes):
+        if not self._spare.has(image_bytes + scratch_bytes + LEFT_BYTES):
             raise torch.cuda.OutOfMemoryError("training needs it")
         self._images = torch.empty(image_bytes, dtype=torch.uint8, device=self._like.device)
         try:

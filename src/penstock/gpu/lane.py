@@ -39,6 +39,8 @@ FIRST_BATCH, FIRST_AHEAD = 64, 16
 YOUNG = 8
 """Batches of an iteration that say nothing yet: the first ones are waited for, however fast workers are."""
 FADE = 0.1
+COPIED_AT_ONCE = 64 << 20
+"""Bytes of slots on the device beside their batch: slots have room for files and for what is decoded of them, several times that of pixels."""
 
 
 class Begun(NamedTuple):
@@ -139,9 +141,14 @@ class GpuLane:
         shape = (len(slots), 3, *self._size)
         out = torch.empty(shape, dtype=self._dtype, device=self._device, memory_format=self._format)
         if not contents.has_parcels:
-            there = slots.to(self._device, non_blocking=True)
-            normalised(self._tail, pixels_in(there, self._size), out)
+            few = max(1, COPIED_AT_ONCE // contents.slot)
+            for at in range(0, len(slots), few):
+                self._finish(slots[at : at + few], out[at : at + few])
         return Begun(out, others, contents)
+
+    def _finish(self, slots: torch.Tensor, out: torch.Tensor) -> None:
+        there = slots.to(self._device, non_blocking=True)
+        normalised(self._tail, pixels_in(there, self._size), out)
 
     def make(self, begun: Begun, copied: Any) -> Pending:
         """Its parcels go to stations, which write behind `copied`, the event of its copies. Finished samples go with them, with nothing to

@@ -155,7 +155,10 @@ class Decoder:
 
     def _malloc(self, found: Any, size: int) -> int:
         try:
-            if self.held_bytes + size > self._budget or not is_spare(self._stream.device, size):
+            if (
+                self.held_bytes + size > self._budget
+                or torch.cuda.mem_get_info(self._stream.device)[0] < size + LEFT_BYTES
+            ):
                 return 2  # cudaErrorMemoryAllocation
             address = torch.cuda.caching_allocator_alloc(size, self._stream.device, self._stream)
         except Exception:  # noqa: BLE001 - an error that is raised in a callback is lost; the library makes a status of this
@@ -168,11 +171,6 @@ class Decoder:
         if self._blocks.pop(address, None) is not None:
             torch.cuda.caching_allocator_delete(address)  # type: ignore[no-untyped-call]
         return 0
-
-
-def is_spare(device: torch.device, size: int) -> bool:
-    """Whether so many bytes are nobody's, and enough beside them for what training may want later."""
-    return torch.cuda.mem_get_info(device)[0] >= size + LEFT_BYTES
 
 
 @cache
