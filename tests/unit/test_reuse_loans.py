@@ -13,6 +13,7 @@ pytest.importorskip("PIL.Image")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("triton")
 
+from penstock.gpu.parcels import features
 from penstock.gpu.prep import looked
 from penstock.gpu.slots import BESIDE, DECODED, ENCODED, FINISHED, HEAD_ROOM, Contents, left
 from penstock.gpu.wishes import AS_THERE_IS_ROOM
@@ -156,3 +157,17 @@ def test_a_sample_that_is_not_there_may_leave_as_the_file_it_is_and_is_then_not_
         assert store.stats()["entries"] == before + (form != ENCODED)
         assert np.array_equal(found, pixels_of(begun(others, sample, 0).write, others._slot)[1])
     assert files == 0 if drawn else 0 < files < SAMPLES
+
+
+def test_a_sample_that_is_to_be_kept_costs_the_same_in_all_its_uses(photos: Path) -> None:
+    """Otherwise it would leave as a file in one epoch, be kept in the next, and serve once."""
+    dataset, whole = kept(photos), folder_of(photos)
+    seen: dict[str, set[tuple[float, ...]]] = {"kept": set(), "not kept": set()}
+    for epoch in range(8):
+        dataset._penstock_begin(epoch, [3])
+        seed_sample(epoch)
+        seen["kept"].add(features(dataset.begun(3)))
+        seed_sample(epoch)
+        seen["not kept"].add(features(whole.begun(3)))
+    assert len(seen["kept"]) == 1
+    assert len(seen["not kept"]) > 1, "each crop is another"

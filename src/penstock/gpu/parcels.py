@@ -264,6 +264,8 @@ def is_plain(begun: Begun) -> bool:
 
 
 def features(begun: Begun) -> tuple[float, ...]:
-    """What the cost of a sample's pixels grows with: its bytes, and the part that is decoded."""
-    part = opening(begun.program, begun.image.size) or Window.whole(begun.image.size)
+    """What the cost of a sample's pixels grows with: its bytes, and the part that is decoded. Of one that is to be kept that is the same in all its
+    uses, whatever they begin with: so it is always dear or never, and what workers keep is found again."""
+    first = begun.program if begun.to_keep is None else begun.program[: begun.to_keep.steps]
+    part = opening(first, begun.image.size) or Window.whole(begun.image.size)
     return float(len(begun.data)), float(part.height * part.width)
