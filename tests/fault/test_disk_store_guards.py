@@ -11,6 +11,7 @@ from tests.fault.programs import Zygote
 from tests.fault.test_guards import bare, check_missed  # noqa: F401 - a fixture
 
 RECORDS, INDEX, SEGMENTS = "store/disk_records.py", "store/kept_index.py", "store/segments.py"
+LARGE = "store/disk_large.py"
 UPKEEP, PROCESS, FILES, STORE, FORMAT = (
     f"store/disk{name}.py" for name in ("_upkeep", "_process", "_files", "", "_format")
 )
@@ -153,7 +154,22 @@ DISK_GUARDS = [
     guard(
         "a new large file that a sweep took is not renamed",
         "fault/test_disk_store_errors.py::test_a_sweep_that_takes_a_new_large_file_for_a_dead_writers_costs_that_entry_only",
-        (PROCESS, " and not is_gone(fd)", ""),
+        (LARGE, " and not is_gone(fd)", ""),
+    ),
+    guard(
+        "a large file that is read is not written over",
+        "unit/test_disk_large.py::test_a_file_that_is_read_is_not_written_over",
+        (LARGE, "size_of(fd) == length and try_lock(fd)", "size_of(fd) == length"),
+    ),
+    guard(
+        "a large file that is being written over is not read",
+        "unit/test_disk_large.py::test_a_file_that_is_being_written_over_is_not_read",
+        (SEGMENTS, "            if try_lock(fd, shared=True):\n", "            if True:\n"),
+    ),
+    guard(
+        "an entry that another has replaced meanwhile is not replaced again",
+        "unit/test_disk_large.py::test_a_file_that_another_has_taken_is_not_written_over",
+        (LARGE, "        if index.at(samples) != row:\n            return False\n", ""),
     ),
     guard(
         "what is to be read stays open until it was read",

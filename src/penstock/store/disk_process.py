@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.store.disk_files import FULL, Files, LockHeldError, close_locked, is_gone, try_lock, wait_lock
+from penstock.store.disk_files import FULL, Files, LockHeldError, close_locked, try_lock, wait_lock
+from penstock.store.disk_large import let_go, new_file, replaced_file
 from penstock.store.disk_records import decode, digest_of, encode
 from penstock.store.disk_scan import rebuild
 from penstock.store.disk_upkeep import TEMPORARY, Upkeep, alone, recount
@@ -209,38 +210,38 @@ class OpenStore:
         return self._writer
 
     def _put_large(self, wanted: Wanted, pieces: list[bytes | memoryview], length: int) -> bool:
-        index = self.shelf.index
-        if index.held_bytes + length > self.shelf.put_bytes:
-            self._reclaim()
-            if index.held_bytes + length > self.shelf.put_bytes:
-                return False
-        number = new_number() | LARGE
+        index, number = self.shelf.index, new_number() | LARGE
         path = self.shelf.path_of(number)
         temporary = path + TEMPORARY
         self.files.make_folder(path.rpartition("/")[0])
-        fd = self.files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        fd = replaced_file(self.shelf, wanted.sample, length, temporary)
+        if fd is not None:
+            self._replaced_large += 1
+        elif self._has_room(length):
+            fd = new_file(self.shelf, length, temporary)
+        if fd is None:
+            return False
         kept = False
         try:
-            # Between that line and this one someone may take it for a dead writer's, and remove it.
-            if try_lock(fd) and not is_gone(fd):
-                self.files.reserve(fd, 0, length)
-                self.files.write(fd, pieces, 0)
-                with index.locked():
-                    if index.held_bytes + length <= self.shelf.put_bytes:
-                        self.files.rename(temporary, path)
-                        rows = new_rows(1)
-                        rows[0] = (number, wanted.renewed, length, 0, 0)
-                        self._note(np.array([wanted.sample]), rows, length)
-                        kept = True
+            self.files.write(fd, pieces, 0)
+            with index.locked():
+                if index.held_bytes + length <= self.shelf.put_bytes:
+                    self.files.rename(temporary, path)
+                    rows = new_rows(1)
+                    rows[0] = (number, wanted.renewed, length, 0, 0)
+                    self._note(np.array([wanted.sample]), rows, length)
+                    kept = True
         finally:
-            close_locked(self.files, fd)
-            if not kept:
-                with contextlib.suppress(OSError):
-                    self.files.unlink(temporary)
+            let_go(self.shelf, fd, "" if kept else temporary)
         if kept:
             self._waiting.pop(wanted.sample, None)
             self._start_thread()
         return kept
+
+    def _has_room(self, length: int) -> bool:
+        if self.shelf.index.held_bytes + length > self.shelf.put_bytes:
+            self._reclaim()
+        return self.shelf.index.held_bytes + length <= self.shelf.put_bytes
 
     def _note(self, samples: Samples, rows: Rows, more_bytes: int) -> None:
         """Write rows, and remove large files that they take the place of. Under the index's lock; samples in rising order."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.store.disk_files import size_of
+from penstock.store.disk_files import close_locked, size_of, wait_lock
 from penstock.store.disk_records import record_at, walk
 from penstock.store.disk_upkeep import live_bytes, recount
 from penstock.store.kept_index import LARGE, Rows, Samples, new_rows
@@ -37,11 +37,13 @@ def content(shelf: Shelf, number: int) -> bytes | None:
     except OSError:
         return None
     try:
+        if number & LARGE:
+            wait_lock(fd, shared=True)  # it may be about to be written over
         return shelf.files.read(fd, size_of(fd), 0)
     except OSError:
         return None
     finally:
-        shelf.files.close(fd)
+        close_locked(shelf.files, fd)
 
 
 def rebuild(shelf: Shelf) -> int:

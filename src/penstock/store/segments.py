@@ -173,7 +173,8 @@ Run = tuple[int, int, int, int, int]
 class SegmentReader:
     """Reads records of segments and large files, by their places. Of several threads, one after another.
 
-    Segments stay open. A large file is opened for its one record: it is likely to be removed before it is wanted again."""
+    Segments stay open. A large file is opened for its one record, which is likely to be replaced before it is wanted again, and locked meanwhile:
+    what is replaced is written over (`disk_large`)."""
 
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
@@ -215,7 +216,7 @@ class SegmentReader:
                 yield b"" if fd is None else self._bytes(fd, start, end)
         finally:
             for fd in once:
-                files.close(fd)
+                close_locked(files, fd)
 
     def _bytes(self, fd: int, start: int, end: int) -> bytes | memoryview:
         """What there is of a range; a disk that cannot read it has nothing there."""
@@ -237,13 +238,15 @@ class SegmentReader:
             fd = self.shelf.files.open(self.shelf.path_of(segment), os.O_RDONLY)
         except OSError:
             return None
-        if not segment & LARGE:
-            self.shelf.files.will_jump(fd)
-            self._open[segment] = fd
-            if (
-                len(self._open) > MOST_OPEN
-            ):  # none of those that are read now: they are no more than stay open
-                self.shelf.files.close(self._open.popitem(last=False)[1])
+        if segment & LARGE:
+            if try_lock(fd, shared=True):
+                return fd
+            self.shelf.files.close(fd)  # it is being written over
+            return None
+        self.shelf.files.will_jump(fd)
+        self._open[segment] = fd
+        if len(self._open) > MOST_OPEN:  # none of those that are read now: they are no more than stay open
+            self.shelf.files.close(self._open.popitem(last=False)[1])
         return fd
 
     def _let_go(self) -> None:

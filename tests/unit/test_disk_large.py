@@ -1,0 +1,165 @@
+"""Large entries of the store on disk: what is replaced is written over, and nobody ever reads a mixture."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from penstock.store.disk import DiskStore
+from penstock.store.disk_files import Files
+from penstock.store.partial import Entry, Wanted
+
+LARGE = 20_000
+
+
+def opened(path: Path, files: Files | None = None) -> DiskStore:
+    return DiskStore(
+        path, "0123456789abcdef", 8, 1 << 20, small_bytes=4096, segment_bytes=1 << 15, upkeep_s=0, files=files
+    )
+
+
+def entry(wanted: Wanted, nbytes: int = LARGE) -> Entry:
+    return Entry(np.random.default_rng(wanted).integers(0, 256, nbytes, np.uint8))
+
+
+def is_there(store: DiskStore, wanted: Wanted, nbytes: int = LARGE) -> bool:
+    got = store.get(wanted)
+    if got is not None:
+        assert got.values.tobytes() == entry(wanted, nbytes).values.tobytes()
+    return got is not None
+
+
+def files_of(store: DiskStore) -> list[Path]:
+    return sorted(file for file in Path(store.folder, "large").rglob("*") if file.is_file())
+
+
+def test_what_replaces_an_entry_is_written_over_it(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert store.put(Wanted(3, 0), entry(Wanted(3, 0)))
+    (before,), held = files_of(store), store.stats()["held_bytes"]
+    inode = before.stat().st_ino
+    for epoch in range(1, 4):
+        assert store.put(Wanted(3, epoch), entry(Wanted(3, epoch)))
+        assert is_there(store, Wanted(3, epoch))
+        assert not is_there(store, Wanted(3, epoch - 1))
+    (after,) = files_of(store)
+    assert (after.stat().st_ino, store.stats()["held_bytes"]) == (inode, held)
+    assert after.name != before.name, "an old row would lead to it"
+    assert store.verify().good == 1
+    store.close()
+
+
+def test_one_of_another_length_has_a_file_of_its_own(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for epoch, nbytes in enumerate((LARGE, LARGE + 5000, LARGE - 5000, 1000, LARGE)):
+        assert store.put(Wanted(3, epoch), entry(Wanted(3, epoch), nbytes))
+        assert is_there(store, Wanted(3, epoch), nbytes)
+        store.flush()
+        assert len(files_of(store)) == (nbytes > 4096)
+    store.close()
+
+
+def test_a_file_that_was_cut_is_not_written_over(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert store.put(Wanted(3, 0), entry(Wanted(3, 0)))
+    (before,) = files_of(store)
+    os.truncate(before, 100)
+    with open(before, "rb") as held:  # so that nobody gets its number
+        assert store.put(Wanted(3, 1), entry(Wanted(3, 1)))
+        assert is_there(store, Wanted(3, 1))
+        (after,) = files_of(store)
+        assert after.stat().st_ino != os.fstat(held.fileno()).st_ino
+    store.close()
+
+
+def test_a_file_that_is_read_is_not_written_over(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert store.put(Wanted(3, 0), entry(Wanted(3, 0)))
+    (before,) = files_of(store)
+    with open(before, "rb", buffering=0) as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        start = reader.read(5000)
+        assert store.put(Wanted(3, 1), entry(Wanted(3, 1)))
+        assert is_there(store, Wanted(3, 1))
+        assert entry(Wanted(3, 0)).values.tobytes() in start + reader.read()
+    store.close()
+
+
+def test_readers_hold_the_lock_as_long_as_they_read(tmp_path: Path) -> None:
+    class Watched(Files):
+        def read_into(self, fd: int, memory: memoryview, offset: int) -> int:
+            (path,) = files_of(store)
+            with open(path, "rb") as other:
+                try:
+                    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    held.append(True)
+            return super().read_into(fd, memory, offset)
+
+    held: list[bool] = []
+    nbytes = 100_000  # smaller ones are read in another way
+    store = opened(tmp_path, Watched())
+    assert store.put(Wanted(3, 0), entry(Wanted(3, 0), nbytes))
+    assert is_there(store, Wanted(3, 0), nbytes)
+    assert held
+    (path,) = files_of(store)
+    with open(path, "rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has it any more
+    store.close()
+
+
+def test_a_file_that_is_being_written_over_is_not_read(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert store.put(Wanted(3, 0), entry(Wanted(3, 0)))
+    (path,) = files_of(store)
+    with open(path, "rb") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        assert not is_there(store, Wanted(3, 0))
+    assert is_there(store, Wanted(3, 0))
+    store.close()
+
+
+class Meanwhile(Files):
+    """Something happens when a file is opened to be written over."""
+
+    def __init__(self) -> None:
+        self.happens: Callable[[], object] | None = None
+
+    def open(self, path: str, flags: int) -> int:
+        fd = super().open(path, flags)
+        if "/large/" in path and flags & os.O_RDWR and not flags & os.O_CREAT and self.happens:
+            happens, self.happens = self.happens, None
+            happens()
+        return fd
+
+
+def test_a_file_that_another_has_taken_is_not_written_over(tmp_path: Path) -> None:
+    files = Meanwhile()
+    store, other = opened(tmp_path, files), opened(tmp_path)
+    assert store.put(Wanted(3, 0), entry(Wanted(3, 0)))
+    files.happens = lambda: other.put(Wanted(3, 2), entry(Wanted(3, 2)))
+    assert store.put(Wanted(3, 1), entry(Wanted(3, 1)))
+    assert is_there(store, Wanted(3, 1))
+    assert len(files_of(store)) == 1
+    assert store.verify().lost == 0
+    other.close()
+    store.close()
+
+
+def test_verifying_while_entries_are_replaced_finds_no_damage(tmp_path: Path) -> None:
+    store, other = opened(tmp_path), opened(tmp_path)
+    for sample in range(8):
+        assert store.put(Wanted(sample, 0), entry(Wanted(sample, 0)))
+
+    def replace_all(*_: object) -> None:
+        for sample in range(8):
+            assert store.put(Wanted(sample, 1), entry(Wanted(sample, 1)))
+
+    found = other.verify(replace_all)
+    assert (found.bad, found.lost) == (0, 0)
+    other.close()
+    store.close()
