@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageEnhance
 
 from penstock import accel
-from penstock.transforms import cpu
+from penstock.transforms import cpu, tables
 from penstock.transforms.windows import Window, under
 
 needs_loops = pytest.mark.skipif(
@@ -30,7 +31,7 @@ PLAIN, AVX2, WIDE, DOTS = range(4)
 
 @pytest.fixture(params=[PLAIN, AVX2, WIDE, DOTS], ids=["plain", "avx2", "wide", "dots"])
 def vectors(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each way in which processors work, as far as this one has it."""
+    """Each way in which processors work, as far as this one has it; Arm's have two, of 16 bytes (as "avx2") and with products of bytes (as "dots")."""
     loops: Any = accel.compiled()
     if loops is None or loops.penstock_vectors(request.param) != request.param:
         pytest.skip("this processor does not have it")
@@ -83,7 +84,7 @@ def test_the_least_and_the_greatest_are_found_wherever_they_are(at: int, value: 
 
 
 @pytest.mark.usefixtures("vectors")
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.55, 1.0, 1.9, 7.25, -3.0])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.55, 0.73, 1.0, 1.7, 1.9, 7.25, -3.0])
 @pytest.mark.parametrize("shape", SHAPES[1:])
 def test_sharpness_and_saturation_are_pillows(shape: tuple[int, int], share: float) -> None:
     image = image_of(shape, 3)
@@ -192,3 +193,40 @@ def test_resizing_reads_nothing_behind_the_image() -> None:
     """Its last byte is the last before memory that may not be read: whoever does ends the program."""
     ended = subprocess.run([sys.executable, "-c", BEFORE_A_WALL], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "all\n"), ended.stderr[-2000:]
+
+
+@pytest.mark.usefixtures("vectors")
+@pytest.mark.parametrize("divides", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pixels_are_normalised_as_arrays_are_step_by_step(shape: tuple[int, int], divides: bool) -> None:
+    image, rng = image_of(shape, 3), np.random.default_rng(1)
+    for turn in range(20):
+        means, stds = rng.uniform(-1, 1, 3).astype(np.float32), rng.uniform(0.01, 2, 3).astype(np.float32)
+        stds[turn % 3] *= turn % 4 != 3  # a quotient that is no number, or infinite
+        scale = np.float32(rng.choice([255.0, 1 / 255.0, rng.uniform(0.001, 300.0)]))
+        found, values = torch.empty(3, *shape), image.astype(np.float32)
+        assert accel.normal(image, found, np.array([scale, *means, *stds], np.float32), divides=divides)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            expected = ((values / scale if divides else values * scale) - means) / stds
+        assert np.array_equal(found.numpy(), expected.transpose(2, 0, 1), equal_nan=True)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.73, 1.7, 1.95, -3.0])
+def test_a_blend_by_table_is_pillows(share: float) -> None:
+    values = Image.fromarray(np.arange(256, dtype=np.uint8)[None])
+    for base in range(256):
+        table = tables.blend(base, share, fused=cpu.pillow_fuses())
+        theirs = Image.blend(Image.new("L", (256, 1), base), values, share)
+        assert np.array_equal(table, np.asarray(theirs)[0]), base
+
+
+@needs_loops
+def test_where_pillow_rounds_otherwise_than_the_loops_it_blends_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = image_of((31, 29), 3)
+    expected = [cpu.saturation(image, 1.7), cpu.sharpness(image, 1.7)]
+    monkeypatch.setattr(accel, "fuses", lambda: not cpu.pillow_fuses())
+    found = [cpu.saturation(image, 1.7), cpu.sharpness(image, 1.7)]
+    assert all(isinstance(theirs, Image.Image) for theirs in found)
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(expected, found, strict=True))

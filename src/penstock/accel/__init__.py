@@ -50,6 +50,7 @@ def loops_in(path: str) -> ctypes.CDLL:
         pointer,
     ]
     loops.penstock_jpeg.argtypes = [ctypes.c_char_p, stride, *[number] * 7, pointer]
+    loops.penstock_fuses.argtypes = []
     loops.penstock_sharpen.argtypes = [pointer, number, number, number, ctypes.c_float, pointer]
     loops.penstock_look_up.argtypes = [pointer, stride, pointer, number, pointer]
     loops.penstock_histogram.argtypes = [pointer, stride, *[number] * 3, pointer]
@@ -167,6 +168,12 @@ def jpeg(
     if found < 0:
         raise MemoryError(f"no memory to decode {window[2]} x {window[3]} pixels")
     return None if found else out
+
+
+def fuses() -> bool:
+    """Whether `saturate` and `sharpen` round a blend once, or its product and then its sum."""
+    loops = compiled()
+    return loops is not None and bool(loops.penstock_fuses())
 
 
 def grey_sum(image: NDArray[np.uint8]) -> int | None:

@@ -5,12 +5,21 @@
 
 #include <stddef.h>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 /* What the processor has. */
 static int processors_vectors(void) {
 #ifdef __x86_64__
     if (!__builtin_cpu_supports("avx2")) return PLAIN;
     if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl")) return AVX2;
     return __builtin_cpu_supports("avx512vnni") ? DOTS : WIDE;
+#elif defined(__aarch64__) && defined(__linux__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? DOTS : NEON;
+#elif defined(__aarch64__)
+    return NEON;
 #else
     return PLAIN;
 #endif
@@ -39,13 +48,22 @@ void penstock_planes(const uint8_t *image, long stride, int channels, int height
     }
 }
 
-static inline __attribute__((always_inline)) float normal(uint8_t value, float scale, int divides, float mean, float std) {
+INLINE float normal(uint8_t value, float scale, int divides, float mean, float std) {
     return ((divides ? (float)value / scale : (float)value * scale) - mean) / std;
 }
 
-static inline __attribute__((always_inline)) void normal_row(const uint8_t *from, int width, float *r, float *g, float *b,
-                                                            const float *n, int divides) {
-    for (int x = 0; x < width; x++) {
+#ifdef __aarch64__
+#include "accel_arm.h"
+#else
+INLINE int divides_rightly(const float *numbers, int divides) { return (void)numbers, (void)divides, 0; }
+INLINE int normal_some(const uint8_t *from, int width, float *const to[3], const float *numbers, int divides) {
+    return (void)from, (void)width, (void)to, (void)numbers, (void)divides, 0;
+}
+#endif
+
+INLINE void normal_row(const uint8_t *from, int width, float *const to[3], const float *n, int quick, int divides) {
+    float *restrict r = to[0], *restrict g = to[1], *restrict b = to[2];
+    for (int x = quick ? normal_some(from, width, to, n, divides) : 0; x < width; x++) {
         r[x] = normal(from[3 * x], n[0], divides, n[1], n[4]);
         g[x] = normal(from[3 * x + 1], n[0], divides, n[2], n[5]);
         b[x] = normal(from[3 * x + 2], n[0], divides, n[3], n[6]);
@@ -57,12 +75,13 @@ static inline __attribute__((always_inline)) void normal_row(const uint8_t *from
 VECTORS void penstock_normal(const uint8_t *image, long stride, int height, int width, float *restrict out, const float *numbers,
                              int divides) {
     const size_t plane = (size_t)height * width;
+    const int quick = penstock_uses(NEON) && divides_rightly(numbers, divides);
     for (int row = 0; row < height; row++) {
         const uint8_t *from = image + (size_t)stride * row;
-        float *r = out + (size_t)row * width, *g = r + plane, *b = g + plane;
+        float *r = out + (size_t)row * width, *const to[3] = {r, r + plane, r + 2 * plane};
         if (divides)
-            normal_row(from, width, r, g, b, numbers, 1);
+            normal_row(from, width, to, numbers, quick, 1);
         else
-            normal_row(from, width, r, g, b, numbers, 0);
+            normal_row(from, width, to, numbers, quick, 0);
     }
 }

@@ -2,11 +2,14 @@
 
 #include <stdint.h>
 
-/* Vectors: none; of 32 bytes; of 64 bytes; those, with an instruction that adds products of words. */
-enum { PLAIN, AVX2, WIDE, DOTS };
+/* Vectors: none; of 32 bytes; of 64 bytes; those, with an instruction that adds products of words. On Arm: of 16 bytes; and with an
+ * instruction that adds products of bytes. */
+enum { PLAIN, AVX2, WIDE, DOTS, NEON = AVX2 };
 
 /* Whether to use these. */
 int penstock_uses(int which);
+
+#define INLINE static inline __attribute__((always_inline))
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define VECTORS __attribute__((target_clones("avx2", "default")))

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from penstock.kernels import words as w
+from penstock.transforms.cpu import pillow_fuses
 
 CODE, HEIGHT, WIDTH = tl.constexpr(w.CODE), tl.constexpr(w.HEIGHT), tl.constexpr(w.WIDTH)
 COLOUR, NUMBER, ITEM_WORDS = tl.constexpr(w.COLOUR), tl.constexpr(w.NUMBER), tl.constexpr(w.ITEM_WORDS)
@@ -20,6 +21,7 @@ CONTRAST, AUTOCONTRAST = tl.constexpr(w.CONTRAST), tl.constexpr(w.AUTOCONTRAST)
 EQUALIZE, SATURATION, HUE = tl.constexpr(w.EQUALIZE), tl.constexpr(w.SATURATION), tl.constexpr(w.HUE)
 GRAY, EDGE, REFLECT = tl.constexpr(w.GRAY), tl.constexpr(w.EDGE), tl.constexpr(w.REFLECT)
 SYMMETRIC = tl.constexpr(w.SYMMETRIC)
+FUSES = tl.constexpr(pillow_fuses())
 
 
 @triton.jit
@@ -30,8 +32,11 @@ def grey(r, g, b):
 
 @triton.jit
 def blended(low, value, share):
-    """low + share * (value - low), cut towards 0 in single precision."""
-    found = low.to(tl.float32) + share * (value - low).to(tl.float32)
+    """low + share * (value - low), cut towards 0 in single precision; rounded to that once, where Pillow does so on this machine."""
+    if FUSES:  # in double precision nothing is lost before
+        found = (low.to(tl.float64) + share.to(tl.float64) * (value - low).to(tl.float64)).to(tl.float32)
+    else:
+        found = low.to(tl.float32) + share * (value - low).to(tl.float32)
     return tl.minimum(tl.maximum(found, 0.0), 255.0).to(tl.int32)
 
 

@@ -23,7 +23,7 @@ def table_of(step: Step) -> Table:
     """The table of a step that needs to know nothing of the image."""
     match step:
         case Step(Code.BRIGHTNESS, (factor,)):
-            return blend(0, factor)
+            return blend(0, factor, fused=False)  # of 0 and a product there is nothing to round twice
         case Step(Code.POSTERIZE, (bits,)):
             kept: Table = IDENTITY & np.uint8(0xFF << (8 - bits) & 0xFF)
             return kept
@@ -35,9 +35,14 @@ def table_of(step: Step) -> Table:
     raise ValueError(f"{step} has no table of its own")
 
 
-def blend(base: int, factor: float) -> Table:
-    """base + factor * (value - base), cut to whole numbers towards 0 in single precision, as Pillow's blend does."""
-    values = np.float32(base) + np.float32(factor) * (np.arange(256, dtype=np.float32) - np.float32(base))
+def blend(base: int, factor: float, *, fused: bool) -> Table:
+    """base + factor * (value - base), cut to whole numbers towards 0 in single precision, as Pillow's blend does; rounded to that once if
+    `fused`, else product and sum each."""
+    values, share = np.arange(256, dtype=np.float32) - np.float32(base), np.float32(factor)
+    if fused:  # in double precision nothing is lost before
+        values = (base + np.float64(share) * values).astype(np.float32)
+    else:
+        values = np.float32(base) + share * values
     table: Table = np.clip(values, 0, 255).astype(np.uint8)
     return table
 
