@@ -169,7 +169,7 @@ DISK_GUARDS = [
     guard(
         "an entry that another has replaced meanwhile is not replaced again",
         "unit/test_disk_large.py::test_a_file_that_another_has_taken_is_not_written_over",
-        (LARGE, "        if index.at(samples) != row:\n            return False\n", ""),
+        (LARGE, "        if index.one(sample) != row:\n            return False\n", ""),
     ),
     guard(
         "what is to be read stays open until it was read",

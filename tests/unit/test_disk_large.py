@@ -6,11 +6,15 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.store.disk import DiskStore
 from penstock.store.disk_files import Files
+from penstock.store.kept_index import FIRST_ROW, NO_ROW, ROW, KeptIndex, Row, new_rows
 from penstock.store.partial import Entry, Wanted
 
 LARGE = 20_000
@@ -163,3 +167,23 @@ def test_verifying_while_entries_are_replaced_finds_no_damage(tmp_path: Path) ->
     assert (found.bad, found.lost) == (0, 0)
     other.close()
     store.close()
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=3, max_size=3), st.integers(0, 2**32 - 1))
+def test_one_row_is_as_rows_are(words: list[int], offset: int) -> None:
+    with TemporaryDirectory() as folder:
+        index = KeptIndex(Files(), folder, 9)
+        row = Row(words[0], words[1] - 2**63, words[2], offset)
+        rows = new_rows(1)
+        rows[0] = (*row, 0)
+        with index.locked():
+            index.write(np.array([7]), rows)
+            index.write_one(3, row)
+        for sample in (3, 7):
+            assert index.one(sample) == (row if row.segment else NO_ROW)
+            assert tuple(index.at(np.array([sample]))[0])[:4] == index.one(sample)
+        with index.locked():
+            index.write_one(3, NO_ROW)
+            index.files.write(index.fd, [bytes([words[0] & 255 ^ 1])], FIRST_ROW + ROW.itemsize * 7)
+        assert index.one(3) == index.one(7) == index.one(8) == NO_ROW
+        index.close()

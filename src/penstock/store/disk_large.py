@@ -12,21 +12,17 @@ from __future__ import annotations
 import contextlib
 import os
 
-import numpy as np
-
 from penstock.store.disk_files import close_locked, is_gone, size_of, try_lock
-from penstock.store.kept_index import LARGE, Rows, new_rows
+from penstock.store.kept_index import LARGE, NO_ROW, Row
 from penstock.store.segments import Shelf
 
 
 def replaced_file(shelf: Shelf, sample: int, length: int, temporary: str) -> int | None:
     """The file of a sample's entry, locked and renamed, if it is as long; None where a new one must be made. OSError where the disk fails."""
-    samples = np.array([sample])
-    row = shelf.index.at(samples)
-    number = int(row["segment"][0])
-    if not number & LARGE or int(row["length"][0]) != length:
+    row = shelf.index.one(sample)
+    if not row.segment & LARGE or row.length != length:
         return None
-    path = shelf.path_of(number)
+    path = shelf.path_of(row.segment)
     try:
         fd = shelf.files.open(path, os.O_RDWR)
     except OSError:
@@ -34,21 +30,21 @@ def replaced_file(shelf: Shelf, sample: int, length: int, temporary: str) -> int
     taken = False
     try:
         if size_of(fd) == length and try_lock(fd):
-            taken = _take(shelf, samples, row, path, temporary)
+            taken = _take(shelf, sample, row, path, temporary)
     finally:
         if not taken:
             close_locked(shelf.files, fd)
     return fd if taken else None
 
 
-def _take(shelf: Shelf, samples: np.ndarray, row: Rows, path: str, temporary: str) -> bool:
+def _take(shelf: Shelf, sample: int, row: Row, path: str, temporary: str) -> bool:
     """Take its row and its name from a file; not if somebody else has replaced the entry meanwhile."""
     index = shelf.index
     with index.locked():
-        if index.at(samples) != row:
+        if index.one(sample) != row:
             return False
-        index.write(samples, new_rows(1))
-        index.count(held_bytes=index.held_bytes - int(row["length"][0]))
+        index.write_one(sample, NO_ROW)
+        index.count(held_bytes=index.held_bytes - row.length)
         shelf.files.rename(path, temporary)
     return True
 
@@ -74,3 +70,12 @@ def let_go(shelf: Shelf, fd: int, remove: str) -> None:
     if remove:
         with contextlib.suppress(OSError):
             shelf.files.unlink(remove)
+
+
+def remove_files(shelf: Shelf, numbers: list[int], nbytes: int, more_bytes: int = 0) -> None:
+    """Files, of so many bytes, that no row leads to any more; count that, and what has come instead. Under the index's lock."""
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            shelf.files.unlink(shelf.path_of(number))
+    if more_bytes or numbers:
+        shelf.index.count(held_bytes=shelf.index.held_bytes + more_bytes - nbytes, gone=len(numbers))

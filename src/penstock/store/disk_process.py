@@ -22,11 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.store.disk_files import FULL, Files, LockHeldError, close_locked, try_lock, wait_lock
-from penstock.store.disk_large import let_go, new_file, replaced_file
+from penstock.store.disk_large import let_go, new_file, remove_files, replaced_file
 from penstock.store.disk_records import decode, digest_of, encode
 from penstock.store.disk_scan import rebuild
 from penstock.store.disk_upkeep import TEMPORARY, Upkeep, alone, recount
-from penstock.store.kept_index import LARGE, KeptIndex, Rows, Samples, new_rows
+from penstock.store.kept_index import LARGE, NO_ROW, KeptIndex, Row, Rows, Samples, new_rows
 from penstock.store.partial import Entry, Wanted
 from penstock.store.segments import Place, SegmentReader, SegmentWriter, Shelf, new_number
 from penstock.store.tally import Tally
@@ -227,9 +227,7 @@ class OpenStore:
             with index.locked():
                 if index.held_bytes + length <= self.shelf.put_bytes:
                     self.files.rename(temporary, path)
-                    rows = new_rows(1)
-                    rows[0] = (number, wanted.renewed, length, 0, 0)
-                    self._note(np.array([wanted.sample]), rows, length)
+                    self._note_one(wanted.sample, Row(number, wanted.renewed, length), length)
                     kept = True
         finally:
             let_go(self.shelf, fd, "" if kept else temporary)
@@ -243,20 +241,23 @@ class OpenStore:
             self._reclaim()
         return self.shelf.index.held_bytes + length <= self.shelf.put_bytes
 
-    def _note(self, samples: Samples, rows: Rows, more_bytes: int) -> None:
+    def _note(self, samples: Samples, rows: Rows) -> None:
         """Write rows, and remove large files that they take the place of. Under the index's lock; samples in rising order."""
-        index = self.shelf.index
-        old = index.at(samples)
-        index.write(samples, rows)
+        old = self.shelf.index.at(samples)
+        self.shelf.index.write(samples, rows)
         large = old[old["segment"] >= LARGE]
         self._replaced_bytes += int(old["length"].sum()) - int(large["length"].sum())
         self._replaced_large += len(large)
-        for number in large["segment"].tolist():
-            with contextlib.suppress(OSError):
-                self.files.unlink(self.shelf.path_of(number))
-        if more_bytes or len(large):
-            held_bytes = index.held_bytes + more_bytes - int(large["length"].sum())
-            index.count(held_bytes=held_bytes, gone=len(large))
+        remove_files(self.shelf, large["segment"].tolist(), int(large["length"].sum()))
+
+    def _note_one(self, sample: int, row: Row, more_bytes: int = 0) -> None:
+        """As `_note`, of one, and count what it takes."""
+        old = self.shelf.index.one(sample)
+        self.shelf.index.write_one(sample, row)
+        is_large = old.segment >= LARGE
+        self._replaced_bytes += 0 if is_large else old.length
+        self._replaced_large += is_large
+        remove_files(self.shelf, [old.segment] * is_large, old.length * is_large, more_bytes)
 
     def _write_out(self) -> None:
         """Give what waits to everyone."""
@@ -269,7 +270,7 @@ class OpenStore:
             (_, renewed), place, _ = self._waiting[sample]
             rows[at] = (place.segment, renewed, place.length, place.offset, 0)
         with self.shelf.index.locked():
-            self._note(np.array(samples, np.int64), rows, 0)
+            self._note(np.array(samples, np.int64), rows)
         self._waiting.clear()
 
     def remove(self, sample: int) -> None:
@@ -280,7 +281,7 @@ class OpenStore:
             try:
                 if not self.closed:
                     with self.shelf.index.locked():
-                        self._note(np.array([sample]), new_rows(1), 0)
+                        self._note_one(sample, NO_ROW)
             except OSError as exc:
                 self._failed(exc)
 

@@ -19,7 +19,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -35,19 +35,36 @@ ROW = np.dtype(
     [("segment", "<u8"), ("renewed", "<i8"), ("length", "<u8"), ("offset", "<u4"), ("check", "<u4")]
 )
 """32 bytes, so none lies across a page. Segment 0: there is no entry."""
+ROW_WORDS = struct.Struct("<QqQII")
 LARGE = 1 << 63
 """Set in the number of a file that holds a single entry."""
+
+
+class Row(NamedTuple):
+    """One row without its checksum: of one, numbers take a tenth of the time that arrays do."""
+
+    segment: int
+    renewed: int
+    length: int
+    offset: int = 0
+
+
+NO_ROW = Row(0, 0, 0)
 FIRST_ROW = 4096
 HEAD = struct.Struct("<8sIIQ16sI")
 """Magic, version, bytes of a row, samples, boot, state; the checksum of these follows."""
 MAGIC, VERSION = b"PnIndex\n", 1
 STALE, IN_USE, CLEAN = 0, 1, 2
 HELD_AT, GONE_AT = 512, 520
-_ODD = np.array(
-    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xFF51AFD7ED558CCD],
-    np.uint64,
+ODD = (
+    0x9E3779B97F4A7C15,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0xD6E8FEB86659FD93,
+    0xFF51AFD7ED558CCD,
 )
-_HALF = np.uint64(32)
+WORD = (1 << 64) - 1
+_ODD, _HALF = np.array(ODD, np.uint64), np.uint64(32)
 
 
 def checks(samples: Samples, rows: Rows) -> NDArray[np.uint32]:
@@ -60,6 +77,14 @@ def checks(samples: Samples, rows: Rows) -> NDArray[np.uint32]:
     mixed *= _ODD[4]
     mixed >>= _HALF
     return np.asarray(mixed, np.uint32)
+
+
+def check_of(sample: int, row: Row) -> int:
+    """As `checks`, of one."""
+    mixed = (row.segment * ODD[0] & WORD) ^ ((row.renewed * ODD[1] + row.offset) & WORD)
+    mixed = (mixed + row.length * ODD[2] & WORD) ^ (sample * ODD[3] & WORD)
+    mixed ^= mixed >> 32
+    return (mixed * ODD[4] & WORD) >> 32
 
 
 def new_rows(count: int) -> Rows:
@@ -192,6 +217,12 @@ class KeptIndex:
         rows[rows["check"] != checks(samples, rows)] = 0
         return rows
 
+    def one(self, sample: int) -> Row:
+        """As `at`, of one."""
+        *found, check = ROW_WORDS.unpack_from(self._map, FIRST_ROW + ROW.itemsize * sample)
+        row = Row(*found)
+        return row if check == check_of(sample, row) else NO_ROW
+
     def all(self) -> Rows:
         return self.at(np.arange(self.samples))
 
@@ -215,6 +246,11 @@ class KeptIndex:
         for start, end in zip(first.tolist(), ends, strict=True):
             at = FIRST_ROW + ROW.itemsize * int(samples[start])
             self.files.write(self.fd, [data[start * ROW.itemsize : end * ROW.itemsize]], at)
+
+    def write_one(self, sample: int, row: Row) -> None:
+        """As `write`, of one."""
+        data = ROW_WORDS.pack(*row, check_of(sample, row) if row.segment else 0)
+        self.files.write(self.fd, [data], FIRST_ROW + ROW.itemsize * sample)
 
     def switch(self, samples: Samples, before: Rows, after: Rows) -> None:
         """Put rows in the place of those that are still as they were `before`."""
