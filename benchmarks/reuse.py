@@ -2,7 +2,7 @@
 
 For each workload, in turns and several times: torch's DataLoader with torchvision/PIL, ours without reuse ("standard"), and ours with samples used
 2, 3, 5 times, split by "auto" or, with --splits, wherever is said, kept in memory or on disk, side by side. The first epoch, which prepares everything, is not timed; the epochs
-behind it are, whole rounds of `times` of them. Ideal: what a sample costs without reuse, over what it costs with it, by the costs of the
+behind it are, whole rounds of `times` of them. Workers stay from one epoch to the next, here as in torch's loader: epochs are short. Ideal: what a sample costs without reuse, over what it costs with it, by the costs of the
 chain's parts in one process: final + partial / times + copy. W1: RandomResizedCrop(224), flip, RandAugment. W3: RandAugment on the whole photo, first.
 Both have RandAugment(2, 9) as two ops of one layer each, so that it can be split between them. audio: recordings (generated), to log-mel spectra with
 SpecAugment. --sweep: Figure 12 of Revamper, crop, flip and three layers of RandAugment of which the last one to three are drawn anew, each kept sample
@@ -15,7 +15,7 @@ import argparse
 import atexit
 import json
 import math
-import resource
+import os
 import shutil
 import statistics
 import subprocess
@@ -83,7 +83,9 @@ def loader_of(args: argparse.Namespace, subject: dict[str, Any], root: Path) -> 
 
         theirs = torchvision_dataset(root, subject["workload"])
         theirs.samples = Repeated(theirs.samples.items, args.samples)
-        return DataLoader(theirs, BATCH, shuffle=True, num_workers=args.workers)
+        return DataLoader(
+            theirs, BATCH, shuffle=True, num_workers=args.workers, persistent_workers=args.workers > 0
+        )
     from _reuse_workloads import dataset_of
 
     import penstock
@@ -96,7 +98,8 @@ def loader_of(args: argparse.Namespace, subject: dict[str, Any], root: Path) -> 
         reuse = penstock.Reuse(
             times=subject["times"], split=split, max_bytes=args.max_bytes, store=subject["store"], **where
         )
-    return penstock.DataLoader(dataset, BATCH, shuffle=True, num_workers=args.workers, seed=0, reuse=reuse)
+    how: dict[str, Any] = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
+    return penstock.DataLoader(dataset, BATCH, shuffle=True, seed=0, reuse=reuse, **how)
 
 
 def kept_in(path: str | None) -> str:
@@ -109,8 +112,8 @@ def kept_in(path: str | None) -> str:
 
 
 def cpu_s() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    """Of this process and all workers, which stay for all epochs."""
+    return sum(_machine.cpu_clocks(_machine.process_tree(os.getpid())).values())
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:

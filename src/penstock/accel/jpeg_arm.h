@@ -127,25 +127,31 @@ static uint32_t inverse_neon(const int16_t *from, const int16_t *steps, int last
     return last <= QUARTER ? inverse_neon_of(from, steps, to, stride, 4) : inverse_neon_of(from, steps, to, stride, 0);
 }
 
-/* (x * share + 0x8000) >> 16. */
-INLINE int16x8_t part(int16x8_t x, int16_t share) {
-    return vrshrn_high_n_s32(vrshrn_n_s32(vmull_n_s16(vget_low_s16(x), share), 16), vmull_high_n_s16(x, share), 16);
+/* (x * share + 0x8000) >> 16: twice that is cut off first, which leaves what decides. */
+INLINE int16x8_t part(int16x8_t x, int16_t share) { return vrshrq_n_s16(vqdmulhq_n_s16(x, share), 1); }
+
+struct pixels {
+    uint8x8_t r, g, b;
+};
+
+INLINE struct pixels pixels_of(uint8x8_t y, uint8x8_t cb, uint8x8_t cr) {
+    const int16x8_t light = vreinterpretq_s16_u16(vmovl_u8(y));
+    const int16x8_t blue = vreinterpretq_s16_u16(vsubl_u8(cb, vdup_n_u8(128))), red = vreinterpretq_s16_u16(vsubl_u8(cr, vdup_n_u8(128)));
+    const int32x4_t low = vmlal_n_s16(vmull_n_s16(vget_low_s16(blue), -22554), vget_low_s16(red), 18734); /* 65536 - 46802 */
+    const int32x4_t high = vmlal_high_n_s16(vmull_high_n_s16(blue, -22554), red, 18734);
+    const int16x8_t both = vrshrn_high_n_s32(vrshrn_n_s32(low, 16), high, 16), lit = vaddq_s16(light, red);
+    return (struct pixels){vqmovun_s16(vaddq_s16(lit, part(red, 26345))), vqmovun_s16(vaddq_s16(light, vsubq_s16(both, red))),
+                           vqmovun_s16(vaddq_s16(vaddq_s16(light, vaddq_s16(blue, blue)), part(blue, -14942)))};
 }
 
 static void colours_neon(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *out, int width) {
-    const uint8x8_t middle = vdup_n_u8(128);
     int x = 0;
-    for (; x + 8 <= width; x += 8) {
-        const int16x8_t light = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(y + x)));
-        const int16x8_t blue = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cb + x), middle));
-        const int16x8_t red = vreinterpretq_s16_u16(vsubl_u8(vld1_u8(cr + x), middle));
-        const int32x4_t low = vmlal_n_s16(vmull_n_s16(vget_low_s16(blue), -22554), vget_low_s16(red), 18734); /* 65536 - 46802 */
-        const int32x4_t high = vmlal_high_n_s16(vmull_high_n_s16(blue, -22554), red, 18734);
-        const int16x8_t both = vrshrn_high_n_s32(vrshrn_n_s32(low, 16), high, 16);
-        const int16x8_t r = vaddq_s16(vaddq_s16(light, red), part(red, 26345)), g = vaddq_s16(light, vsubq_s16(both, red));
-        const int16x8_t b = vaddq_s16(vaddq_s16(light, vaddq_s16(blue, blue)), part(blue, -14942));
-        const uint8x8x3_t pixels = {{vqmovun_s16(r), vqmovun_s16(g), vqmovun_s16(b)}};
-        vst3_u8(out + 3 * x, pixels);
+    for (; x + 16 <= width; x += 16) {
+        const uint8x16_t light = vld1q_u8(y + x), blue = vld1q_u8(cb + x), red = vld1q_u8(cr + x);
+        const struct pixels low = pixels_of(vget_low_u8(light), vget_low_u8(blue), vget_low_u8(red));
+        const struct pixels high = pixels_of(vget_high_u8(light), vget_high_u8(blue), vget_high_u8(red));
+        const uint8x16x3_t sixteen = {{vcombine_u8(low.r, high.r), vcombine_u8(low.g, high.g), vcombine_u8(low.b, high.b)}};
+        vst3q_u8(out + 3 * x, sixteen);
     }
     colours_plain(y + x, cb + x, cr + x, out + 3 * x, width - x);
 }

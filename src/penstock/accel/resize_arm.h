@@ -22,7 +22,9 @@ static struct arranged *arranged(const struct weights *w, int out, int across) {
     (void)across;
     struct arranged *v = penstock_uses(DOTS) ? malloc(sizeof *v) : NULL;
     if (!v) return NULL;
-    *v = (struct arranged){.fours = (w->taps + 3) / 4, .bytes = 3};
+    int most = 1;
+    for (int at = 0; at < out; at++) most = w->count[at] > most ? w->count[at] : most;
+    *v = (struct arranged){.fours = (most + 3) / 4, .bytes = 3};
     v->four = calloc((size_t)out * v->fours, 16);
     if (!v->four) {
         forget(v);
@@ -76,15 +78,16 @@ DOT_PART struct taps taps_of(const struct weights *w, int x) {
 }
 
 /* Its three channels, and a fourth that is none. */
-DOT_PART uint32x4_t pixel(const uint8_t *row, struct taps taps, uint8x16_t turn, const int bytes) {
+DOT_PART uint32x4_t pixel(const uint8_t *row, struct taps taps, uint8x16_t turn, const int bytes, const int more) {
     const uint8_t *from = row + taps.from;
     uint32x4_t sum = sum_of(vqtbl1q_u8(vld1q_u8(from), turn), taps.first, bytes);
-    for (int tap = 4; tap < taps.count; tap += 4)
+    for (int tap = 4; more && tap < taps.count; tap += 4)
         sum = added_to(sum, vqtbl1q_u8(vld1q_u8(from + 3 * tap), turn), vld1q_u8(taps.weights[tap / 4]), bytes);
     return sum;
 }
 
-DOT_PART void across3_of(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w, const int bytes) {
+DOT_PART void across3_of(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w, size_t next,
+                         const int bytes, const int more) {
     /* Four pixels of three bytes: all reds, all greens, all blues. And back, without the fourth channel. */
     static const uint8_t TURN[16] = {0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, 255, 255, 255, 255};
     static const uint8_t CLOSE[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 255, 255, 255, 255};
@@ -93,14 +96,15 @@ DOT_PART void across3_of(const uint8_t *const row[ROWS], uint8_t *const out[ROWS
     for (; 3 * x + 16 <= 3 * width; x += 4) { /* sixteen bytes of which the last four are written again */
         const struct taps a = taps_of(w, x), b = taps_of(w, x + 1), c = taps_of(w, x + 2), d = taps_of(w, x + 3);
         for (int i = 0; i < ROWS; i++) {
-            const uint32x4_t sum[4] = {pixel(row[i], a, turn, bytes), pixel(row[i], b, turn, bytes), pixel(row[i], c, turn, bytes),
-                                       pixel(row[i], d, turn, bytes)};
+            __builtin_prefetch(row[i] + a.from + next); /* what was kept long ago is in no cache */
+            const uint32x4_t sum[4] = {pixel(row[i], a, turn, bytes, more), pixel(row[i], b, turn, bytes, more), pixel(row[i], c, turn, bytes, more),
+                                       pixel(row[i], d, turn, bytes, more)};
             vst1q_u8(out[i] + 3 * x, vqtbl1q_u8(clipped(sum), close));
         }
     }
     for (; x < width; x++)
         for (int i = 0; i < ROWS; i++) {
-            const uint32x4_t one = pixel(row[i], taps_of(w, x), turn, bytes), sum[4] = {one, one, one, one};
+            const uint32x4_t one = pixel(row[i], taps_of(w, x), turn, bytes, more), sum[4] = {one, one, one, one};
             uint8_t found[16];
             vst1q_u8(found, clipped(sum));
             memcpy(out[i] + 3 * x, found, 3);
@@ -108,17 +112,26 @@ DOT_PART void across3_of(const uint8_t *const row[ROWS], uint8_t *const out[ROWS
 }
 
 DOT static void across3_some(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w, size_t next) {
-    (void)next;
-    if (w->arranged->bytes == 3)
-        across3_of(row, out, width, w, 3);
+    if (w->arranged->bytes == 4)
+        across3_of(row, out, width, w, next, 4, 1);
+    else if (w->arranged->fours > 1)
+        across3_of(row, out, width, w, next, 3, 1);
     else
-        across3_of(row, out, width, w, 4);
+        across3_of(row, out, width, w, next, 3, 0);
 }
 
-/* Sixteen columns of four rows: the four bytes of each beside each other. Of rows that are not there the weight is 0, so any will do. */
-DOT_PART void together(const uint8_t *at, size_t stride, int count, uint8x16_t taps[4]) {
-    const uint8x16_t a = vld1q_u8(at), b = vld1q_u8(at + (count > 1 ? stride : 0));
-    const uint8x16_t c = vld1q_u8(at + (count > 2 ? 2 * stride : 0)), d = vld1q_u8(at + (count > 3 ? 3 * stride : 0));
+/* Where four rows begin. Of those that are not there the weight is 0, so any will do. */
+struct four_rows {
+    const uint8_t *a, *b, *c, *d;
+};
+
+DOT_PART struct four_rows four_rows(const uint8_t *at, size_t stride, int count) {
+    return (struct four_rows){at, at + (count > 1 ? stride : 0), at + (count > 2 ? 2 * stride : 0), at + (count > 3 ? 3 * stride : 0)};
+}
+
+/* Sixteen columns of them: the four bytes of each beside each other. */
+DOT_PART void together(struct four_rows row, int x, uint8x16_t taps[4]) {
+    const uint8x16_t a = vld1q_u8(row.a + x), b = vld1q_u8(row.b + x), c = vld1q_u8(row.c + x), d = vld1q_u8(row.d + x);
     const uint16x8_t upper[2] = {vreinterpretq_u16_u8(vzip1q_u8(a, b)), vreinterpretq_u16_u8(vzip2q_u8(a, b))};
     const uint16x8_t lower[2] = {vreinterpretq_u16_u8(vzip1q_u8(c, d)), vreinterpretq_u16_u8(vzip2q_u8(c, d))};
     for (int i = 0; i < 2; i++) {
@@ -131,14 +144,15 @@ DOT_PART int down_of(const uint8_t *rows, size_t stride, uint8_t *out, int lengt
     const int count = w->count[at];
     const uint8_t(*weights)[16] = w->arranged->four + (size_t)at * w->arranged->fours;
     const uint8x16_t first = vld1q_u8(weights[0]);
+    const struct four_rows row = four_rows(rows, stride, count);
     int x = 0;
     for (; x + 16 <= length; x += 16) {
         uint8x16_t taps[4];
         uint32x4_t sum[4];
-        together(rows + x, stride, count, taps);
+        together(row, x, taps);
         for (int i = 0; i < 4; i++) sum[i] = sum_of(taps[i], first, bytes);
         for (int tap = 4; tap < count; tap += 4) {
-            together(rows + x + stride * tap, stride, count - tap, taps);
+            together(four_rows(rows + stride * tap, stride, count - tap), x, taps);
             for (int i = 0; i < 4; i++) sum[i] = added_to(sum[i], taps[i], vld1q_u8(weights[tap / 4]), bytes);
         }
         vst1q_u8(out + x, clipped(sum));
