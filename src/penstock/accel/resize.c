@@ -36,7 +36,7 @@ struct weights {
 
 #ifdef __x86_64__
 #include "resize_x86.h"
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && (!defined(__clang__) || __clang_major__ >= 16) /* an older one knows these products for whole files only */
 #include "resize_arm.h"
 #else
 #include "resize_plain.h"
