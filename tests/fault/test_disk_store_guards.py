@@ -159,12 +159,22 @@ DISK_GUARDS = [
     guard(
         "a large file that is read is not written over",
         "unit/test_disk_large.py::test_a_file_that_is_read_is_not_written_over",
-        (LARGE, "size_of(fd) == length and try_lock(fd)", "size_of(fd) == length"),
+        (LARGE, "if not try_lock(fd):", "if False:"),
     ),
     guard(
         "a large file that is being written over is not read",
         "unit/test_disk_large.py::test_a_file_that_is_being_written_over_is_not_read",
-        (SEGMENTS, "            if try_lock(fd, shared=True):\n", "            if True:\n"),
+        (SEGMENTS, "if try_lock(fd, shared=True):\n", "if True:\n"),
+    ),
+    guard(
+        "a large file can be read as soon as its row leads to it",
+        "unit/test_disk_large.py::test_what_has_its_row_can_be_read",
+        (PROCESS, "                    unlock(fd)  # before anybody can find it\n", ""),
+    ),
+    guard(
+        "a reader that is given no lock finds nothing",
+        "unit/test_disk_large.py::test_a_file_system_without_locks_costs_time_only",
+        (SEGMENTS, "with contextlib.suppress(OSError):  # a file system", "if True:  # a file system"),
     ),
     guard(
         "an entry that another has replaced meanwhile is not replaced again",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,3 +189,60 @@ def test_one_row_is_as_rows_are(words: list[int], offset: int) -> None:
             index.files.write(index.fd, [bytes([words[0] & 255 ^ 1])], FIRST_ROW + ROW.itemsize * 7)
         assert index.one(3) == index.one(7) == index.one(8) == NO_ROW
         index.close()
+
+
+class AfterRow(Files):
+    """Calls `then` as soon as a row leads somewhere, once."""
+
+    then: Callable[[], None] | None = None
+
+    def write(self, fd: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+        super().write(fd, pieces, offset)
+        is_row = offset >= FIRST_ROW and len(pieces) == 1 and len(pieces[0]) == ROW.itemsize
+        if is_row and any(bytes(pieces[0])) and self.then is not None:
+            then, self.then = self.then, None
+            then()
+
+
+def test_what_has_its_row_can_be_read(tmp_path: Path) -> None:
+    files, there = AfterRow(), list[bool]()
+    ours, theirs = opened(tmp_path, files), opened(tmp_path)
+    for epoch in range(3):  # a new file, then the same written over
+        wanted = Wanted(3, epoch)
+        files.then = lambda wanted=wanted: there.append(is_there(theirs, wanted))  # type: ignore[misc]
+        assert ours.put(wanted, entry(wanted))
+    assert there == [True] * 3
+    assert theirs.stats()["damaged"] == 0
+
+
+def test_a_file_system_without_locks_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, wanted, flock = opened(tmp_path), Wanted(3, 0), fcntl.flock
+    assert store.put(wanted, entry(wanted))
+    before = len(os.listdir("/proc/self/fd"))
+
+    def none(fd: int, how: int) -> None:
+        if how & fcntl.LOCK_SH:
+            raise OSError(errno.ENOLCK, "no locks available")
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    assert not is_there(store, wanted)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_is_gone_when_it_is_to_be_written_over_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, rename = opened(tmp_path), Files.rename
+    assert store.put(Wanted(3, 0), entry(Wanted(3, 0)))
+
+    def removed(self: Files, old: str, new: str) -> None:
+        monkeypatch.undo()
+        self.unlink(old)
+        rename(self, old, new)
+
+    monkeypatch.setattr(Files, "rename", removed)
+    assert store.put(Wanted(3, 1), entry(Wanted(3, 1)))
+    assert is_there(store, Wanted(3, 1))
+    assert len(files_of(store)) == 1
+    assert store.stats()["read_only"] == 0

@@ -2,11 +2,16 @@
 
 #include <arm_neon.h>
 
+INLINE uint8x16x4_t fourth_of(const uint8_t *table) { /* in one instruction only for newer compilers */
+    const uint8x16x4_t found = {{vld1q_u8(table), vld1q_u8(table + 16), vld1q_u8(table + 32), vld1q_u8(table + 48)}};
+    return found;
+}
+
 /* As many as come in sixteens; `out` may be where they come from. A fourth of the table is looked up at a time, with 0 for
  * places beyond it. */
 static long look_up_sixteens(const uint8_t *from, long count, const uint8_t *table, uint8_t *out) {
-    const uint8x16x4_t first = vld1q_u8_x4(table), second = vld1q_u8_x4(table + 64);
-    const uint8x16x4_t third = vld1q_u8_x4(table + 128), fourth = vld1q_u8_x4(table + 192);
+    const uint8x16x4_t first = fourth_of(table), second = fourth_of(table + 64);
+    const uint8x16x4_t third = fourth_of(table + 128), fourth = fourth_of(table + 192);
     long i = 0;
     for (; i + 16 <= count; i += 16) {
         const uint8x16_t values = vld1q_u8(from + i);

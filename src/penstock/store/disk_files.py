@@ -184,10 +184,14 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
     return True
 
 
-def close_locked(files: Files, fd: int) -> None:
-    """Close a file that may be locked. A child that was forked meanwhile has it too, and would keep the lock: so it is given up first."""
+def unlock(fd: int) -> None:
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def close_locked(files: Files, fd: int) -> None:
+    """Close a file that may be locked. A child that was forked meanwhile has it too, and would keep the lock: so it is given up first."""
+    unlock(fd)
     files.close(fd)
 
 

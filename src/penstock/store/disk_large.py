@@ -3,8 +3,8 @@
 Rule 1: a file is written under a temporary name. It gets a number that no other entry ever had, and its row, under one lock.
 Rule 2: the file of an entry that is replaced loses its row and then its name before it is written over: space and memory of it are there already,
         which are most of what a new file costs. A kill at any point leaves a file that no row leads to.
-Rule 3: a writer has the file's kernel lock alone, readers have it together, and neither waits: who reads a file that is being written over finds
-        nothing, who would write over one that is being read makes a new one.
+Rule 3: a writer has the file's kernel lock alone, from when it has no row until it gets one; readers have it together, and neither waits: who reads
+        a file that is being written over finds nothing, who would write over one that is being read makes a new one.
 """
 
 from __future__ import annotations
@@ -29,23 +29,28 @@ def replaced_file(shelf: Shelf, sample: int, length: int, temporary: str) -> int
         return None
     taken = False
     try:
-        if size_of(fd) == length and try_lock(fd):
-            taken = _take(shelf, sample, row, path, temporary)
+        taken = size_of(fd) == length and _take(shelf, sample, row, fd, path, temporary)
     finally:
         if not taken:
             close_locked(shelf.files, fd)
     return fd if taken else None
 
 
-def _take(shelf: Shelf, sample: int, row: Row, path: str, temporary: str) -> bool:
-    """Take its row and its name from a file; not if somebody else has replaced the entry meanwhile."""
+def _take(shelf: Shelf, sample: int, row: Row, fd: int, path: str, temporary: str) -> bool:
+    """Take its row, its lock and its name from a file; not if somebody else has replaced the entry meanwhile, or reads it."""
     index = shelf.index
     with index.locked():
         if index.one(sample) != row:
             return False
-        index.write_one(sample, NO_ROW)
+        index.write_one(sample, NO_ROW)  # first: who finds the file locked looks for its row again
+        if not try_lock(fd):
+            index.write_one(sample, row)
+            return False
         index.count(held_bytes=index.held_bytes - row.length)
-        shelf.files.rename(path, temporary)
+        try:
+            shelf.files.rename(path, temporary)
+        except FileNotFoundError:  # somebody has removed it
+            return False
     return True
 
 

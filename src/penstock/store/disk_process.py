@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.store.disk_files import FULL, Files, LockHeldError, close_locked, try_lock, wait_lock
+from penstock.store.disk_files import FULL, Files, LockHeldError, close_locked, try_lock, unlock, wait_lock
 from penstock.store.disk_large import let_go, new_file, remove_files, replaced_file
 from penstock.store.disk_records import decode, digest_of, encode
 from penstock.store.disk_scan import rebuild
@@ -227,6 +227,7 @@ class OpenStore:
             with index.locked():
                 if index.held_bytes + length <= self.shelf.put_bytes:
                     self.files.rename(temporary, path)
+                    unlock(fd)  # before anybody can find it
                     self._note_one(wanted.sample, Row(number, wanted.renewed, length), length)
                     kept = True
         finally:

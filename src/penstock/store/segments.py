@@ -239,8 +239,9 @@ class SegmentReader:
         except OSError:
             return None
         if segment & LARGE:
-            if try_lock(fd, shared=True):
-                return fd
+            with contextlib.suppress(OSError):  # a file system may have no locks to give
+                if try_lock(fd, shared=True):
+                    return fd
             self.shelf.files.close(fd)  # it is being written over
             return None
         self.shelf.files.will_jump(fd)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import accel
+from penstock.errors import MissingExtra
 from penstock.transforms import tables
 from penstock.transforms.libs import opencv, pillow
 from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, Size, Step
@@ -300,8 +301,11 @@ STATISTICS_OF: dict[Code, Callable[..., tables.Table]] = {
 @cache
 def pillow_fuses() -> bool:
     """Whether the Pillow that is installed rounds a blend once, or its product and then its sum: asked of it, since that depends on what it
-    was built for. Of 100 + 0.73 * (0 - 100) the one is a little below 27, the other 27."""
-    module = pillow().Image
+    was built for. Of 100 + 0.73 * (0 - 100) the one is a little below 27, the other 27. Without it, as the loops do."""
+    try:
+        module = pillow().Image
+    except MissingExtra:
+        return accel.fuses()
     found = module.blend(module.new("L", (1, 1), 100), module.new("L", (1, 1), 0), 0.73)
     return bool(found.getpixel((0, 0)) == 26)
 
