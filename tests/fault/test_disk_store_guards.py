@@ -117,7 +117,7 @@ DISK_GUARDS = [
         f"{KILLS}a_child_that_never_used_the_store_does_not_keep_the_locks_of_its_parent",
         (
             FILES,
-            "    with contextlib.suppress(OSError):\n        fcntl.flock(fd, fcntl.LOCK_UN)\n    files.close(fd)\n",
+            "    unlock(fd)\n    files.close(fd)\n",
             "    files.close(fd)\n",
         ),
     ),
