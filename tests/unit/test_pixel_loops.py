@@ -183,7 +183,8 @@ for level, channels, (rows, columns) in itertools.product(range(4), (1, 3), shap
     size = rows * columns * channels
     image = memory[wall - size : wall].reshape(rows, columns, channels)
     for (height, width), down_first in itertools.product(sizes, (False, True)):
-        accel.resize(image, height, width, cubic=False, down_first=down_first)
+        for cubic, mirrored in ((False, False), (True, False), (False, True)):
+            accel.resize(image, height, width, cubic=cubic, down_first=down_first, mirrored=mirrored)
 print("all")
 """
 
