@@ -56,6 +56,15 @@ def test_every_kept_sample_is_used_as_often_as_was_said(renewal: Renewal, epoch:
         assert max(uses[sample].values()) <= renewal.times
 
 
+@given(renewals(most=10_000), st.integers(0, 1000), st.randoms())
+def test_one_sample_is_renewed_as_among_many(renewal: Renewal, epoch: int, rng: random.Random) -> None:
+    samples = [rng.randrange(renewal.length) for _ in range(20)]
+    renewed, kept = renewal.when(np.array(samples), epoch)
+    assert [renewal.of(sample, epoch) for sample in samples] == list(
+        zip(renewed.tolist(), kept.tolist(), strict=True)
+    )
+
+
 @given(renewals(), st.integers(1, 1000))
 def test_all_epochs_but_the_first_renew_as_many(renewal: Renewal, epoch: int) -> None:
     assert renewal.misses(0) == renewal.length

@@ -142,6 +142,7 @@ def test_any_place_can_be_read_and_found_again(n: int) -> None:
     assert numbers.min() >= 0
     assert numbers.max() < n
     assert np.array_equal(order.inverse(numbers), places)
+    assert [order.place(number) for number in numbers[:200].tolist()] == places[:200].tolist()
 
 
 def test_reading_in_pieces_is_reading_at_once() -> None:
@@ -176,6 +177,8 @@ def test_a_place_outside_of_the_order_is_refused() -> None:
         for place in (-1, n):
             with pytest.raises(IndexError, match="outside of range"):
                 Permutation(0, n)(np.array([place]))
+            with pytest.raises(IndexError, match="outside of range"):
+                Permutation(0, n).place(place)
     with pytest.raises(ValueError, match=r"between 0 and 2\*\*62"):
         Permutation(0, 2**62 + 1)
     assert Permutation(0, 0)(np.arange(0)).size == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import struct
 import zlib
 from functools import cache
 from typing import Any
@@ -102,6 +103,7 @@ def fits(image: NDArray[np.uint8]) -> bool:
 
 Box = tuple[float, float, float, float]
 """Top, left, height and width."""
+FOUR_DOUBLES = struct.Struct("4d")
 
 
 def resize(
@@ -121,7 +123,7 @@ def resize(
         return None
     rows, columns, channels = image.shape
     out = np.empty((height, width, channels), np.uint8)
-    place = (ctypes.c_double * 4)(*(box or (0.0, 0.0, rows, columns)))
+    place = FOUR_DOUBLES.pack(*(box or (0.0, 0.0, rows, columns)))
     failed = loops.penstock_resample(
         *(image.ctypes.data, image.strides[0], channels, rows, columns, place),
         *(out.ctypes.data, height, width, cubic, down_first, mirrored),

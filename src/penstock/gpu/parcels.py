@@ -44,7 +44,7 @@ from penstock.policy.costs import Line
 from penstock.policy.dearest import Dearest, Ranks
 from penstock.store.kept_device import Resident
 from penstock.transforms.cpu import execute
-from penstock.transforms.steps import Size, program_size
+from penstock.transforms.steps import Program, Size, program_size
 from penstock.transforms.windows import Window
 
 BASELINE = 0xC0
@@ -159,10 +159,11 @@ class Parcels:
     def _worked_on(self, begun: Begun) -> Any:
         """What writes a sample that is prepared here, as far as that is asked for."""
         self._count += 1
+        if self._count % OBSERVED or not isinstance(begun.image, Encoded):
+            return self._here(begun)
         started = time.thread_time()
         write = self._here(begun)
-        if self._count % OBSERVED == 0 and isinstance(begun.image, Encoded):
-            self._costs.observe(features(begun), time.thread_time() - started)
+        self._costs.observe(features(begun), time.thread_time() - started)
         return write
 
     def _here(self, begun: Begun) -> Any:
@@ -179,7 +180,7 @@ class Parcels:
     def _prepared(self, begun: Begun) -> Any:
         """Decoded and left to the kernels, or prepared whole."""
         if self.wishes.finishes:
-            return self._decoded(begun)
+            return self._decoded(*opened(begun.program, begun.image))
         return self._finished(executed(begun.program, begun.image))
 
     def _lent(self, begun: Begun, loan: Loan) -> Any:
@@ -194,9 +195,9 @@ class Parcels:
             program, pixels = [], executed(begun.program, begun.image)
         if np.may_share_memory(pixels, begun.image):
             pixels = pixels.copy()
-        if loan.holds():
-            return self._prepared(begun._replace(image=pixels, program=program))
-        return self._prepared(begun._replace(image=self._source.again(loan.wanted)))
+        if not loan.holds():
+            return self._prepared(begun._replace(image=self._source.again(loan.wanted)))
+        return self._decoded(program, pixels) if finishes else self._finished(pixels)
 
     def _surely(self, begun: Begun, loan: Loan, write: Any, slot: torch.Tensor) -> None:
         """One copy, from where the image lies."""
@@ -209,9 +210,8 @@ class Parcels:
             exc.add_note(f"penstock: {self._source.name(loan.wanted.sample)}")
             raise
 
-    def _decoded(self, begun: Begun) -> Any:
+    def _decoded(self, program: Program, pixels: Any) -> Any:
         """What is decoded and does not fit, or has a step without a kernel, is prepared to the end."""
-        program, pixels = opened(begun.program, begun.image)
         write = None
         if pixels.shape[2] == 3:
             write = self._fitting(DECODED, pixels, pixels.shape[:2], program, interleaved)

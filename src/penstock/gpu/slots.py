@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from ctypes import memmove
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ FINISHED, ENCODED, DECODED, RESIDENT, KEPT = range(5)
 HEAD = struct.Struct("<12i")
 """The form; bytes of the image, of what the kernels do, of the steps; height and width of the image; the batch's entry (`wishes`); of a
 layout what is in it beside its one row, which is as nearly all have it: rows, places for statistics, rounds, bytes of scratch and of the source."""
+NOTHING_ELSE = (0,) * 5
 HEAD_ROOM = 64
 """Bytes before a slot's contents: pixels begin on a cache line."""
 BESIDE = 4096
@@ -52,10 +54,13 @@ def padded(nbytes: Any) -> Any:
 
 
 def write_pixels(pixels: Bytes, entry: int, slot: torch.Tensor) -> None:
+    """By addresses: arrays around a slot would cost as much again as the copy, for each sample."""
     height, width = pixels.shape[:2]
-    out = slot.numpy()
-    out[: HEAD.size] = memoryview(HEAD.pack(FINISHED, 0, 0, 0, height, width, entry, *(0,) * 5))
-    out[HEAD_ROOM : HEAD_ROOM + pixels.nbytes].reshape(pixels.shape)[...] = pixels
+    if slot.nbytes < HEAD_ROOM + pixels.nbytes:
+        raise ValueError(f"{height} x {width} pixels have no room in a slot of {slot.nbytes} bytes")
+    flat, at = np.ascontiguousarray(pixels), slot.data_ptr()
+    memmove(at, HEAD.pack(FINISHED, 0, 0, 0, height, width, entry, *NOTHING_ELSE), HEAD.size)
+    memmove(at + HEAD_ROOM, flat.ctypes.data, flat.nbytes)
 
 
 class Packing(NamedTuple):

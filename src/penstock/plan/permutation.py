@@ -38,7 +38,7 @@ Draw = Callable[[Ints], Ints]
 class Permutation:
     """The permutation of range(n) that `key` names. Immutable; pickles as its two numbers."""
 
-    __slots__ = ("_back", "_forth", "key", "n")
+    __slots__ = ("_back", "_back_one", "_forth", "key", "n")
 
     def __init__(self, key: int, n: int) -> None:
         if not 0 <= n <= MAX_N:
@@ -46,12 +46,15 @@ class Permutation:
         self.key, self.n = key, n
         self._forth: Draw
         self._back: Draw
+        self._back_one: Callable[[int], int]
         if n <= SORTED_MAX:
             order = np.argsort(_hashes(np.arange(n), mix64(key & MASK64))).astype(np.int64)
-            self._forth, self._back = order.take, np.argsort(order).astype(np.int64).take
+            places = np.argsort(order).astype(np.int64)
+            self._forth, self._back, self._back_one = order.take, places.take, places.data.__getitem__
         else:
             grid = Grid(key, n, tabulated=n <= TABULATED_MAX)
             self._forth, self._back = partial(grid.walk, grid.forth), partial(grid.walk, grid.back)
+            self._back_one = grid.back_one
 
     def __call__(self, positions: Ints) -> Ints:
         """The numbers that stand at these places of the order."""
@@ -60,6 +63,12 @@ class Permutation:
     def inverse(self, numbers: Ints) -> Ints:
         """The places of the order at which these numbers stand."""
         return self._back(self._checked(numbers))
+
+    def place(self, number: int) -> int:
+        """`inverse` of one number: of few, that is sooner done one by one."""
+        if not 0 <= number < self.n:
+            raise IndexError(f"{number} is outside of range({self.n})")
+        return self._back_one(number)
 
     def __reduce__(self) -> tuple[type["Permutation"], tuple[int, int]]:
         return Permutation, (self.key, self.n)
@@ -85,7 +94,7 @@ def permute(key: int, n: int, positions: Ints) -> Ints:
 class Grid:
     """The Feistel network over rows * 2**shift cells; see the head of this file."""
 
-    __slots__ = ("mask", "n", "rounds", "rows", "shift")
+    __slots__ = ("mask", "n", "rounds", "rows", "shift", "tables")
 
     def __init__(self, key: int, n: int, *, rounds: int = ROUNDS, tabulated: bool = True) -> None:
         self.n = n
@@ -96,11 +105,22 @@ class Grid:
         width = 1 << self.shift
         start = mix64(key & MASK64)
         keys = [mix64((start + number * GOLDEN64) & MASK64) for number in range(2 * rounds)]
-        draw = partial(_draw, tabulated=tabulated)
-        self.rounds = [
-            (draw(one, domain=width, bound=self.rows), draw(other, domain=self.rows, bound=width))
+        draws = [
+            (
+                partial(_amounts, key=one, bound=self.rows),
+                partial(_amounts, key=other, bound=width),
+            )
             for one, other in zip(keys[::2], keys[1::2], strict=True)
         ]
+        self.rounds: list[tuple[Draw, Draw]] = [*draws]
+        self.tables: list[tuple[memoryview, memoryview]] = []
+        """What is drawn in each round, last round first: of columns and of rows. None where that would be too much."""
+        if tabulated:
+            drawn = [
+                (by_column(np.arange(width)), by_row(np.arange(self.rows))) for by_column, by_row in draws
+            ]
+            self.rounds = [(columns.take, rows.take) for columns, rows in drawn]
+            self.tables = [(columns.data, rows.data) for columns, rows in reversed(drawn)]
 
     def walk(self, step: Draw, numbers: Ints) -> Ints:
         """Move each number by `step` until it is below n again."""
@@ -135,11 +155,21 @@ class Grid:
         rows |= columns
         return rows
 
-
-def _draw(key: int, *, domain: int, bound: int, tabulated: bool) -> Draw:
-    """What draws amounts below `bound` for numbers below `domain`."""
-    draw = partial(_amounts, key=key, bound=bound)
-    return draw(np.arange(domain)).take if tabulated else draw
+    def back_one(self, number: int) -> int:
+        """`walk(back)` of one number."""
+        if not self.tables:
+            return int(self.walk(self.back, np.array([number]))[0])
+        mask, shift, rows = self.mask, self.shift, self.rows
+        while True:
+            column, row = number & mask, number >> shift
+            for column_draws, row_draws in self.tables:
+                column ^= row_draws[row]
+                row -= column_draws[column]
+                if row < 0:
+                    row += rows
+            number = row << shift | column
+            if number < self.n:
+                return number
 
 
 def _amounts(numbers: Ints, *, key: int, bound: int) -> Ints:

@@ -33,6 +33,12 @@ class Stretch(NamedTuple):
     size: int
 
 
+class When(NamedTuple):
+    renewed: int
+    """The epoch of which a sample's partial part is."""
+    kept: bool
+
+
 @dataclass(frozen=True)
 class Renewal:
     """Of `length` samples the first `kept` by place are used `times` times each."""
@@ -72,7 +78,7 @@ class Renewal:
         """The epoch in which what was renewed in another one is renewed again."""
         if renewed > 0:
             return renewed + self.times
-        place = int(self.places.inverse(np.array([sample]))[0])
+        place = self.places.place(sample)
         return -(-(place + 1) * self.times // self.kept) if place < self.kept else 1
 
     def is_kept(self, samples: Ints) -> NDArray[np.bool_]:
@@ -81,6 +87,14 @@ class Renewal:
     def renewed(self, samples: Ints, epoch: int) -> Ints:
         """The epoch in which each of these was renewed last, this one included."""
         return self.when(samples, epoch)[0]
+
+    def of(self, sample: int, epoch: int) -> When:
+        """`when`, of one sample: of the few of a task that takes a twentieth of the time."""
+        place, kept = self.places.place(sample), self.kept
+        if place >= kept:
+            return When(epoch, kept=False)
+        last = place + kept * ((epoch * kept // self.times - 1 - place) // kept)
+        return When(0 if last < 0 else -(-(last + 1) * self.times // kept), kept=True)
 
     def when(self, samples: Ints, epoch: int) -> tuple[Ints, NDArray[np.bool_]]:
         """When each of these was renewed, and whether it is kept."""

@@ -37,7 +37,8 @@ TYPES = [
 ]
 DIMENSIONS = 4
 """Types and dimensions that samples have before they are finished; what has others is refused."""
-HEAD = 8 * (DIMENSIONS + 4)
+NUMBERS = struct.Struct(f"{DIMENSIONS + 4}q")
+HEAD = NUMBERS.size
 """Of an entry: its type, its dimensions, its shape, bytes of what else belongs to it, bytes of its values."""
 
 
@@ -80,8 +81,7 @@ class MemoryStore(ChunkIndex):
         if there is None:
             return None
         row, chunk = there
-        offset = row[OFFSET]
-        found = Borrowed(entry_in(self._bytes[offset : offset + row[SIZE]]), self, chunk, row[GENERATION])
+        found = Borrowed(entry_at(self._bytes, row[OFFSET], row[SIZE]), self, chunk, row[GENERATION])
         return found if found.holds() else None  # its head was read
 
     def get(self, wanted: Wanted) -> Entry | None:
@@ -119,23 +119,23 @@ def write_entry(fd: int, offset: int, values: NDArray[Any], extra: bytes) -> boo
     """Whether there was room. By the kernel, not by way of our mapping: to write a page for the first time there costs more than to
     copy it, and each process has most pages to write for the first time."""
     shape = [*values.shape, *[0] * (DIMENSIONS - values.ndim)]
-    numbers = [TYPES.index(values.dtype), values.ndim, *shape, len(extra), values.nbytes]
-    head, pixels = struct.pack(f"{len(numbers)}q", *numbers), values.reshape(-1).view(np.uint8).data
+    head = NUMBERS.pack(TYPES.index(values.dtype), values.ndim, *shape, len(extra), values.nbytes)
+    pixels = values.reshape(-1).view(np.uint8).data
     try:
         return os.pwritev(fd, [head, pixels, extra], offset) == HEAD + values.nbytes + len(extra)
     except OSError:
         return False
 
 
-def entry_in(memory: NDArray[np.uint8]) -> Entry:
-    """What memory says that may be written anew meanwhile: anything, then, but within that memory."""
-    kind, dimensions, *shape, extra, size = memory[:HEAD].view(np.int64).tolist()
-    if not (0 <= kind < len(TYPES) and 0 <= dimensions <= DIMENSIONS and 0 <= size <= len(memory) - HEAD):
+def entry_at(memory: NDArray[np.uint8], offset: int, room: int) -> Entry:
+    """What memory says that may be written anew meanwhile: anything, then, but within so many bytes of it."""
+    kind, dimensions, *shape, extra, size = NUMBERS.unpack_from(memory.data, offset)
+    first, wanted = offset + HEAD, shape[:dimensions]
+    if not (0 <= kind < len(TYPES) and 0 <= dimensions <= DIMENSIONS and 0 <= size <= room - HEAD):
         return Entry(memory[:0])
-    values = memory[HEAD : HEAD + size]
-    wanted = shape[:dimensions]
     if min(wanted, default=0) < 0 or TYPES[kind].itemsize * math.prod(wanted) != size:
         return Entry(memory[:0])
-    found = values.view(TYPES[kind]).reshape(wanted)
+    found: NDArray[Any] = np.ndarray(wanted, TYPES[kind], memory, first)
     found.flags.writeable = False
-    return Entry(found, memory[HEAD + size : HEAD + size + max(0, extra)].tobytes())
+    last = first + size
+    return Entry(found, memory[last : last + min(max(0, extra), room - HEAD - size)].tobytes())
