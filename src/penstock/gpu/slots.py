@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from penstock.accel import pointer
 from penstock.kernels.layout import Layout, interleaved, lay_out
 from penstock.kernels.table import Pixels, Rows, Sample, rows_of
 from penstock.lanes.pickles import dumps_local, dumps_plain, loads, loads_plain
@@ -60,7 +61,7 @@ def write_pixels(pixels: Bytes, entry: int, slot: torch.Tensor) -> None:
         raise ValueError(f"{height} x {width} pixels have no room in a slot of {slot.nbytes} bytes")
     flat, at = np.ascontiguousarray(pixels), slot.data_ptr()
     memmove(at, HEAD.pack(FINISHED, 0, 0, 0, height, width, entry, *NOTHING_ELSE), HEAD.size)
-    memmove(at + HEAD_ROOM, flat.ctypes.data, flat.nbytes)
+    memmove(at + HEAD_ROOM, pointer(flat), flat.nbytes)
 
 
 class Packing(NamedTuple):

@@ -21,6 +21,8 @@ from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, S
 from penstock.transforms.windows import Stage, stages
 
 Image = NDArray[np.uint8]
+RESIZED_PART = (Code.CROP, Code.RESIZE)
+FLIPPED_PART = (Code.CROP, Code.RESIZE, Code.FLIP_H)
 SMALL = 64 * 64
 """Pixels of an image of which it costs more to find out what is needed than to make all of it."""
 
@@ -30,6 +32,8 @@ def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = 
     it that the plan begins with."""
     if plan is None:
         rows, columns = array(image).shape[:2]
+        if is_resized_part(program, (rows, columns)):
+            return resize(crop(image, *program[0].args), *program[1].args, mirrored=len(program) == 3)
         plan = stages(program, (rows, columns), small=SMALL)
         if not plan[0].is_whole:
             image = crop(image, *plan[0].window)
@@ -61,6 +65,16 @@ def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = 
             image = STEPS[code](image, *args)
         at += 1
     return array(image)
+
+
+def is_resized_part(program: Sequence[Step], size: Size) -> bool:
+    """Whether it takes a part of an image, makes that another size, and flips it or not: as most programs end whose beginning is kept,
+    so that to find out what they need is a good part of what they cost."""
+    codes = tuple(step.code for step in program)
+    if codes not in (RESIZED_PART, FLIPPED_PART):
+        return False
+    top, left, height, width = program[0].args
+    return bool(top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1])
 
 
 def flips_next(program: Sequence[Step], plan: Sequence[Stage], at: int) -> bool:
