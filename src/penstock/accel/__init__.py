@@ -54,9 +54,9 @@ def loops_in(path: str) -> ctypes.CDLL:
     loops.penstock_fuses.argtypes = []
     loops.penstock_sharpen.argtypes = [pointer, number, number, number, ctypes.c_float, pointer]
     loops.penstock_look_up.argtypes = [pointer, stride, pointer, number, pointer]
-    loops.penstock_histogram.argtypes = [pointer, stride, *[number] * 3, pointer]
-    loops.penstock_extremes.argtypes = [pointer, stride, number, number, pointer]
-    for name in ("extremes", "planes", "normal", "saturate", "affine", "look_up", "histogram"):
+    loops.penstock_equalizing.argtypes = [pointer, stride, *[number] * 3, pointer]
+    loops.penstock_stretching.argtypes = [pointer, stride, number, number, pointer]
+    for name in ("planes", "normal", "saturate", "affine", "look_up", "equalizing", "stretching"):
         getattr(loops, f"penstock_{name}").restype = None
     return loops
 
@@ -229,26 +229,25 @@ def look_up(image: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.ui
     return out
 
 
-def histograms(image: NDArray[np.uint8]) -> NDArray[np.int64] | None:
-    """How often each value is there, channels x 256."""
+def equalizing(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """The table, 256 x channels, that makes values of each channel about equally frequent."""
     loops = compiled()
     if loops is None or not fits(image):
         return None
     rows, columns, channels = image.shape
-    out = np.empty((channels, 256), np.int64)
-    loops.penstock_histogram(pointer(image), image.strides[0], rows, columns, channels, pointer(out))
-    return out
+    table = np.empty((256, channels), np.uint8)
+    loops.penstock_equalizing(pointer(image), image.strides[0], rows, columns, channels, pointer(table))
+    return table
 
 
-def extremes(image: NDArray[np.uint8]) -> tuple[list[int], list[int]] | None:
-    """The least and the greatest value of each of three channels."""
+def stretching(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """The table, 256 x 3, that stretches values of each of three channels to all of them."""
     loops = compiled()
     if loops is None or not fits(image) or image.shape[2] != 3:
         return None
-    out = np.empty((2, 3), np.uint8)
-    loops.penstock_extremes(pointer(image), image.strides[0], *image.shape[:2], pointer(out))
-    low, high = out.tolist()
-    return low, high
+    table = np.empty((256, 3), np.uint8)
+    loops.penstock_stretching(pointer(image), image.strides[0], *image.shape[:2], pointer(table))
+    return table
 
 
 FIXED = 32768.0

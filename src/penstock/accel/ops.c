@@ -46,7 +46,7 @@ INLINE void count_row(const uint8_t *at, int width, const int channels, uint32_t
 }
 
 /* How often each value is there, by channel; of rows that lie `stride` bytes apart. */
-void penstock_histogram(const uint8_t *image, long stride, int height, int width, int channels, int64_t *out) {
+static void histogram(const uint8_t *image, long stride, int height, int width, int channels, int64_t *out) {
     uint32_t counts[WAYS][3][256];
     memset(out, 0, sizeof(int64_t) * 256 * channels);
     for (int row = 0; row < height;) {
@@ -65,10 +65,29 @@ void penstock_histogram(const uint8_t *image, long stride, int height, int width
     }
 }
 
+/* Into `table`, 256 x channels: what makes each channel's values about equally frequent, as `tables.equalize` has it. */
+void penstock_equalizing(const uint8_t *image, long stride, int height, int width, int channels, uint8_t *table) {
+    int64_t counts[3 * 256];
+    histogram(image, stride, height, width, channels, counts);
+    for (int c = 0; c < channels; c++) {
+        const int64_t *count = counts + 256 * c;
+        int last = 255;
+        while (last && !count[last]) last--;
+        int64_t below = 0;
+        for (int value = 0; value < last; value++) below += count[value];
+        const int64_t step = below / 255;
+        below = step / 2;
+        for (int value = 0; value < 256; below += count[value++]) {
+            const int64_t spread = step ? below / step : value;
+            table[channels * value + c] = (uint8_t)(spread < 255 ? spread : 255);
+        }
+    }
+}
+
 #define SPAN 96 /* bytes: pixels of three channels in whole vectors */
 
 /* The least and the greatest value of each of three channels; of rows that lie `stride` bytes apart. */
-VECTORS void penstock_extremes(const uint8_t *image, long stride, int height, int width, uint8_t *out) {
+VECTORS static void extremes(const uint8_t *image, long stride, int height, int width, uint8_t *out) {
     uint8_t low[SPAN], high[SPAN];
     memset(low, 255, SPAN);
     memset(high, 0, SPAN);
@@ -90,6 +109,20 @@ VECTORS void penstock_extremes(const uint8_t *image, long stride, int height, in
         for (int i = c; i < SPAN; i += 3) {
             out[c] = low[i] < out[c] ? low[i] : out[c];
             out[3 + c] = high[i] > out[3 + c] ? high[i] : out[3 + c];
+        }
+    }
+}
+
+/* Into `table`, 256 x 3: what stretches each channel's values to all of them, as `tables.autocontrast` has it. */
+void penstock_stretching(const uint8_t *image, long stride, int height, int width, uint8_t *table) {
+    uint8_t ends[6];
+    extremes(image, stride, height, width, ends);
+    for (int c = 0; c < 3; c++) {
+        const int wide = ends[3 + c] - ends[c];
+        const double scale = 255.0 / (wide > 0 ? wide : 255), offset = -(double)ends[c] * scale;
+        for (int value = 0; value < 256; value++) {
+            const double found = wide > 0 ? value * scale + offset : value;
+            table[3 * value + c] = (uint8_t)(found < 0 ? 0 : found > 255 ? 255 : found);
         }
     }
 }

@@ -279,16 +279,16 @@ def contrast(image: Image, factor: float) -> tables.Table:
 
 
 def autocontrast(image: Image) -> tables.Table:
-    quick = accel.extremes(image)
+    quick = accel.stretching(image)
     if quick is not None:
-        return tables.autocontrast(*quick)
+        return quick
     return tables.autocontrast(image.min(axis=(0, 1)).tolist(), image.max(axis=(0, 1)).tolist())
 
 
 def equalize(image: Image) -> tables.Table:
-    quick = accel.histograms(image)
+    quick = accel.equalizing(image)
     if quick is not None:
-        return tables.equalize(quick)
+        return quick
     pixels = np.ascontiguousarray(image)
     return tables.equalize(np.stack([histogram(pixels, c) for c in range(pixels.shape[2])]))
 

@@ -6,6 +6,7 @@ They are what Pillow's functions come to, value by value, so that what is done b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,15 @@ IDENTITY: Table = np.arange(256, dtype=np.uint8)
 LEVELS = np.arange(256.0)[:, None]
 
 
+@lru_cache(maxsize=512)
 def table_of(step: Step) -> Table:
-    """The table of a step that needs to know nothing of the image."""
+    """The table of a step that needs to know nothing of the image. Policies have few of them."""
+    table = _table_of(step)
+    table.flags.writeable = False
+    return table
+
+
+def _table_of(step: Step) -> Table:
     match step:
         case Step(Code.BRIGHTNESS, (factor,)):
             return blend(0, factor, fused=False)  # of 0 and a product there is nothing to round twice
@@ -35,6 +43,7 @@ def table_of(step: Step) -> Table:
     raise ValueError(f"{step} has no table of its own")
 
 
+@lru_cache(maxsize=1024)
 def blend(base: int, factor: float, *, fused: bool) -> Table:
     """base + factor * (value - base), cut to whole numbers towards 0 in single precision, as Pillow's blend does; rounded to that once if
     `fused`, else product and sum each."""
@@ -44,6 +53,7 @@ def blend(base: int, factor: float, *, fused: bool) -> Table:
     else:
         values = np.float32(base) + share * values
     table: Table = np.clip(values, 0, 255).astype(np.uint8)
+    table.flags.writeable = False
     return table
 
 
