@@ -189,6 +189,16 @@ def test_code_of_the_users_finds_seeded_generators(
     assert epochs[0] == epochs[1]
 
 
+def test_what_a_dataset_is_given_later_counts(photos: Path) -> None:
+    dataset = ImageFolder(photos, CHAIN)
+    assert dataset._penstock_draws_alone
+    dataset.target_transform = drawn_target
+    assert not dataset._penstock_draws_alone
+    dataset.target_transform = None
+    dataset.chain = ImageFolder(photos, [Drawing()]).chain
+    assert not dataset._penstock_draws_alone
+
+
 BEGINNING = """
 import sys, torch
 from penstock import DataLoader, ImageFolder, transforms as T

@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.renewal import Renewal
 from penstock.store.chunks import SMALLEST_CHUNK, chunk_bytes
-from penstock.store.kept_memory import MemoryStore
+from penstock.store.kept_memory import HEAD, NUMBERS, MemoryStore, entry_at
 from penstock.store.partial import Entry, Wanted
 
 FORK = multiprocessing.get_context("fork")
@@ -40,6 +41,35 @@ def store_of(samples: int = 20, times: int = 3, chunks: int = 8) -> MemoryStore:
 
 def values_of(wanted: Wanted, size: int = 1000) -> np.ndarray:
     return np.random.default_rng([wanted.sample, wanted.renewed]).integers(0, 256, size, dtype=np.uint8)
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(-3, 40), st.sampled_from([2**62, -(2**63), 2**63 - 1, 2**32])),
+        min_size=HEAD // 8,
+        max_size=HEAD // 8,
+    )
+)
+def test_whatever_a_head_says_while_it_is_written_anew_nothing_beyond_the_entry_is_read(
+    numbers: list[int],
+) -> None:
+    memory, offset, room = np.full(4096, 7, np.uint8), 256, 1024
+    memory[offset : offset + HEAD] = memoryview(NUMBERS.pack(*numbers))
+    memory[offset + room :] = 99
+    values, extra = entry_at(memory, offset, room)
+    assert HEAD + values.nbytes + len(extra) <= room
+    assert b"c" not in values.tobytes() + extra
+
+
+@pytest.mark.parametrize("key", [np.uint16(3), np.uint32(3), np.uint64(3), np.int32(3), torch.tensor(3)])
+def test_samples_are_known_by_their_number_whatever_its_type(key: Any) -> None:
+    """In chunks, too: what ends in the same epoch lies in the same one."""
+    for samples in (20, 6000):
+        store = store_of(samples)
+        plain = store.renewal.ends(3, 0)
+        ends = store.renewal.ends(key, 0)
+        assert (type(ends), ends) == (int, plain)
+        assert store.renewal.of(key, 20_000) == store.renewal.of(3, 20_000)
 
 
 @pytest.mark.parametrize("fault", ["short", "none"])

@@ -34,28 +34,28 @@ def compiled() -> ctypes.CDLL | None:
 def loops_in(path: str) -> ctypes.CDLL:
     """The loops in a file."""
     loops = ctypes.CDLL(path)
-    pointer, number, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
-    loops.penstock_resample.argtypes = [pointer, stride, *[number] * 3, pointer, pointer, *[number] * 5]
-    loops.penstock_planes.argtypes = [pointer, stride, *[number] * 3, pointer, pointer]
-    loops.penstock_grey_sum.argtypes = [pointer, stride, number, number]
+    address, number, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
+    loops.penstock_resample.argtypes = [address, stride, *[number] * 3, address, address, *[number] * 5]
+    loops.penstock_planes.argtypes = [address, stride, *[number] * 3, address, address]
+    loops.penstock_grey_sum.argtypes = [address, stride, number, number]
     loops.penstock_grey_sum.restype = ctypes.c_int64
-    loops.penstock_saturate.argtypes = [pointer, stride, number, number, ctypes.c_float, pointer]
-    loops.penstock_normal.argtypes = [pointer, stride, number, number, pointer, pointer, number]
+    loops.penstock_saturate.argtypes = [address, stride, number, number, ctypes.c_float, address]
+    loops.penstock_normal.argtypes = [address, stride, number, number, address, address, number]
     loops.penstock_affine.argtypes = [
-        pointer,
+        address,
         stride,
         *[number] * 5,
-        pointer,
+        address,
         *[number] * 4,
-        pointer,
-        pointer,
+        address,
+        address,
     ]
-    loops.penstock_jpeg.argtypes = [ctypes.c_char_p, stride, *[number] * 7, pointer]
+    loops.penstock_jpeg.argtypes = [ctypes.c_char_p, stride, *[number] * 7, address]
     loops.penstock_fuses.argtypes = []
-    loops.penstock_sharpen.argtypes = [pointer, number, number, number, ctypes.c_float, pointer]
-    loops.penstock_look_up.argtypes = [pointer, stride, pointer, number, pointer]
-    loops.penstock_equalizing.argtypes = [pointer, stride, *[number] * 3, pointer]
-    loops.penstock_stretching.argtypes = [pointer, stride, number, number, pointer]
+    loops.penstock_sharpen.argtypes = [address, number, number, number, ctypes.c_float, address]
+    loops.penstock_look_up.argtypes = [address, stride, address, number, address]
+    loops.penstock_equalizing.argtypes = [address, stride, *[number] * 3, address]
+    loops.penstock_stretching.argtypes = [address, stride, number, number, address]
     for name in ("planes", "normal", "saturate", "affine", "look_up", "equalizing", "stretching"):
         getattr(loops, f"penstock_{name}").restype = None
     return loops

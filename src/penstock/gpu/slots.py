@@ -57,8 +57,8 @@ def padded(nbytes: Any) -> Any:
 def write_pixels(pixels: Bytes, entry: int, slot: torch.Tensor) -> None:
     """By addresses: arrays around a slot would cost as much again as the copy, for each sample."""
     height, width = pixels.shape[:2]
-    if slot.nbytes < HEAD_ROOM + pixels.nbytes:
-        raise ValueError(f"{height} x {width} pixels have no room in a slot of {slot.nbytes} bytes")
+    if pixels.dtype != np.uint8 or slot.nbytes < HEAD_ROOM + pixels.nbytes:
+        raise ValueError(f"{height} x {width} {pixels.dtype} pixels do not fit a slot of {slot.nbytes} bytes")
     flat, at = np.ascontiguousarray(pixels), slot.data_ptr()
     memmove(at, HEAD.pack(FINISHED, 0, 0, 0, height, width, entry, *NOTHING_ELSE), HEAD.size)
     memmove(at + HEAD_ROOM, pointer(flat), flat.nbytes)

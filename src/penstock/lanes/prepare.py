@@ -131,17 +131,12 @@ class Preparer:
     skips: list[Skip] = field(default_factory=list)
     """Samples left out or replaced since the owner last took the list."""
     _streams: dict[int, SeedStream] = field(default_factory=dict)
-    _seed: Callable[..., None] = seed_all
-    """Before each sample, in this epoch."""
 
     def stream(self, epoch: int) -> SeedStream:
         stream = self._streams.get(epoch)
         if stream is None:
             self._streams.clear()
             stream = self._streams[epoch] = SeedStream(self.recipe.seed, epoch)
-            # Samples of a dataset of ours that runs no code of the user's: nobody draws from the global generators.
-            alone = getattr(self.recipe.dataset, "_penstock_draws_alone", False)
-            self._seed = seed_sample if alone else seed_all
         return stream
 
     def samples(
@@ -157,7 +152,9 @@ class Preparer:
                 raise Unfit
             yield from ((where.start + i, sample) for i, sample in enumerate(samples))
             return
-        sample_seed, dataset, seed = self.stream(where.epoch).sample, self.recipe.dataset, self._seed
+        sample_seed, dataset = self.stream(where.epoch).sample, self.recipe.dataset
+        # Samples of a dataset of ours that runs no code of the user's: nobody draws from the global generators.
+        seed = seed_sample if getattr(dataset, "_penstock_draws_alone", False) else seed_all
         get = getter(dataset) if unfinished else partial(getitem, dataset)
         if hasattr(dataset, "_penstock_begin"):
             dataset._penstock_begin(where.epoch, keys)

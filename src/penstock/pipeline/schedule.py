@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from penstock.plan.renewal import Renewal, When
@@ -17,13 +18,13 @@ class Schedule:
     def begin(self, epoch: int, keys: Sequence[Any]) -> None:
         """Samples of these keys are prepared next."""
         self.epoch = epoch
-        places = [int(key) % self.renewal.length for key in keys]
+        places = [index(key) % self.renewal.length for key in keys]
         self.announced = {place: self.renewal.of(place, epoch) for place in places}
 
     def kept(self) -> list[Wanted]:
         """What will be asked of a store, in the order of the keys."""
         return [Wanted(place, when.renewed) for place, when in self.announced.items() if when.kept]
 
-    def of(self, index: int) -> When:
+    def of(self, sample: int) -> When:
         """Also of another than was announced: it replaces one that cannot be prepared."""
-        return self.announced.get(index) or self.renewal.of(index, self.epoch)
+        return self.announced.get(sample) or self.renewal.of(sample, self.epoch)

@@ -174,13 +174,16 @@ class ImageFolder(StagedDataset):
 
     @property
     def _penstock_draws_alone(self) -> bool:
-        """Whether no code of the user's has a part in a sample."""
-        chains = (self.chain, *self.chain.views)
-        return (
-            type(self) is ImageFolder
-            and self.target_transform is None
-            and all(is_ours(op) for chain in chains for op in chain.ops)
-        )
+        """Whether no code of the user's has a part in a sample. Asked for each task, so that ops are looked at once."""
+        if type(self) is not ImageFolder or self.target_transform is not None:
+            return False
+        if self._looked_at[0] is not self.chain:
+            chains = (self.chain, *self.chain.views)
+            self._looked_at = self.chain, all(is_ours(op) for chain in chains for op in chain.ops)
+        return self._looked_at[1]
+
+    _looked_at: tuple[Chain | None, bool] = None, False
+    """A chain, and whether all of its ops are ours."""
 
     def name(self, index: int) -> str:
         return f"sample {index}, {self.samples[index][0]}"

@@ -18,7 +18,8 @@ orders equally likely.
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Final
+from operator import index
+from typing import Final, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +65,12 @@ class Permutation:
         """The places of the order at which these numbers stand."""
         return self._back(self._checked(numbers))
 
-    def place(self, number: int) -> int:
+    def place(self, number: SupportsIndex) -> int:
         """`inverse` of one number: of few, that is sooner done one by one."""
-        if not 0 <= number < self.n:
-            raise IndexError(f"{number} is outside of range({self.n})")
-        return self._back_one(number)
+        plain = index(number)  # NumPy's would run over, and a tensor make tensors
+        if not 0 <= plain < self.n:
+            raise IndexError(f"{plain} is outside of range({self.n})")
+        return self._back_one(plain)
 
     def __reduce__(self) -> tuple[type["Permutation"], tuple[int, int]]:
         return Permutation, (self.key, self.n)

@@ -89,7 +89,7 @@ class Renewal:
         return self.when(samples, epoch)[0]
 
     def of(self, sample: int, epoch: int) -> When:
-        """`when`, of one sample: of the few of a task that takes a twentieth of the time."""
+        """`when`, of one sample; sooner done for the few of a task."""
         place, kept = self.places.place(sample), self.kept
         if place >= kept:
             return When(epoch, kept=False)

@@ -133,7 +133,8 @@ def entry_at(memory: NDArray[np.uint8], offset: int, room: int) -> Entry:
     first, wanted = offset + HEAD, shape[:dimensions]
     if not (0 <= kind < len(TYPES) and 0 <= dimensions <= DIMENSIONS and 0 <= size <= room - HEAD):
         return Entry(memory[:0])
-    if min(wanted, default=0) < 0 or TYPES[kind].itemsize * math.prod(wanted) != size:
+    sane = all(0 <= side <= room for side in wanted)  # of none, others may be beyond what an array can have
+    if not sane or TYPES[kind].itemsize * math.prod(wanted) != size:
         return Entry(memory[:0])
     found: NDArray[Any] = np.ndarray(wanted, TYPES[kind], memory, first)
     found.flags.writeable = False
