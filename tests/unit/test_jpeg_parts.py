@@ -12,6 +12,7 @@ import random
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,43 @@ def test_parts_have_libjpegs_pixels(data: st.DataObject) -> None:
         found = accel.jpeg(file, size, (top, left, height, width), to_the_end=to_the_end)
         assert found is not None
         assert np.array_equal(found, theirs(file)[top : top + height, left : left + width])
+
+
+@needs_loops
+def test_files_with_other_tables_do_not_disturb_each_other() -> None:
+    """Threads keep the tables that they built last; those of `optimize` are each file's own."""
+    files = [
+        jpeg_of(photo(40, 56, seed), optimize=seed % 3 == 0, quality=30 + seed % 4 * 20) for seed in range(12)
+    ]
+    wanted = [theirs(data) for data in files]
+
+    def played(seed: int) -> bool:
+        rng = random.Random(seed)
+        order = [rng.randrange(len(files)) for _ in range(300)]
+        window = (8, 8, 20, 30)
+        return all(
+            np.array_equal(accel.jpeg(files[at], (40, 56), (0, 0, 40, 56), to_the_end=True), wanted[at])
+            and np.array_equal(
+                accel.jpeg(files[at], (40, 56), window, to_the_end=False), wanted[at][8:28, 8:38]
+            )
+            for at in order
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(played, range(4)))
+
+
+@needs_loops
+def test_a_file_without_tables_does_not_have_those_of_the_one_before() -> None:
+    data = jpeg_of(photo(40, 56))
+    assert accel.jpeg(data, (40, 56), (0, 0, 40, 56), to_the_end=True) is not None
+    bare, at = data[:2], 2
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        bare += b"" if data[at + 1] == 0xC4 else data[at:end]
+        at = end
+    assert len(bare) < at
+    assert accel.jpeg(bare + data[at:], (40, 56), (0, 0, 40, 56), to_the_end=True) is None
 
 
 @needs_loops

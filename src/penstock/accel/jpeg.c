@@ -1,5 +1,5 @@
 /* Baseline JPEG as photos are stored, of which only a part may be wanted: the same pixels as libjpeg-turbo's (accurate integer
- * DCT, triangle filter for chroma), bit for bit. Two things make it fast: one table look-up gives a coefficient with its run
+ * DCT, triangle filter for chroma), bit for bit. Two things make it fast: one table look-up gives one or two coefficients with run
  * and sign, and what lies outside of the wanted part is only counted through, not transformed.
  *
  * Whatever is rare or wrong (progressive or arithmetic coding, other samplings, several scans, damage of any kind) is left to
@@ -30,17 +30,25 @@ static const uint8_t PLACE[1 + 64 + 16] = {
 /* ---- Huffman tables */
 
 struct table {
+    uint8_t said[17 + 256];    /* what it was built of, as a file has it: how many codes of each length, and their symbols */
+    int length;                /* of that; 0: it was not built */
     uint32_t quick[1 << LOOK]; /* by the next bits: value << 16 | (run + 1) << 8 | length of code and value; value 0: symbol << 8
                                   | length of the code alone; 0: the code is longer */
+    uint64_t pair[1 << LOOK];  /* by the next bits, of one or two codes in them that are whole, with their values: second value << 48
+                                  | first value << 32 | LAST | first run + 1 << 16 | coefficients << 8 | length of all */
     uint16_t past[1 << LOOK];  /* by the next bits, over all codes in them that are whole: END | coefficients << 8 | their length */
     int32_t limit[18];         /* the first 16 bits of codes up to this length are below this */
     int32_t base[17];          /* symbol of a code: base + code */
     uint8_t symbol[256];
-    int known, passable;
+    int passable;
 };
 
-#define END 0x8000  /* the last code was that of a block's end */
-#define NONE 0x7F00 /* no code is whole in these bits */
+/* Most files have the same tables as the one before: each thread keeps those that it built last, four for levels and four for the rest. */
+static __thread struct table kept[8];
+
+#define END 0x8000        /* the last code was that of a block's end */
+#define NONE 0x7F00       /* no code is whole in these bits */
+#define LAST (1ULL << 31) /* as END, of a pair: without a second value, and alone without any */
 
 /* The value of so many bits, below half of which it is negative: without a branch, which nobody could foresee. */
 static inline int extended(int bits, int size) { return bits + (((bits - (1 << (size - 1))) >> 31) & (1 - (1 << size))); }
@@ -57,8 +65,28 @@ static void fill(struct table *t, int code, int length, int symbol, int is_dc) {
     }
 }
 
-static int build(struct table *t, const uint8_t *counts, const uint8_t *symbols, int total, int is_dc) {
+/* What `block` looks up. One coefficient alone is there twice, at the same place. */
+static void build_pairs(struct table *t) {
+    for (int bits = 0; bits < 1 << LOOK; bits++) {
+        const uint32_t one = t->quick[bits], length = one & 31;
+        const uint32_t two = t->quick[bits << length & ((1 << LOOK) - 1)], both = length + (two & 31);
+        const uint64_t value = one >> 16, runs = one & 0xFF00;
+        if (!value)
+            t->pair[bits] = one && !runs ? LAST | length : NONE;
+        else if (both <= LOOK && two >> 16)
+            t->pair[bits] = (uint64_t)(two >> 16) << 48 | value << 32 | runs << 8 | (runs + (two & 0xFF00)) | both;
+        else if (both <= LOOK && two && !(two >> 8))
+            t->pair[bits] = value << 32 | LAST | runs << 8 | runs | both;
+        else
+            t->pair[bits] = value << 48 | value << 32 | runs << 8 | runs | length;
+    }
+}
+
+/* Of `said`, 17 + `total` bytes. */
+static int build(struct table *t, const uint8_t *said, int total, int is_dc) {
+    const uint8_t *counts = said + 1, *symbols = said + 17;
     int32_t code = 0, at = 0;
+    if (t->length == 17 + total && !memcmp(t->said, said, t->length)) return DONE;
     memset(t, 0, sizeof *t);
     memcpy(t->symbol, symbols, total);
     for (int length = 1; length <= 16; length++) {
@@ -71,7 +99,9 @@ static int build(struct table *t, const uint8_t *counts, const uint8_t *symbols,
         code <<= 1;
     }
     t->limit[17] = INT32_MAX;
-    t->known = 1;
+    if (!is_dc) build_pairs(t);
+    t->length = 17 + total;
+    memcpy(t->said, said, t->length);
     return DONE;
 }
 
@@ -177,27 +207,39 @@ INLINE int block(struct bits *b, const struct table *dct, const struct table *ac
     to[0] = (int16_t)*dc;
     for (;;) {
         uint64_t state = (uint64_t)k << 8;
-        uint32_t entry;
-        refill(b); /* enough for several codes that are in the table */
+        int i = 0;
+        refill(b);
 #pragma GCC unroll 5
-        for (int i = 0; i < 5; i++) {
-            entry = act->quick[b->hold >> (64 - LOOK)];
-            if (!LIKELY(entry > 0xFFFF)) break;
+        for (; i < 5; i++) {
+            const uint64_t entry = act->pair[b->hold >> (64 - LOOK)];
+            const uint64_t next = state + (uint16_t)entry;
+            if (!LIKELY(next < FULL)) break; /* near the end, the second code may be that of the next block */
             b->hold <<= entry & 63;
-            state += (uint16_t)entry;
-            to[PLACE[state >> 8]] = (int16_t)(entry >> 16);
-            if (state >= FULL) break;
+            if (!LIKELY(!(entry & LAST))) {
+                if (next >= state + (1 << 8)) to[PLACE[next >> 8]] = (int16_t)(entry >> 32);
+                *last = settled(b, next) - 1;
+                return DONE;
+            }
+            to[PLACE[(state >> 8) + (entry >> 16 & 255)]] = (int16_t)(entry >> 32);
+            to[PLACE[next >> 8]] = (int16_t)(entry >> 48);
+            state = next;
         }
         k = settled(b, state);
-        if (k > 63) break;
-        if (LIKELY(entry > 0xFFFF)) continue;
-        const int before = k, value = rare(b, act, (int32_t)entry, &k);
-        if (k <= 0) {
-            if (k < 0) return OTHER;
-            k = before;
-            break;
+        if (i == 5) continue;
+        const uint32_t entry = act->quick[b->hold >> (64 - LOOK)];
+        if (entry > 0xFFFF) {
+            drop(b, entry & 63);
+            k += entry >> 8 & 31;
+            to[PLACE[k]] = (int16_t)(entry >> 16);
+        } else {
+            const int before = k, value = rare(b, act, (int32_t)entry, &k);
+            if (k <= 0) {
+                if (k < 0) return OTHER;
+                k = before;
+                break;
+            }
+            if (value) to[PLACE[k]] = (int16_t)value;
         }
-        if (value) to[PLACE[k]] = (int16_t)value;
         if (k > 63) break;
     }
     *last = k - 1;
@@ -354,7 +396,8 @@ static void chroma_plain(const uint8_t *near, const uint8_t *far, int first, int
 /* ---- a file */
 
 struct part {
-    int id, h, v, steps, dc_table, ac_table; /* h, v: blocks in an MCU */
+    int id, h, v, steps; /* h, v: blocks in an MCU */
+    struct table *dct, *act;
     int rows, columns, dc;                   /* samples; the last block's level */
     uint8_t *ring;                           /* two MCU rows of the wanted columns */
     size_t stride;
@@ -364,7 +407,7 @@ struct file {
     const uint8_t *at, *end;
     int16_t steps[4][64]; /* row by row */
     int steps_known[4];
-    struct table dc[4], ac[4];
+    uint32_t known; /* tables that this file has, a bit for each */
     struct part part[3];
     int parts, height, width, interval, jfif, adobe;
 };
@@ -386,7 +429,8 @@ static int read_tables(struct file *f, const uint8_t *at, const uint8_t *end) {
         int total = 0;
         for (int i = 1; i <= 16; i++) total += at[i];
         if (total > 256 || end - at < 17 + total) return OTHER;
-        if (build((at[0] & 0x10 ? f->ac : f->dc) + (at[0] & 3), at + 1, at + 17, total, !(at[0] & 0x10))) return OTHER;
+        if (build(kept + (at[0] & 3) + (at[0] & 0x10 ? 4 : 0), at, total, !(at[0] & 0x10))) return OTHER;
+        f->known |= 1U << at[0];
         at += 17 + total;
     }
     return DONE;
@@ -419,9 +463,11 @@ static int read_scan(struct file *f, const uint8_t *at, const uint8_t *end) {
     for (int i = 0; i < f->parts; i++) {
         struct part *p = f->part + i;
         const uint8_t *entry = at + 1 + 2 * i;
-        p->dc_table = entry[1] >> 4, p->ac_table = entry[1] & 15;
-        if (entry[0] != p->id || p->dc_table > 3 || p->ac_table > 3) return OTHER;
-        if (!f->dc[p->dc_table].known || !f->ac[p->ac_table].known || !f->steps_known[p->steps]) return OTHER;
+        const int dc = entry[1] >> 4, ac = entry[1] & 15;
+        if (entry[0] != p->id || dc > 3 || ac > 3) return OTHER;
+        const uint32_t needs = 1U << dc | 0x10000U << ac;
+        if ((f->known & needs) != needs || !f->steps_known[p->steps]) return OTHER;
+        p->dct = kept + dc, p->act = kept + 4 + ac;
     }
     const uint8_t *last = end - 3;
     if (last[0] != 0 || last[1] != 63 || last[2] != 0) return OTHER;
@@ -561,7 +607,7 @@ INLINE int decode_with(struct work *w) {
             int16_t *to = coefficients;
             for (int i = 0; i < f->parts; i++) {
                 struct part *c = p + i;
-                const struct table *dct = f->dc + c->dc_table, *act = f->ac + c->ac_table;
+                const struct table *dct = c->dct, *act = c->act;
                 for (int n = 0; n < c->h * c->v; n++, to += 64)
                     if (wanted ? block(&b, dct, act, &c->dc, to, last + (to - coefficients) / 64) : pass_block(&b, dct, act, &c->dc))
                         return OTHER;
@@ -637,7 +683,7 @@ int penstock_jpeg(const uint8_t *data, long size, int rows, int columns, int top
         rings += p[i].stride * 16 * p[i].v;
     }
     if (width < columns || height < rows)
-        for (int i = 0; i < f->parts; i++) build_past(f->ac + p[i].ac_table);
+        for (int i = 0; i < f->parts; i++) build_past(p[i].act);
     uint8_t *rest = malloc(rings + 2 * row + sizeof(uint16_t) * row);
     w.scan = malloc((size_t)(f->end - f->at) + BEHIND);
     result = NO_MEMORY;
