@@ -134,6 +134,19 @@ def test_a_flip_behind_a_resize_is_done_with_it(
     assert np.array_equal(execute(program, image_of((80, 90))), expected)
 
 
+@pytest.mark.parametrize("flips", [[], [Step(Code.FLIP_H)], [Step(Code.FLIP_V)], [Step(Code.FLIP_H)] * 2])
+@pytest.mark.parametrize("place", [(3, 5, 70, 60), (0, 0, 80, 90), (3, 5, 32, 32), (-4, 60, 50, 50)])
+@pytest.mark.parametrize("how", [(2, True), (3, True), (0, False), (2, False)])
+def test_a_part_that_is_resized_is_what_its_steps_make_one_by_one(
+    flips: Program, place: tuple[int, ...], how: tuple[int, bool]
+) -> None:
+    expected = image_of((80, 90))
+    program = [Step(Code.CROP, place), Step(Code.RESIZE, (32, 32, *how)), *flips]
+    for step in program:
+        expected = execute([step], expected)
+    assert np.array_equal(execute(program, image_of((80, 90))), expected)
+
+
 def test_a_crop_at_the_end_is_all_that_is_needed_unless_a_step_looks_at_all() -> None:
     crop = Step(Code.CROP, (10, 20, 5, 6))
     assert stages([Step(Code.FLIP_H), Step(Code.BRIGHTNESS, (2.0,)), crop], (40, 50))[0].window == (

@@ -27,7 +27,7 @@ from penstock.transforms.tail import Tail, split_tail
 from penstock.transforms.targets import Targets, follow
 from penstock.transforms.together import refuse_within, seed_for
 from penstock.transforms.views import MultiCrop
-from penstock.transforms.windows import Window, stages
+from penstock.transforms.windows import Window, is_inside, stages
 
 VERSION = 1
 """To be raised whenever an op comes to mean something else."""
@@ -193,9 +193,7 @@ def opening(program: Program, size: Size) -> Window | None:
     """The part of an image that a program begins with, if it begins with one."""
     if not program or program[0].code is not Code.CROP:
         return None
-    top, left, height, width = program[0].args
-    inside = top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
-    return Window(top, left, height, width) if inside else None
+    return Window(*program[0].args) if is_inside(program[0].args, size) else None
 
 
 def reduction(program: Program, size: Size) -> int:
@@ -203,9 +201,8 @@ def reduction(program: Program, size: Size) -> int:
     is made smaller by at least as much; otherwise 1. A small part is sooner decoded by itself."""
     if [step.code for step in program[:2]] != [Code.CROP, Code.RESIZE]:
         return 1
-    (top, left, height, width), (rows, columns, *_) = program[0].args, program[1].args
-    inside = top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
-    if not inside or 2 * height * width < size[0] * size[1]:
+    (_, _, height, width), (rows, columns, *_) = program[0].args, program[1].args
+    if not is_inside(program[0].args, size) or 2 * height * width < size[0] * size[1]:
         return 1
     return max(
         (factor for factor in (2, 4, 8) if height >= factor * rows and width >= factor * columns), default=1

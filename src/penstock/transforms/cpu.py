@@ -18,7 +18,7 @@ from penstock.errors import MissingExtra
 from penstock.transforms import tables
 from penstock.transforms.libs import opencv, pillow
 from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, Size, Step
-from penstock.transforms.windows import Stage, stages
+from penstock.transforms.windows import Stage, is_inside, stages
 
 Image = NDArray[np.uint8]
 RESIZED_PART = (Code.CROP, Code.RESIZE)
@@ -71,10 +71,7 @@ def is_resized_part(program: Sequence[Step], size: Size) -> bool:
     """Whether it takes a part of an image, makes that another size, and flips it or not: as most programs end whose beginning is kept,
     so that to find out what they need is a good part of what they cost."""
     codes = tuple(step.code for step in program)
-    if codes not in (RESIZED_PART, FLIPPED_PART):
-        return False
-    top, left, height, width = program[0].args
-    return bool(top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1])
+    return codes in (RESIZED_PART, FLIPPED_PART) and is_inside(program[0].args, size)
 
 
 def flips_next(program: Sequence[Step], plan: Sequence[Stage], at: int) -> bool:
@@ -116,7 +113,7 @@ def look_up(image: Image, table: tables.Table) -> Image:
 def crop(image: Any, top: int, left: int, height: int, width: int) -> Image:
     pixels = array(image)
     rows, columns = pixels.shape[:2]
-    if top >= 0 and left >= 0 and top + height <= rows and left + width <= columns:
+    if is_inside((top, left, height, width), (rows, columns)):
         return pixels[top : top + height, left : left + width]
     found = np.zeros((height, width, pixels.shape[2]), np.uint8)
     inside = pixels[max(0, top) : max(0, top + height), max(0, left) : max(0, left + width)]

@@ -60,9 +60,8 @@ def needed(step: Step, size: Size, window: Window) -> Window:
     if code in POINTWISE:
         return window
     if code is Code.CROP:
-        y, x, rows, columns = args
-        if y >= 0 and x >= 0 and y + rows <= size[0] and x + columns <= size[1]:
-            return Window(y + top, x + left, height, width)
+        if is_inside(args, size):
+            return Window(args[0] + top, args[1] + left, height, width)
     elif code is Code.FLIP_H:
         return Window(top, size[1] - left - width, height, width)
     elif code is Code.FLIP_V:
@@ -72,6 +71,12 @@ def needed(step: Step, size: Size, window: Window) -> Window:
     elif code is Code.AFFINE and args[6] == Interpolation.NEAREST:
         return under(args[:6], size, window)
     return Window.whole(size)
+
+
+def is_inside(place: Sequence[int], size: Size) -> bool:
+    """Whether (top, left, height, width) is all in an image."""
+    top, left, height, width = place
+    return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
 
 
 def around(window: Window, margin: int, size: Size) -> Window:
