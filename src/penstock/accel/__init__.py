@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import struct
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -56,6 +57,7 @@ def loops_in(path: str) -> ctypes.CDLL:
     loops.penstock_look_up.argtypes = [address, stride, address, number, address]
     loops.penstock_equalizing.argtypes = [address, stride, *[number] * 3, address]
     loops.penstock_stretching.argtypes = [address, stride, number, number, address]
+    loops.penstock_finish.argtypes = [ctypes.c_char_p, number, address]
     for name in ("planes", "normal", "saturate", "affine", "look_up", "equalizing", "stretching"):
         getattr(loops, f"penstock_{name}").restype = None
     return loops
@@ -134,6 +136,22 @@ def resize(
     if failed:
         raise MemoryError(f"no memory to resize {rows} x {columns} to {height} x {width}")
     return out
+
+
+PART = struct.Struct("@PlPqPP8i")
+"""A part of an image of three channels, for `finish`: where it begins, bytes from row to row; where a number lies that shows that it is still
+there, or 0, and that number; where it goes, as `normal` has it; where `normal`'s numbers are; its height and width, and those that it
+is to have; whether cubic, down first, mirrored, as `resize` has it; and whether `normal` divides."""
+
+
+def finish(parts: Sequence[bytes]) -> list[int]:
+    """Resize and normalise them, one after the other; those of which nothing was written, since they were something else when they
+    had been read. Only where there are compiled loops."""
+    loops, gone = compiled(), ctypes.create_string_buffer(len(parts))
+    assert loops is not None
+    if loops.penstock_finish(b"".join(parts), len(parts), gone):
+        raise MemoryError(f"no memory to resize {len(parts)} images")
+    return [at for at, one in enumerate(gone.raw) if one]
 
 
 def planes(image: NDArray[np.uint8], out: Any, table: NDArray[np.float32]) -> bool:

@@ -9,6 +9,11 @@ enum { PLAIN, AVX2, WIDE, DOTS, NEON = AVX2 };
 /* Whether to use these. */
 int penstock_uses(int which);
 
+/* Loops that others here call. */
+int penstock_resample(const uint8_t *image, long stride, int channels, int height, int width, const double *box, uint8_t *out,
+                      int new_height, int new_width, int cubic, int down_first, int mirrored);
+void penstock_normal(const uint8_t *image, long stride, int height, int width, float *out, const float *numbers, int divides);
+
 #define INLINE static inline __attribute__((always_inline))
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

@@ -155,7 +155,10 @@ class Preparer:
         sample_seed, dataset = self.stream(where.epoch).sample, self.recipe.dataset
         # Samples of a dataset of ours that runs no code of the user's: nobody draws from the global generators.
         seed = seed_sample if getattr(dataset, "_penstock_draws_alone", False) else seed_all
+        deferred = self._deferred() if unfinished and not poisoned else None
         get = getter(dataset) if unfinished else partial(getitem, dataset)
+        if deferred is not None:
+            get = deferred.sample
         if hasattr(dataset, "_penstock_begin"):
             dataset._penstock_begin(where.epoch, keys)
         batch = self.stream(where.epoch).batch(where.first)
@@ -163,12 +166,32 @@ class Preparer:
         for key in keys:
             self.on_sample(ordinal)
             seed(sample_seed(position, key), Company(batch, ordinal))
-            if self.recipe.on_error == "raise":
-                yield ordinal, held_back(get, key)
-            else:
+            if self.recipe.on_error != "raise":
                 yield from self._forgiving(where, ordinal, position, key, poisoned, get)
+            else:
+                try:
+                    sample = held_back(get, key)
+                except Exception:
+                    self._finish(deferred)  # one before this may fail as well: then that is the error
+                    self.on_sample(ordinal)
+                    raise
+                yield ordinal, sample
             ordinal += 1
             position += where.stride
+        self._finish(deferred)
+
+    def _deferred(self) -> Any:
+        """What prepares samples of a dataset of ours that are all drawn before the first has its pixels, if it has that; see `pipeline.deferred`."""
+        dataset = self.recipe.dataset
+        if self.recipe.on_error != "raise" or not getattr(dataset, "_penstock_draws_alone", False):
+            return None
+        return dataset._penstock_deferred() if hasattr(dataset, "_penstock_deferred") else None
+
+    def _finish(self, deferred: Any) -> None:
+        if deferred is not None:
+            for ordinal, finish in deferred.rest():
+                self.on_sample(ordinal)
+                finish()
 
     def _forgiving(
         self, where: Where, ordinal: int, position: int, key: Any, poisoned: bool, get: Callable[[Any], Any]

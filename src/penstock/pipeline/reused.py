@@ -19,13 +19,13 @@ from penstock.lanes.seeding import call_seed, company
 from penstock.pipeline import plain_targets
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Image
-from penstock.pipeline.header import BadImage
+from penstock.pipeline.deferred import Deferred
 from penstock.pipeline.metered import Meter
 from penstock.pipeline.schedule import Schedule
-from penstock.pipeline.staged import Begun, Loan, StagedDataset, ToKeep, unfinished
+from penstock.pipeline.staged import Begun, Loan, StagedDataset, ToKeep
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
-from penstock.store.disk_ahead import DiskAhead, Given
+from penstock.store.disk_ahead import DiskAhead
 from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_device import DeviceStore
 from penstock.store.kept_memory import MemoryStore
@@ -72,16 +72,9 @@ class Reused(StagedDataset):
         self.schedule.begin(epoch, keys)
         self.store.expect(self.schedule.kept())
 
-    def _penstock_unfinished(self, index: int) -> tuple[Any, Any]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of {len(self)}")
-        index %= len(self)
-        try:
-            pixels, target = self._prepared(index, call_seed("staged"))
-            return unfinished(self.chain.tail, pixels), target
-        except BadImage as exc:
-            exc.add_note(f"penstock: {self.name(index)}")
-            raise
+    def _penstock_deferred(self) -> Deferred | None:
+        """Not with a store on disk: what is read ahead from there is held until it is used."""
+        return super()._penstock_deferred() if isinstance(self.store, MemoryStore) else None
 
     def begun(self, index: int) -> Begun:
         """The sample up to its final part where that is kept; else from its file on, and with what is to be kept of it."""
@@ -109,7 +102,7 @@ class Reused(StagedDataset):
             return None
         pixels, target = there
         program = self._final(*wanted, size_of(pixels), seed)
-        return Begun(b"", pixels, program, target, loan=Loan(wanted, borrowed.holds))
+        return Begun(b"", pixels, program, target, loan=Loan(wanted, borrowed.holds, borrowed.mark))
 
     def partly(self, begun: Begun) -> Begun:
         """A sample that is to be kept, with its partial part done, and kept."""
@@ -125,22 +118,15 @@ class Reused(StagedDataset):
         seed = partial_seed(self.renewal.seed, wanted.renewed, wanted.sample)
         return executed(self.chain.draw(seed, size_of(image), None, 0, self.split), image)
 
-    def _prepared(self, index: int, seed: int) -> tuple[Image, Any]:
-        when = self.schedule.of(index)
-        if not when.kept:
-            _, target, image, first, final = self._parts(index, when.renewed, seed)
-            return executed(first + final, image), target
-        borrowed = self.store.borrow(Wanted(index, when.renewed))
-        there = None if borrowed is None else self._there(index, borrowed.entry)
-        if borrowed is not None and there is not None:
-            kept, target = there
-            pixels = executed(self._final(index, when.renewed, size_of(kept), seed), kept)
-            if np.may_share_memory(pixels, kept) and not isinstance(borrowed, Given):
-                pixels = pixels.copy()
-            if borrowed.holds():
-                return pixels, target
-        pixels, target = self._anew(index, when.renewed)
-        return executed(self._final(index, when.renewed, size_of(pixels), seed), pixels), target
+    def pixels(self, begun: Begun) -> Image:
+        if begun.to_keep is not None:
+            begun = self.partly(begun)
+        pixels = executed(begun.program, begun.image)
+        if begun.loan is None:
+            return pixels
+        if begun.loan.mark[0] and np.may_share_memory(pixels, begun.image):
+            pixels = pixels.copy()
+        return pixels if begun.loan.holds() else executed(begun.program, self.again(begun.loan.wanted))
 
     # ---- parts
 
@@ -164,14 +150,6 @@ class Reused(StagedDataset):
         first = self._partial(index, renewed, image)
         size = program_size(first, size_of(image))
         return data, target, image, first, self._final(index, renewed, size, seed)
-
-    def _anew(self, index: int, renewed: int) -> tuple[Image, Any]:
-        """The partial part, done and kept; and the target."""
-        data, target = self.read(index)
-        image = self.source.image(data)
-        pixels = executed(self._partial(index, renewed, image), image)
-        self._keep(Wanted(index, renewed), pixels, target)
-        return pixels, target
 
     def _keep(self, wanted: Wanted, pixels: Image, target: Any) -> None:
         extra = b"" if self.source.knows_targets else self._written(target)

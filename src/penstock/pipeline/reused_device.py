@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.pipeline.chain import size_of
+from penstock.pipeline.decode import Image
 from penstock.pipeline.reused import Reused
 from penstock.pipeline.staged import Begun
-from penstock.store.kept_device import DeviceStore
+from penstock.store.kept_device import DeviceStore, Resident
 from penstock.store.partial import Wanted
 
 
@@ -26,6 +27,12 @@ class ReusedOnDevice(Reused):
             return None
         target = self.source.target_of(wanted.sample)
         return Begun(b"", found, self._final(*wanted, size_of(found), seed), target, wanted)
+
+    def pixels(self, begun: Begun) -> Image:
+        if isinstance(begun.image, Resident):
+            assert begun.kept is not None
+            begun = begun._replace(image=self.again(begun.kept), kept=None)
+        return super().pixels(begun)
 
     def partly(self, begun: Begun) -> Begun:
         assert begun.to_keep is not None

@@ -18,6 +18,7 @@ from penstock.lanes.seeding import call_seed, company
 from penstock.lanes.unfinished import Unfinished, finished
 from penstock.pipeline.chain import Chain, calls, executed, size_of
 from penstock.pipeline.decode import Encoded, Image
+from penstock.pipeline.deferred import Deferred
 from penstock.pipeline.header import MAX_PIXELS, BadImage
 from penstock.store.partial import Wanted
 from penstock.transforms.libs import IMAGE_LIBRARIES, preload
@@ -33,6 +34,8 @@ class Loan(NamedTuple):
     wanted: Wanted
     holds: Callable[[], bool]
     """Whether all that was read of it up to now was the image."""
+    mark: tuple[int, int]
+    """Where a number lies, and that number: if it is still the same, the image holds. Of one that always does, 0."""
 
 
 class ToKeep(NamedTuple):
@@ -55,6 +58,22 @@ class Begun(NamedTuple):
     """Of an image that is not the sample's own: whoever has used it asks whether it was there all the time."""
     to_keep: ToKeep | None = None
     """Of a sample that was not in a store: whoever prepares it here asks for it `partly` done, and has it kept by that."""
+
+
+class Naming:
+    """A context: a bad image's error says which sample it is."""
+
+    __slots__ = ("_dataset", "_sample")
+
+    def __init__(self, dataset: StagedDataset, sample: int) -> None:
+        self._dataset, self._sample = dataset, sample
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
+        if isinstance(exc, BadImage):
+            exc.add_note(f"penstock: {self._dataset.name(self._sample)}")
 
 
 class StagedDataset(Dataset[tuple[Any, Any]]):
@@ -111,17 +130,30 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
 
     def _penstock_unfinished(self, index: int) -> tuple[Any, Any]:
         """The sample, for a worker that has its last step write to where it belongs."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of {len(self)}")
-        try:
+        with self.naming(index):
             if self.chain.is_one_program:
                 begun = self.begun(index)
-                return unfinished(self.chain.tail, executed(begun.program, begun.image)), begun.target
+                return unfinished(self.chain.tail, self.pixels(begun)), begun.target
             data, target = self.read(index % len(self))
             return self.chain.run(self.image(data), call_seed("staged"), company()), target
-        except BadImage as exc:
-            exc.add_note(f"penstock: {self.name(index % len(self))}")
-            raise
+
+    def _penstock_deferred(self) -> Deferred | None:
+        """For a worker that writes all samples of a task, which run no code of the user's: what draws them first."""
+        return Deferred(self) if self.chain.is_one_program else None
+
+    def naming(self, index: int) -> Naming:
+        """Around what is done for a sample."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        return Naming(self, index % len(self))
+
+    def pixels(self, begun: Begun) -> Image:
+        """What the program makes of a sample that was begun here."""
+        return executed(begun.program, begun.image)
+
+    def partly(self, begun: Begun) -> Begun:
+        """A sample that is to be kept, with what is kept of it done. There is none of those here."""
+        raise NotImplementedError(f"{type(self).__name__} keeps nothing")
 
     def begun(self, index: int) -> Begun:
         """The sample up to its pixels; of a chain that is one program."""

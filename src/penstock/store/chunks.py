@@ -29,6 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.accel import pointer
 from penstock.plan.renewal import Renewal
 from penstock.store.arena import anonymous_file
 from penstock.store.extents import aligned
@@ -176,6 +177,7 @@ class ChunkIndex:
         self._counts = np.frombuffer(memory, np.int64, COUNTERS * SLOTS, COUNTS).reshape(-1, COUNTERS)
         self.rows = np.frombuffer(memory, np.int64, ROW * layout.rows, ROWS).reshape(-1, ROW)
         self.chunks = np.frombuffer(memory, np.int64, CHUNK * layout.chunks, layout.table).reshape(-1, CHUNK)
+        self._marks = pointer(self.chunks)
         self._fd, self.now = -1, 0
         self._filling: dict[int, tuple[int, int]] = {}
         """This process's chunk for each end, and how many of its bytes are taken."""
@@ -214,6 +216,10 @@ class ChunkIndex:
         fence()
         chunk = (row[OFFSET] - self._data) // self.chunk_bytes
         return (row, chunk) if int(self.chunks[chunk, 0]) == row[GENERATION] else None
+
+    def mark_at(self, chunk: int) -> int:
+        """Where the generation of a chunk lies."""
+        return self._marks + 8 * CHUNK * chunk
 
     def note(self, wanted: Wanted, offset: int, size: int, generation: int) -> None:
         """Write the row of an entry that lies there."""

@@ -50,6 +50,11 @@ class Borrowed(NamedTuple):
     chunk: int
     generation: int
 
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Where a number lies, as long as the entry is referred to, and that number: it is another as soon as the entry may be."""
+        return self.store.mark_at(self.chunk), self.generation
+
     def holds(self) -> bool:
         """Whether all that was read of it up to now was the entry."""
         fence()

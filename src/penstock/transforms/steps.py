@@ -97,6 +97,14 @@ def size_after(step: Step, size: Size) -> Size:
     return size
 
 
+def program_channels(program: Sequence[Step], channels: int) -> int:
+    """Of an image that had so many."""
+    for step in program:
+        if step.code is Code.GRAY:
+            channels = step.args[0]
+    return channels
+
+
 def program_size(program: Sequence[Step], size: Size) -> Size:
     for step in program:
         size = size_after(step, size)

@@ -91,6 +91,12 @@ class Tail:
         if self.dtype.is_floating_point:
             level_table(self.scale, self.mean, self.std, image.shape[2])
 
+    def numbers(self) -> NDArray[np.float32] | None:
+        """What `accel.normal` does the same with to images of three channels, if it can."""
+        if self.dtype != torch.float32 or len(self.mean) not in (0, 1, 3):
+            return None
+        return normal_numbers(self.scale, self.mean, self.std)
+
     def finish(self, image: NDArray[np.uint8], out: torch.Tensor | None = None) -> torch.Tensor:
         """The image as a tensor, channels x height x width; into `out` where that is given."""
         shape = (image.shape[2], image.shape[0], image.shape[1])
@@ -107,7 +113,7 @@ class Tail:
         if not self.dtype.is_floating_point:
             return out.copy_(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))))
         plain = self.dtype == torch.float32 and out.is_contiguous()
-        numbers = normal_numbers(self.scale, self.mean, self.std) if plain and shape[0] == 3 else None
+        numbers = self.numbers() if plain and shape[0] == 3 else None
         if numbers is not None and accel.normal(image, out, numbers, divides=self.scale == "divide"):
             return out
         table = level_table(self.scale, self.mean, self.std, shape[0])

@@ -1,0 +1,42 @@
+"""Parts of images that are only to be made another size, and flipped or not: as most programs end whose beginning is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock import accel
+from penstock.transforms.cpu import goes_down_first, is_resized_part
+from penstock.transforms.steps import Interpolation, Size, Step
+
+
+class Part(NamedTuple):
+    """A part of an image of three channels, where it lies, as `accel.finish` takes it."""
+
+    address: int
+    stride: int
+    old: Size
+    new: Size
+    cubic: bool
+    down_first: bool
+    mirrored: bool
+
+
+def part_of(program: Sequence[Step], image: Any) -> Part | None:
+    """What a program makes of an image, where it is no more than that and the compiled loops do it."""
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        return None
+    if not is_resized_part(program, image.shape[:2]) or not accel.fits(image):
+        return None
+    top, left, *old = program[0].args
+    rows, columns, way, antialias, *box = program[1].args
+    if box or not antialias or way not in (Interpolation.BILINEAR, Interpolation.BICUBIC):
+        return None
+    before, after = (old[0], old[1]), (rows, columns)
+    if before == after:
+        return None
+    stride, down = image.strides[0], goes_down_first(before, after)
+    address = accel.pointer(image) + top * stride + 3 * left
+    return Part(address, stride, before, after, way == Interpolation.BICUBIC, down, len(program) == 3)

@@ -1,0 +1,165 @@
+"""Samples that are drawn first, and have their pixels made later: the same bytes, errors and order as without that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+pytest.importorskip("PIL.Image")
+pytest.importorskip("cv2")
+
+from penstock import DataLoader, ImageFolder, Reuse, accel
+from penstock import transforms as T
+from penstock.lanes.prepare import Preparer, Recipe, Where
+from penstock.pipeline.deferred import Deferred
+from penstock.pipeline.header import BadImage
+from penstock.pipeline.reused import Reused
+from penstock.plan.renewal import Renewal
+from penstock.store.kept_memory import MemoryStore
+from tests.unit.test_jpeg_parts import jpeg_of, photo
+
+SAMPLES = 12
+FLOATS = [T.ToDtype(torch.float32, scale=True), T.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])]
+CROP = [T.RandomResizedCrop(32), T.RandomHorizontalFlip()]
+CHAINS: dict[str, list[Any]] = {
+    "crop at the end": [T.RandAugment(), *CROP, *FLOATS],
+    "cubic": [T.RandAugment(), T.RandomResizedCrop(32, interpolation=T.InterpolationMode.BICUBIC), *FLOATS],
+    "crop at the beginning": [*CROP, T.RandAugment(), *FLOATS],
+    "as bytes": [T.RandAugment(), *CROP],
+    "divided": [T.RandAugment(), *CROP, T.ToTensor()],
+    "grey": [T.RandAugment(), *CROP, T.Grayscale(), T.ToDtype(torch.float32, scale=True)],
+    "without resizing": [T.RandAugment(), T.RandomCrop(32), *FLOATS],
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(2)
+    (root / "a").mkdir()
+    for number in range(SAMPLES):
+        size = (32, 32) if number == 5 else (int(rng.integers(40, 90)), int(rng.integers(40, 90)))
+        (root / "a" / f"{number:02}.jpg").write_bytes(jpeg_of(photo(*size, number)))
+    return root
+
+
+def kept(root: Path, chain: list[Any], max_bytes: int = 8 << 20, kept: int = SAMPLES) -> Reused:
+    renewal = Renewal(SAMPLES, kept, 3, seed=5)
+    return Reused(ImageFolder(root, chain), 1, renewal, MemoryStore(renewal, max_bytes))
+
+
+def preparer(dataset: Any, on_error: str = "raise") -> Preparer:
+    return Preparer(
+        Recipe(dataset=dataset, collate_fn=default_collate, auto_collation=True, seed=3, on_error=on_error)
+    )
+
+
+def written(dataset: Any, epoch: int, keys: list[int], *, deferred: bool = True) -> list[torch.Tensor]:
+    """Samples as a worker writes them."""
+    slots: dict[int, torch.Tensor] = {}
+    samples = preparer(dataset, "raise" if deferred else "skip").samples(
+        Where(epoch, 0, 0, 1, 0), keys, unfinished=True
+    )
+    for ordinal, (unfinished, _) in samples:
+        slots[ordinal] = torch.full(unfinished.shape, 99, dtype=unfinished.dtype)
+        unfinished.write(slots[ordinal])
+    return [slots[at] for at in range(len(keys))]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("reuse", ["all", "some", "none"])
+def test_samples_are_the_same_as_when_each_is_prepared_at_once(photos: Path, name: str, reuse: str) -> None:
+    chain = CHAINS[name]
+    some: dict[str, Any] = {"all": SAMPLES, "some": SAMPLES // 2}
+    ours, others = (
+        ImageFolder(photos, chain) if reuse == "none" else kept(photos, chain, kept=some[reuse])
+        for _ in range(2)
+    )
+    for epoch in range(5):
+        keys = np.random.default_rng(epoch).permutation(SAMPLES).tolist()
+        found = written(ours, epoch, keys)
+        expected = written(others, epoch, keys, deferred=False)
+        assert all(map(torch.equal, found, expected))
+    if isinstance(ours, Reused):
+        assert ours.store.stats()["found"] > 0
+
+
+def test_nothing_is_written_before_all_are_drawn_and_nothing_wrong_ever_is(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept is taken away when all are drawn: what the worker reads there is something else then."""
+    if accel.compiled() is None:
+        pytest.skip("without compiled loops there is nothing that reads it then")
+    dataset, plain = kept(photos, CHAINS["crop at the end"]), kept(photos, CHAINS["crop at the end"], 0)
+    store: Any = dataset.store
+    keys = list(range(SAMPLES))
+    written(dataset, 0, keys)
+    slots, rest, made = list[torch.Tensor](), Deferred.rest, list[bool]()
+
+    def taken_away_first(deferred: Deferred) -> Any:
+        assert all((slot == 99).all() for slot in slots)
+        store.chunks[:, 0] += 1
+        store._bytes[store._data :] = 77
+        return rest(deferred)
+
+    def pixels(begun: Any) -> Any:
+        made.append(begun.loan is not None)
+        assert not any((slot == 77).any() or slot.isnan().any() for slot in slots)
+        return Reused.pixels(dataset, begun)
+
+    monkeypatch.setattr(Deferred, "rest", taken_away_first)
+    monkeypatch.setattr(dataset, "pixels", pixels)
+    for _, (unfinished, _) in preparer(dataset).samples(Where(1, 0, 0, 1, 0), keys, unfinished=True):
+        slots.append(torch.full(unfinished.shape, 99, dtype=unfinished.dtype))
+        unfinished.write(slots[-1])
+    assert sum(made) == SAMPLES * 2 // 3, "those that were found were made again"
+    monkeypatch.undo()
+    assert all(map(torch.equal, slots, written(plain, 1, keys)))
+
+
+def test_the_first_of_several_bad_samples_is_the_error(photos: Path, tmp_path: Path) -> None:
+    """Though the header of a later one is looked at before the pixels of the first."""
+    (tmp_path / "a").mkdir()
+    for path in (photos / "a").iterdir():
+        data = path.read_bytes()
+        if path.name == "03.jpg":
+            data = data[: len(data) // 2]
+        (tmp_path / "a" / path.name).write_bytes(b"nothing" if path.name == "05.jpg" else data)
+    dataset = ImageFolder(tmp_path, [T.CenterCrop(40), *FLOATS])
+    with pytest.raises(BadImage) as caught:
+        written(dataset, 0, list(range(SAMPLES)))
+    assert caught.value.__notes__ == [f"penstock: {dataset.name(3)}"]
+    with pytest.raises(BadImage) as caught:
+        written(dataset, 0, [0, 5, 3])
+    assert caught.value.__notes__ == [f"penstock: {dataset.name(5)}"]
+    with pytest.raises(IndexError, match="sample 12 of 12"):
+        written(dataset, 0, [0, SAMPLES])
+
+
+@pytest.mark.parametrize("reuse", [None, Reuse(times=3, split=1)])
+def test_batches_are_the_same_with_workers_and_without(photos: Path, reuse: Reuse | None) -> None:
+    def batches(workers: int) -> list[Any]:
+        loader: DataLoader[Any] = DataLoader(
+            ImageFolder(photos, CHAINS["crop at the end"]),
+            5,
+            shuffle=True,
+            seed=3,
+            num_workers=workers,
+            reuse=reuse,
+        )
+        return [batch for _ in range(4) for batch in loader]
+
+    for found, expected in zip(batches(2), batches(0), strict=True):
+        assert all(map(torch.equal, found, expected))
+
+
+def test_datasets_with_code_of_the_users_are_not_deferred(photos: Path) -> None:
+    """It may draw from generators that are seeded for the sample at hand."""
+    assert preparer(ImageFolder(photos, CROP))._deferred() is not None
+    assert preparer(ImageFolder(photos, CROP), "skip")._deferred() is None
+    assert preparer(ImageFolder(photos, [*CROP, T.Lambda(lambda image: image)]))._deferred() is None
+    assert preparer(ImageFolder(photos, CROP, target_transform=float))._deferred() is None
