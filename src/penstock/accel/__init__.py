@@ -58,7 +58,8 @@ def loops_in(path: str) -> ctypes.CDLL:
     loops.penstock_equalizing.argtypes = [address, stride, *[number] * 3, address]
     loops.penstock_stretching.argtypes = [address, stride, number, number, address]
     loops.penstock_finish.argtypes = [ctypes.c_char_p, number, address]
-    for name in ("planes", "normal", "saturate", "affine", "look_up", "equalizing", "stretching"):
+    loops.penstock_fence.argtypes = []
+    for name in ("fence", "planes", "normal", "saturate", "affine", "look_up", "equalizing", "stretching"):
         getattr(loops, f"penstock_{name}").restype = None
     return loops
 

@@ -6,6 +6,9 @@
 
 #include "accel.h"
 
+/* What was read or written before is, before what follows: for Python, which has no such thing. */
+void penstock_fence(void) { atomic_thread_fence(memory_order_seq_cst); }
+
 /* As Python packs it (`accel.PART`). */
 struct part {
     const uint8_t *image;
