@@ -54,6 +54,15 @@ INLINE void one_way(lanes v[8], int shift) {
 /* `last`: the place of the last coefficient in zigzag order. */
 typedef uint32_t inverse(const int16_t *from, const int16_t *steps, int last, uint8_t *to, size_t stride);
 
+/* A block that waits for another, where two are done at once. */
+struct square {
+    const int16_t *from, *steps;
+    uint8_t *to;
+    size_t stride;
+};
+
+typedef uint32_t inverse_two(const struct square *squares);
+
 INLINE int insane(int value) { return value > SANE || value < -SANE; }
 
 static uint32_t inverse_plain(const int16_t *from, const int16_t *steps, int last, uint8_t *to, size_t stride) {
@@ -270,6 +279,7 @@ struct work {
     int whole;                               /* whether to read on below the wanted part, only to see that all is well */
     uint8_t *scan, *out;
     inverse *transform;
+    inverse_two *transform_two; /* or none */
     colours *convert;
     chroma *widen;
     uint16_t *sums;
@@ -308,16 +318,26 @@ static void emit(const struct work *w, int row, int end) {
 /* The blocks of one MCU to their places. */
 INLINE uint32_t transform(const struct work *w, int down, int across, const int16_t *coefficients, const int *last) {
     uint32_t strange = 0;
+    struct square waiting[2];
+    int count = 0;
     for (int i = 0; i < w->f->parts; i++) {
         const struct part *c = w->f->part + i;
         const int16_t *steps = w->f->steps[c->steps];
         uint8_t *corner = c->ring + c->stride * ((down & 1) * c->v * 8) + 8 * (size_t)(across - w->first) * c->h;
         for (int n = 0; n < c->h * c->v; n++, coefficients += 64, last++) {
             uint8_t *to = corner + 8 * (c->stride * (n >> (c->h - 1)) + (n & (c->h - 1)));
-            strange |= *last ? w->transform(coefficients, steps, *last, to, c->stride) : level(coefficients[0] * steps[0], to, c->stride);
+            if (!*last) {
+                strange |= level(coefficients[0] * steps[0], to, c->stride);
+            } else if (!w->transform_two) {
+                strange |= w->transform(coefficients, steps, *last, to, c->stride);
+            } else {
+                waiting[count] = (struct square){coefficients, steps, to, c->stride};
+                if (count) strange |= w->transform_two(waiting);
+                count = !count;
+            }
         }
     }
-    return strange;
+    return count ? strange | w->transform(waiting->from, waiting->steps, 63, waiting->to, waiting->stride) : strange;
 }
 
 INLINE int decode_with(struct work *w) {
@@ -415,6 +435,7 @@ int penstock_jpeg(const uint8_t *data, long size, int rows, int columns, int top
 #ifdef X86
     if (penstock_jpeg_pays())
         w.transform = inverse_avx2, w.convert = colours_avx2, w.widen = chroma_avx2, decode = decode_haswell;
+    if (penstock_jpeg_pays() && penstock_uses(WIDE)) w.transform_two = inverse_two_avx512;
 #elif defined(ARM)
     w.transform = inverse_neon, w.convert = colours_neon;
 #endif
