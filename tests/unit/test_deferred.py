@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
+import traceback
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,9 @@ from penstock.plan.renewal import Renewal
 from penstock.store.kept_memory import MemoryStore
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
+needs_loops = pytest.mark.skipif(
+    accel.compiled() is None, reason="without compiled loops nothing is done together"
+)
 SAMPLES = 12
 FLOATS = [T.ToDtype(torch.float32, scale=True), T.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])]
 CROP = [T.RandomResizedCrop(32), T.RandomHorizontalFlip()]
@@ -58,13 +66,19 @@ def preparer(dataset: Any, on_error: str = "raise") -> Preparer:
     )
 
 
-def written(dataset: Any, epoch: int, keys: list[int], *, deferred: bool = True) -> list[torch.Tensor]:
+def written(
+    dataset: Any,
+    epoch: int,
+    keys: list[int],
+    *,
+    deferred: bool = True,
+    on_sample: Callable[[int], None] = lambda _: None,
+) -> list[torch.Tensor]:
     """Samples as a worker writes them."""
     slots: dict[int, torch.Tensor] = {}
-    samples = preparer(dataset, "raise" if deferred else "skip").samples(
-        Where(epoch, 0, 0, 1, 0), keys, unfinished=True
-    )
-    for ordinal, (unfinished, _) in samples:
+    prepares = preparer(dataset, "raise" if deferred else "skip")
+    prepares.on_sample = on_sample
+    for ordinal, (unfinished, _) in prepares.samples(Where(epoch, 0, 0, 1, 0), keys, unfinished=True):
         slots[ordinal] = torch.full(unfinished.shape, 99, dtype=unfinished.dtype)
         unfinished.write(slots[ordinal])
     return [slots[at] for at in range(len(keys))]
@@ -88,37 +102,110 @@ def test_samples_are_the_same_as_when_each_is_prepared_at_once(photos: Path, nam
         assert ours.store.stats()["found"] > 0
 
 
+def is_untouched(slot: torch.Tensor) -> bool:
+    return bool((slot == 99).all())
+
+
+def taken_away(store: Any) -> None:
+    """All that is kept is something else now."""
+    store.chunks[:, 0] += 1
+    store._bytes[store._data :] = 77
+
+
+@needs_loops
 def test_nothing_is_written_before_all_are_drawn_and_nothing_wrong_ever_is(
     photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is kept is taken away when all are drawn: what the worker reads there is something else then."""
-    if accel.compiled() is None:
-        pytest.skip("without compiled loops there is nothing that reads it then")
     dataset, plain = kept(photos, CHAINS["crop at the end"]), kept(photos, CHAINS["crop at the end"], 0)
-    store: Any = dataset.store
     keys = list(range(SAMPLES))
     written(dataset, 0, keys)
-    slots, rest, made = list[torch.Tensor](), Deferred.rest, list[bool]()
+    slots, rest, finish, gone = list[torch.Tensor](), Deferred.rest, accel.finish, list[int]()
 
     def taken_away_first(deferred: Deferred) -> Any:
-        assert all((slot == 99).all() for slot in slots)
-        store.chunks[:, 0] += 1
-        store._bytes[store._data :] = 77
+        assert all(map(is_untouched, slots))
+        taken_away(dataset.store)
         return rest(deferred)
 
-    def pixels(begun: Any) -> Any:
-        made.append(begun.loan is not None)
-        assert not any((slot == 77).any() or slot.isnan().any() for slot in slots)
-        return Reused.pixels(dataset, begun)
+    def finished(rows: Any) -> list[int]:
+        found = finish(rows)
+        if len(rows) > 1:
+            gone.extend(found)
+            assert all(map(is_untouched, slots)), "what was read was not what was kept"
+        return found
 
     monkeypatch.setattr(Deferred, "rest", taken_away_first)
-    monkeypatch.setattr(dataset, "pixels", pixels)
+    monkeypatch.setattr(accel, "finish", finished)
     for _, (unfinished, _) in preparer(dataset).samples(Where(1, 0, 0, 1, 0), keys, unfinished=True):
         slots.append(torch.full(unfinished.shape, 99, dtype=unfinished.dtype))
         unfinished.write(slots[-1])
-    assert sum(made) == SAMPLES * 2 // 3, "those that were found were made again"
+    assert len(gone) == SAMPLES * 2 // 3, "those that were found were made again"
     monkeypatch.undo()
     assert all(map(torch.equal, slots, written(plain, 1, keys)))
+    assert dataset.store.stats()["entries"] == SAMPLES, "and kept again"
+
+
+@needs_loops
+def test_of_samples_that_are_gone_the_one_that_fails_is_blamed(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each when its turn comes, among those that were never kept."""
+    shutil.copytree(photos, tmp_path / "photos")
+    dataset, rest, blamed = kept(tmp_path / "photos", CHAINS["crop at the end"]), Deferred.rest, list[int]()
+    keys = list(range(SAMPLES))
+    found = [key for key in keys if dataset.renewal.of(key, 1).renewed == 0]
+    gone, anew = found[-1], next(key for key in keys if key not in found)
+    written(dataset, 0, keys)
+    for bad in (gone, anew):
+        path = tmp_path / "photos" / "a" / f"{bad:02}.jpg"
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    def taken_away_first(deferred: Deferred) -> Any:
+        taken_away(dataset.store)
+        return rest(deferred)
+
+    monkeypatch.setattr(Deferred, "rest", taken_away_first)
+    for order, first in ((found, gone), ([gone, anew], gone), ([anew, gone], anew)):
+        with pytest.raises(BadImage) as caught:
+            written(dataset, 1, order, on_sample=blamed.append)
+        assert caught.value.__notes__ == [f"penstock: {dataset.name(first)}"]
+        assert blamed[-1] == order.index(first)
+        with pytest.MonkeyPatch.context() as before:
+            before.setattr(Deferred, "rest", rest)
+            written(dataset, 0, [key for key in keys if key not in (gone, anew)])
+
+
+def test_a_sample_that_comes_twice_in_a_task_is_kept_once(photos: Path) -> None:
+    """A second entry would take room until both are renewed."""
+    ours, others = kept(photos, CHAINS["crop at the end"]), kept(photos, CHAINS["crop at the end"])
+    keys = [1, 2, 1, 1, 2]
+    assert all(map(torch.equal, written(ours, 0, keys), written(others, 0, keys, deferred=False)))
+    assert ours.store.stats()["found"] == others.store.stats()["found"] == 3
+    assert ours.store._filling == others.store._filling  # type: ignore[union-attr]
+
+
+def test_files_go_with_their_samples(photos: Path) -> None:
+    """Not when the interpreter looks for what refers to itself."""
+    dataset, seen = ImageFolder(photos, CHAINS["crop at the end"]), list[weakref.ref[Deferred]]()
+    gc.disable()
+    try:
+        samples = preparer(dataset)
+        made, defers = list[int](), dataset._penstock_deferred
+
+        def deferred() -> Deferred | None:
+            seen.append(weakref.ref(found := defers()))  # type: ignore[arg-type]
+            return found
+
+        dataset._penstock_deferred = deferred  # type: ignore[method-assign]
+        for _, (unfinished, _) in samples.samples(Where(0, 0, 0, 1, 0), [0, 1, 2], unfinished=True):
+            unfinished.write(torch.empty(unfinished.shape, dtype=unfinished.dtype))
+            made.append(1)
+        del unfinished
+        assert len(made) == 3
+        assert len(seen) == 1
+        assert seen[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_the_first_of_several_bad_samples_is_the_error(photos: Path, tmp_path: Path) -> None:
@@ -133,6 +220,9 @@ def test_the_first_of_several_bad_samples_is_the_error(photos: Path, tmp_path: P
     with pytest.raises(BadImage) as caught:
         written(dataset, 0, list(range(SAMPLES)))
     assert caught.value.__notes__ == [f"penstock: {dataset.name(3)}"]
+    assert dataset.name(5) not in "".join(traceback.format_exception(caught.value)), (
+        "that is no part of its story"
+    )
     with pytest.raises(BadImage) as caught:
         written(dataset, 0, [0, 5, 3])
     assert caught.value.__notes__ == [f"penstock: {dataset.name(5)}"]

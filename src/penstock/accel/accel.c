@@ -54,15 +54,18 @@ INLINE float normal(uint8_t value, float scale, int divides, float mean, float s
 
 #ifdef __aarch64__
 #include "accel_arm.h"
-#elif defined(__x86_64__) && defined(__GNUC__)
-#include "accel_x86.h"
 #else
-INLINE int normal_pays(const float *out, int height, int width, const float *numbers, int divides) {
-    return (void)out, (void)height, (void)width, (void)numbers, (void)divides, 0;
-}
-INLINE void normal_ends(void) {}
+INLINE int divides_rightly(const float *numbers, int divides) { return (void)numbers, (void)divides, 0; }
 INLINE int normal_some(const uint8_t *from, int width, float *const to[3], const float *numbers, int divides) {
     return (void)from, (void)width, (void)to, (void)numbers, (void)divides, 0;
+}
+#endif
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include "accel_x86.h"
+#else
+INLINE int normal_streamed(const uint8_t *image, long stride, int height, int width, float *out, const float *n, int divides) {
+    return (void)image, (void)stride, (void)height, (void)width, (void)out, (void)n, (void)divides, 0;
 }
 #endif
 
@@ -80,7 +83,8 @@ INLINE void normal_row(const uint8_t *from, int width, float *const to[3], const
 VECTORS void penstock_normal(const uint8_t *image, long stride, int height, int width, float *restrict out, const float *numbers,
                              int divides) {
     const size_t plane = (size_t)height * width;
-    const int quick = normal_pays(out, height, width, numbers, divides);
+    if (normal_streamed(image, stride, height, width, out, numbers, divides)) return;
+    const int quick = penstock_uses(NEON) && divides_rightly(numbers, divides);
     for (int row = 0; row < height; row++) {
         const uint8_t *from = image + (size_t)stride * row;
         float *r = out + (size_t)row * width, *const to[3] = {r, r + plane, r + 2 * plane};
@@ -89,5 +93,4 @@ VECTORS void penstock_normal(const uint8_t *image, long stride, int height, int 
         else
             normal_row(from, width, to, numbers, quick, 0);
     }
-    if (quick) normal_ends();
 }

@@ -44,12 +44,6 @@ INLINE void sixteen_normals(uint8x16_t values, struct divisor scale, int divides
     vst1q_f32(to + 12, normals(vmovl_high_u16(high), scale, divides, mean, std));
 }
 
-INLINE int normal_pays(const float *out, int height, int width, const float *numbers, int divides) {
-    return (void)out, (void)height, (void)width, penstock_uses(NEON) && divides_rightly(numbers, divides);
-}
-
-INLINE void normal_ends(void) {}
-
 /* Of a row, as many pixels as come in sixteens; how many that were. */
 INLINE int normal_some(const uint8_t *from, int width, float *const to[3], const float *n, int divides) {
     const struct divisor scale = divisor_of(n[0]), std[3] = {divisor_of(n[4]), divisor_of(n[5]), divisor_of(n[6])};

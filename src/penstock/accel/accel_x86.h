@@ -41,15 +41,6 @@ FUSED static int all_divide_rightly(const float *n, int divides) {
     return _mm256_movemask_epi8(same) == -1;
 }
 
-/* Rows must begin where vectors do. */
-static int normal_pays(const float *out, int height, int width, const float *numbers, int divides) {
-    const size_t plane = (size_t)height * width;
-    const int fits = 3 * plane >= LARGE && !(width & 7) && !((uintptr_t)out & 31);
-    return fits && penstock_uses(AVX2) && __builtin_cpu_supports("fma") && all_divide_rightly(numbers, divides);
-}
-
-static void normal_ends(void) { _mm_sfence(); }
-
 /* Channel `c` of sixteen pixels: of three times sixteen bytes, each third. */
 FUSED static inline __m128i channel_of(const __m128i pixels[3], int c) {
     static const int8_t FROM[3][48] = {
@@ -66,20 +57,33 @@ FUSED static inline __m128i channel_of(const __m128i pixels[3], int c) {
     return found;
 }
 
-/* Of a row, as many pixels as come in sixteens; how many that were. */
-FUSED static int normal_some(const uint8_t *from, int width, float *const to[3], const float *n, int divides) {
+FUSED static void stream_normals(const uint8_t *image, long stride, int height, int width, float *out, const float *n, int divides) {
     const struct divisor scale = divisor_of(n[0]), std[3] = {divisor_of(n[4]), divisor_of(n[5]), divisor_of(n[6])};
     const __m256 mean[3] = {_mm256_set1_ps(n[1]), _mm256_set1_ps(n[2]), _mm256_set1_ps(n[3])};
-    int x = 0;
-    for (; x + 16 <= width; x += 16) {
-        __m128i pixels[3];
-        for (int i = 0; i < 3; i++) pixels[i] = _mm_loadu_si128((const __m128i *)(from + 3 * x + 16 * i));
-        for (int c = 0; c < 3; c++) {
-            const __m128i values = channel_of(pixels, c);
-            const __m256i low = _mm256_cvtepu8_epi32(values), high = _mm256_cvtepu8_epi32(_mm_srli_si128(values, 8));
-            _mm256_stream_ps(to[c] + x, normals(low, scale, divides, mean[c], std[c]));
-            _mm256_stream_ps(to[c] + x + 8, normals(high, scale, divides, mean[c], std[c]));
+    const size_t plane = (size_t)height * width;
+    for (int row = 0; row < height; row++, out += width) {
+        const uint8_t *from = image + (size_t)stride * row;
+        for (int x = 0; x < width; x += 16, from += 48) {
+            __m128i pixels[3];
+            for (int i = 0; i < 3; i++) pixels[i] = _mm_loadu_si128((const __m128i *)(from + 16 * i));
+            for (int c = 0; c < 3; c++) {
+                const __m128i values = channel_of(pixels, c);
+                const __m256i low = _mm256_cvtepu8_epi32(values), high = _mm256_cvtepu8_epi32(_mm_srli_si128(values, 8));
+                _mm256_stream_ps(out + c * plane + x, normals(low, scale, divides, mean[c], std[c]));
+                _mm256_stream_ps(out + c * plane + x + 8, normals(high, scale, divides, mean[c], std[c]));
+            }
         }
     }
-    return x;
+    _mm_sfence();
+}
+
+/* As `penstock_normal`, of a large image whose rows are all whole vectors; whether it was one. */
+static int normal_streamed(const uint8_t *image, long stride, int height, int width, float *out, const float *numbers, int divides) {
+    const int fits = (size_t)height * width >= LARGE / 3 && !(width & 15) && !((uintptr_t)out & 31);
+    if (!fits || !penstock_uses(AVX2) || !__builtin_cpu_supports("fma") || !all_divide_rightly(numbers, divides)) return 0;
+    if (divides)
+        stream_normals(image, stride, height, width, out, numbers, 1);
+    else
+        stream_normals(image, stride, height, width, out, numbers, 0);
+    return 1;
 }

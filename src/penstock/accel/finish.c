@@ -25,7 +25,7 @@ int penstock_finish(const struct part *parts, int count, uint8_t *gone) {
     uint8_t *pixels = NULL;
     size_t room = 0;
     int failed = 0;
-    for (int at = 0; at < count && !failed; at++) {
+    for (int at = 0; at < count; at++) {
         const struct part *part = parts + at;
         const size_t size = (size_t)3 * part->height * part->width;
         if (size > room) {

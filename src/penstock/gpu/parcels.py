@@ -186,18 +186,16 @@ class Parcels:
     def _lent(self, begun: Begun, loan: Loan) -> Any:
         """Of an image that lies in a store: what was read counts only if it was there until then; otherwise it is made again. Where a second
         worker may write the sample while the first still does, what is written must be right from the first byte on."""
-        finishes = self.wishes.finishes
-        if finishes and not self._penstock_repeatable:
+        if not self.wishes.finishes:
+            return self._finished(self._source.pixels(begun))
+        if not self._penstock_repeatable:
             return partial(self._surely, begun, loan, self._prepared(begun))
-        if finishes:
-            program, pixels = opened(begun.program, begun.image)
-        else:
-            program, pixels = [], executed(begun.program, begun.image)
+        program, pixels = opened(begun.program, begun.image)
         if np.may_share_memory(pixels, begun.image):
             pixels = pixels.copy()
         if not loan.holds():
             return self._prepared(begun._replace(image=self._source.again(loan.wanted)))
-        return self._decoded(program, pixels) if finishes else self._finished(pixels)
+        return self._decoded(program, pixels)
 
     def _surely(self, begun: Begun, loan: Loan, write: Any, slot: torch.Tensor) -> None:
         """One copy, from where the image lies."""

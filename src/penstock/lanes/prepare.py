@@ -126,7 +126,8 @@ class Skip(NamedTuple):
 class Preparer:
     recipe: Recipe
     on_sample: Callable[[int], None] = lambda _: None
-    """Told which sample of the batch begins, or COLLATING or FETCHING, so that a death can be blamed on it."""
+    """Told which sample of the batch begins, or COLLATING or FETCHING, so that a death can be blamed on it; of one that is drawn first, again when
+    its pixels are made."""
     lane: str = "this process"
     skips: list[Skip] = field(default_factory=list)
     """Samples left out or replaced since the owner last took the list."""
@@ -169,13 +170,7 @@ class Preparer:
             if self.recipe.on_error != "raise":
                 yield from self._forgiving(where, ordinal, position, key, poisoned, get)
             else:
-                try:
-                    sample = held_back(get, key)
-                except Exception:
-                    self._finish(deferred)  # one before this may fail as well: then that is the error
-                    self.on_sample(ordinal)
-                    raise
-                yield ordinal, sample
+                yield ordinal, self._prepared(get, key, ordinal, deferred)
             ordinal += 1
             position += where.stride
         self._finish(deferred)
@@ -187,11 +182,23 @@ class Preparer:
             return None
         return dataset._penstock_deferred() if hasattr(dataset, "_penstock_deferred") else None
 
+    def _prepared(self, get: Callable[[Any], Any], key: Any, ordinal: int, deferred: Any) -> Any:
+        try:
+            return held_back(get, key)
+        except Exception as exc:  # noqa: BLE001 - raised below, where it is not the reason of another
+            failed = exc
+        try:
+            self._finish(deferred)  # one before this may fail as well: then that is the error
+            self.on_sample(ordinal)
+            raise failed
+        finally:
+            del failed
+
     def _finish(self, deferred: Any) -> None:
         if deferred is not None:
             for ordinal, finish in deferred.rest():
                 self.on_sample(ordinal)
-                finish()
+                held_back(finish)
 
     def _forgiving(
         self, where: Where, ordinal: int, position: int, key: Any, poisoned: bool, get: Callable[[Any], Any]

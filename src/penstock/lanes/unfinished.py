@@ -15,7 +15,7 @@ from torch.utils.data import Subset
 
 class Unfinished:
     """A tensor of which all is known but where its values go. Writing it does not fail: but for pixels that are gone from a store meanwhile and
-    then cannot be made again, with `on_error="raise"` only."""
+    then cannot be made again, with `on_error="raise"` only. Of a sample that is drawn first (`pipeline.deferred`), where it goes is only noted."""
 
     __slots__ = ("dtype", "shape", "write")
 

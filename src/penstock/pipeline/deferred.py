@@ -18,6 +18,7 @@ from penstock import accel
 from penstock.lanes.seeding import company
 from penstock.lanes.unfinished import Unfinished
 from penstock.pipeline.chain import size_of
+from penstock.store.partial import Wanted
 from penstock.transforms.parts import Part, part_of
 from penstock.transforms.steps import program_channels, program_size
 
@@ -27,14 +28,13 @@ if TYPE_CHECKING:
 NO_MARK = 0, 0
 
 
-class Lent(NamedTuple):
-    """A part that is resized together with others."""
+class Drawn(NamedTuple):
+    """A sample, and where its pixels belong."""
 
     ordinal: int
     sample: int
     begun: Begun
     slot: torch.Tensor
-    row: bytes
 
 
 class Deferred:
@@ -43,8 +43,11 @@ class Deferred:
     def __init__(self, dataset: StagedDataset) -> None:
         self._dataset, self._tail = dataset, dataset.chain.tail
         self._numbers = self._tail.numbers() if accel.compiled() is not None else None
-        self._lent: list[Lent] = []
-        self._rest: list[tuple[int, Callable[[], None]]] = []
+        self._together: list[tuple[Drawn, bytes]] = []
+        """Parts of images that are done in one call, and what that call is told of each."""
+        self._alone: list[Drawn] = []
+        self._kept: set[Wanted] = set()
+        """What this task has put into a store."""
 
     def sample(self, index: int) -> tuple[Unfinished, Any]:
         """The sample, drawn; when it is written, where its pixels belong is noted, and nothing else."""
@@ -55,53 +58,63 @@ class Deferred:
         return Unfinished(self._tail.dtype, shape, partial(self._note, index, begun, part)), begun.target
 
     def rest(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """What is left to do: for a sample of the batch, or from one on."""
-        if self._lent:
-            yield self._lent[0].ordinal, self._finish_lent
-        yield from self._rest
+        """What is left to do: for a sample of the batch, or from one on what cannot fail. Each is let go of when the next is asked for."""
+        if self._together:
+            yield self._together[0][0].ordinal, self._finish_together
+        self._alone.sort(key=lambda drawn: -drawn.ordinal)
+        while self._alone:
+            drawn = self._alone.pop()
+            yield drawn.ordinal, partial(self._finish, drawn)
 
     def _note(self, index: int, begun: Begun, part: Part | None, slot: torch.Tensor) -> None:
         here = company()
-        ordinal = 0 if here is None else here.ordinal
-        if part is None:
-            self._rest.append((ordinal, partial(self._finish, index, begun, slot)))
+        drawn = Drawn(0 if here is None else here.ordinal, index, begun, slot)
+        if part is None or not slot.is_contiguous():
+            self._alone.append(drawn)
         else:
-            self._lent.append(Lent(ordinal, index, begun, slot, self._row(part, begun, slot)))
+            self._together.append((drawn, self._row(part, begun, slot)))
 
     def _part(self, begun: Begun) -> Part | None:
         return None if self._numbers is None else part_of(begun.program, begun.image)
 
     def _row(self, part: Part, begun: Begun, slot: torch.Tensor) -> bytes:
+        """As `accel.PART` has it."""
         mark = begun.loan.mark if begun.loan is not None else NO_MARK
-        numbers, divides = self._numbers, self._tail.scale == "divide"
-        assert numbers is not None
-        return accel.PART.pack(
-            *(
-                part.address,
-                part.stride,
-                *mark,
-                slot.data_ptr(),
-                accel.pointer(numbers),
-                *part.old,
-                *part.new,
-            ),
-            *(part.cubic, part.down_first, part.mirrored, divides),
-        )
+        assert self._numbers is not None
+        goes = slot.data_ptr(), accel.pointer(self._numbers)
+        ways = part.cubic, part.down_first, part.mirrored, self._tail.scale == "divide"
+        return accel.PART.pack(part.address, part.stride, *mark, *goes, *part.old, *part.new, *ways)
 
-    def _finish_lent(self) -> None:
-        for at in accel.finish([lent.row for lent in self._lent]):
-            lent = self._lent[at]
-            self._finish(lent.sample, lent.begun, lent.slot)
+    def _finish_together(self) -> None:
+        """Those that were gone are made again, each in its turn."""
+        gone = accel.finish([row for _, row in self._together])
+        self._alone += [self._together[at][0] for at in gone]
+        self._together.clear()
 
-    def _finish(self, index: int, begun: Begun, slot: torch.Tensor) -> None:
+    def _finish(self, drawn: Drawn) -> None:
+        _, index, begun, slot = drawn
         with self._dataset.naming(index):
             if begun.to_keep is not None:
-                begun = self._dataset.partly(begun)
+                begun = self._partly(begun, begun.to_keep.wanted)
                 part = self._part(begun)
-                if part is not None:
-                    accel.finish([self._row(part, begun, slot)])
+                if (
+                    part is not None
+                    and slot.is_contiguous()
+                    and not accel.finish([self._row(part, begun, slot)])
+                ):
                     return
-            self._tail.finish(self._dataset.pixels(begun), slot)
+            pixels = self._dataset.pixels(begun)
+            if (pixels.shape[2], *pixels.shape[:2]) != tuple(slot.shape):
+                raise RuntimeError(
+                    f"a sample has {pixels.shape} pixels and not, as it said, {tuple(slot.shape)}"
+                )
+            self._tail.finish(pixels, slot)
+
+    def _partly(self, begun: Begun, wanted: Wanted) -> Begun:
+        """Of a sample that is in the task for the second time, what the first has put."""
+        again = wanted in self._kept
+        self._kept.add(wanted)
+        return self._dataset.partly(begun, perhaps_there=again)
 
 
 def shape_of(begun: Begun) -> tuple[int, int, int]:

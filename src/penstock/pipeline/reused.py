@@ -104,10 +104,13 @@ class Reused(StagedDataset):
         program = self._final(*wanted, size_of(pixels), seed)
         return Begun(b"", pixels, program, target, loan=Loan(wanted, borrowed.holds, borrowed.mark))
 
-    def partly(self, begun: Begun) -> Begun:
-        """A sample that is to be kept, with its partial part done, and kept."""
+    def partly(self, begun: Begun, *, perhaps_there: bool = False) -> Begun:
         assert begun.to_keep is not None
         wanted, steps = begun.to_keep
+        borrowed = self.store.borrow(wanted) if perhaps_there else None
+        if borrowed is not None:
+            loan = Loan(wanted, borrowed.holds, borrowed.mark)
+            return Begun(b"", borrowed.entry.values, begun.program[steps:], begun.target, loan=loan)
         pixels = executed(begun.program[:steps], begun.image)
         self._keep(wanted, pixels, begun.target)
         return Begun(b"", pixels, begun.program[steps:], begun.target)
@@ -126,7 +129,11 @@ class Reused(StagedDataset):
             return pixels
         if begun.loan.mark[0] and np.may_share_memory(pixels, begun.image):
             pixels = pixels.copy()
-        return pixels if begun.loan.holds() else executed(begun.program, self.again(begun.loan.wanted))
+        if begun.loan.holds():
+            return pixels
+        kept = self.again(begun.loan.wanted)
+        self._keep(begun.loan.wanted, kept, begun.target)
+        return executed(begun.program, kept)
 
     # ---- parts
 

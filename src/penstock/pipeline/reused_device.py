@@ -34,6 +34,6 @@ class ReusedOnDevice(Reused):
             begun = begun._replace(image=self.again(begun.kept), kept=None)
         return super().pixels(begun)
 
-    def partly(self, begun: Begun) -> Begun:
+    def partly(self, begun: Begun, *, perhaps_there: bool = False) -> Begun:
         assert begun.to_keep is not None
-        return super().partly(begun)._replace(kept=begun.to_keep.wanted)
+        return super().partly(begun, perhaps_there=perhaps_there)._replace(kept=begun.to_keep.wanted)

@@ -35,7 +35,7 @@ class Loan(NamedTuple):
     holds: Callable[[], bool]
     """Whether all that was read of it up to now was the image."""
     mark: tuple[int, int]
-    """Where a number lies, and that number: if it is still the same, the image holds. Of one that always does, 0."""
+    """Where a number lies, and that number: if it is still the same, the image holds. Both are 0 of one that always does."""
 
 
 class ToKeep(NamedTuple):
@@ -151,9 +151,9 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
         """What the program makes of a sample that was begun here."""
         return executed(begun.program, begun.image)
 
-    def partly(self, begun: Begun) -> Begun:
-        """A sample that is to be kept, with what is kept of it done. There is none of those here."""
-        raise NotImplementedError(f"{type(self).__name__} keeps nothing")
+    def partly(self, begun: Begun, *, perhaps_there: bool = False) -> Begun:  # noqa: ARG002 - as datasets have it that keep samples
+        """A sample that is to be kept, with its partial part done, and kept: here there are none. `perhaps_there`: it may be in the store by now."""
+        return begun
 
     def begun(self, index: int) -> Begun:
         """The sample up to its pixels; of a chain that is one program."""
@@ -208,6 +208,8 @@ class ImageFolder(StagedDataset):
     def _penstock_draws_alone(self) -> bool:
         """Whether no code of the user's has a part in a sample. Asked for each task, so that ops are looked at once."""
         if type(self) is not ImageFolder or self.target_transform is not None:
+            return False
+        if self.decoder is not None or self.read != self._read:
             return False
         if self._looked_at[0] is not self.chain:
             chains = (self.chain, *self.chain.views)

@@ -141,7 +141,9 @@ def entry_at(memory: NDArray[np.uint8], offset: int, room: int) -> Entry:
     sane = all(0 <= side <= room for side in wanted)  # of none, others may be beyond what an array can have
     if not sane or TYPES[kind].itemsize * math.prod(wanted) != size:
         return Entry(memory[:0])
-    found: NDArray[Any] = np.ndarray(wanted, TYPES[kind], memory, first)
+    found: NDArray[Any] = np.ndarray(wanted, TYPES[kind], memory.data, first)
     found.flags.writeable = False
+    if extra <= 0:
+        return Entry(found)
     last = first + size
-    return Entry(found, memory[last : last + min(max(0, extra), room - HEAD - size)].tobytes())
+    return Entry(found, memory[last : last + min(extra, room - HEAD - size)].tobytes())

@@ -21,8 +21,6 @@ from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, S
 from penstock.transforms.windows import Stage, is_inside, stages
 
 Image = NDArray[np.uint8]
-RESIZED_PART = (Code.CROP, Code.RESIZE)
-FLIPPED_PART = (Code.CROP, Code.RESIZE, Code.FLIP_H)
 SMALL = 64 * 64
 """Pixels of an image of which it costs more to find out what is needed than to make all of it."""
 
@@ -70,8 +68,10 @@ def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = 
 def is_resized_part(program: Sequence[Step], size: Size) -> bool:
     """Whether it takes a part of an image, makes that another size, and flips it or not: as most programs end whose beginning is kept,
     so that to find out what they need is a good part of what they cost."""
-    codes = tuple(step.code for step in program)
-    return codes in (RESIZED_PART, FLIPPED_PART) and is_inside(program[0].args, size)
+    count = len(program)
+    if count not in (2, 3) or program[0].code is not Code.CROP or program[1].code is not Code.RESIZE:
+        return False
+    return (count == 2 or program[2].code is Code.FLIP_H) and is_inside(program[0].args, size)
 
 
 def flips_next(program: Sequence[Step], plan: Sequence[Stage], at: int) -> bool:

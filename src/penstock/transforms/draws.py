@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from penstock.plan.seeds import GOLDEN64, MASK64, mix64
+from penstock.plan.seeds import GOLDEN64, MASK64, MIX64_A, MIX64_B
 
 
 class Draws:
@@ -19,10 +19,12 @@ class Draws:
         self._state = seed & MASK64
 
     def bits(self) -> int:
-        """64 random bits."""
-        found = mix64(self._state)
-        self._state = (self._state + GOLDEN64) & MASK64
-        return found
+        """64 random bits: `mix64` of the state, which goes on by the same step that it begins with. Written out, as all random numbers come
+        from here."""
+        found = self._state = (self._state + GOLDEN64) & MASK64
+        found = ((found ^ (found >> 30)) * MIX64_A) & MASK64
+        found = ((found ^ (found >> 27)) * MIX64_B) & MASK64
+        return found ^ (found >> 31)
 
     def unit(self) -> float:
         """A number in [0, 1)."""
