@@ -51,6 +51,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+    if item.get_closest_marker("interpreted") is not None and os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("kernels run on the GPU that is here: TRITON_INTERPRET=1 has them interpreted")
 
 
 @pytest.fixture(autouse=True)

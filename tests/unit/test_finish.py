@@ -27,9 +27,10 @@ def test_what_is_finished_here_is_what_the_cpu_makes(
     in_planes: bool, finish: object, name: str, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (3, 17, 23, 3), np.uint8)
-    turned = torch.from_numpy(pixels.transpose(0, 3, 1, 2))
-    out = torch.empty(turned.shape, dtype=dtype).to(memory_format=memory_format)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    turned = torch.from_numpy(pixels.transpose(0, 3, 1, 2)).to(device)
+    out = torch.empty(turned.shape, dtype=dtype, device=device).to(memory_format=memory_format)
     assert callable(finish)
     finish(TAILS[name], turned.contiguous() if in_planes else turned, out)
     expected = torch.stack([TAILS[name].finish(image) for image in pixels]).to(dtype)
-    assert torch.equal(out, expected)
+    assert torch.equal(out.cpu(), expected)

@@ -110,6 +110,7 @@ CHAINS = {
     ids=["decoded by workers", "decoded as far as needed", "files"],
 )
 @pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.interpreted
 def test_the_kernels_make_the_workers_samples(name: str, share: float, fast: bool, photos: Path) -> None:
     dataset = ImageFolder(photos, T.Compose([*CHAINS[name], *CHAIN.transforms[3:]]), fast_decode=fast)
     begun, lane = made_by(Interpreted, dataset, range(2), share=share)

@@ -185,6 +185,7 @@ def test_a_store_that_is_destroyed_costs_time_only(what: str, photos: Path) -> N
 
 
 @pytest.mark.parametrize("kind", [Interpreted, Broken])
+@pytest.mark.interpreted
 def test_the_kernels_read_samples_where_they_lie(kind: Any, photos: Path) -> None:
     chain = T.Compose([T.RandomResizedCrop(20), T.RandomHorizontalFlip(), *CHAIN.transforms[3:]])
     renewal = Renewal(SAMPLES, SAMPLES, 3, seed=5)
