@@ -253,3 +253,7 @@ def test_datasets_with_code_of_the_users_are_not_deferred(photos: Path) -> None:
     assert preparer(ImageFolder(photos, CROP), "skip")._deferred() is None
     assert preparer(ImageFolder(photos, [*CROP, T.Lambda(lambda image: image)]))._deferred() is None
     assert preparer(ImageFolder(photos, CROP, target_transform=float))._deferred() is None
+    for name in ("read", "decoder"):
+        changed = ImageFolder(photos, CROP)
+        setattr(changed, name, lambda given: given)
+        assert preparer(changed)._deferred() is None

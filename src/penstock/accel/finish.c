@@ -1,5 +1,5 @@
 /* The end of a sample whose beginning is kept, from where it lies to its place in a batch: a part of an image, resized and normalised. Many in
- * one call: what little they need of the interpreter would cost as much again if it were asked for between the pixels of two of them. */
+ * one call: between the pixels of two of them the interpreter would find its own data gone from the caches. */
 
 #include <stdatomic.h>
 #include <stdlib.h>

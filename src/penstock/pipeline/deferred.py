@@ -19,7 +19,7 @@ from penstock.lanes.seeding import company
 from penstock.lanes.unfinished import Unfinished
 from penstock.pipeline.chain import size_of
 from penstock.store.partial import Wanted
-from penstock.transforms.parts import Part, part_of
+from penstock.transforms.parts import part_of
 from penstock.transforms.steps import program_channels, program_size
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class Deferred:
         """The sample, drawn; when it is written, where its pixels belong is noted, and nothing else."""
         with self._dataset.naming(index):
             begun = self._dataset.begun(index)
-        part = None if begun.to_keep is not None else self._part(begun)
-        shape = shape_of(begun) if part is None else (3, *part.new)
-        return Unfinished(self._tail.dtype, shape, partial(self._note, index, begun, part)), begun.target
+        return Unfinished(self._tail.dtype, shape_of(begun), partial(self._note, index, begun)), begun.target
 
     def rest(self) -> Iterator[tuple[int, Callable[[], None]]]:
         """What is left to do: for a sample of the batch, or from one on what cannot fail. Each is let go of when the next is asked for."""
@@ -66,21 +64,23 @@ class Deferred:
             drawn = self._alone.pop()
             yield drawn.ordinal, partial(self._finish, drawn)
 
-    def _note(self, index: int, begun: Begun, part: Part | None, slot: torch.Tensor) -> None:
+    def _note(self, index: int, begun: Begun, slot: torch.Tensor) -> None:
         here = company()
         drawn = Drawn(0 if here is None else here.ordinal, index, begun, slot)
-        if part is None or not slot.is_contiguous():
+        row = None if begun.to_keep is not None else self._row(begun, slot)
+        if row is None:
             self._alone.append(drawn)
         else:
-            self._together.append((drawn, self._row(part, begun, slot)))
+            self._together.append((drawn, row))
 
-    def _part(self, begun: Begun) -> Part | None:
-        return None if self._numbers is None else part_of(begun.program, begun.image)
-
-    def _row(self, part: Part, begun: Begun, slot: torch.Tensor) -> bytes:
-        """As `accel.PART` has it."""
+    def _row(self, begun: Begun, slot: torch.Tensor) -> bytes | None:
+        """As `accel.PART` has it, of a sample that is no more than a part of an image; else None."""
+        if self._numbers is None or not slot.is_contiguous():
+            return None
+        part = part_of(begun.program, begun.image)
+        if part is None:
+            return None
         mark = begun.loan.mark if begun.loan is not None else NO_MARK
-        assert self._numbers is not None
         goes = slot.data_ptr(), accel.pointer(self._numbers)
         ways = part.cubic, part.down_first, part.mirrored, self._tail.scale == "divide"
         return accel.PART.pack(part.address, part.stride, *mark, *goes, *part.old, *part.new, *ways)
@@ -96,12 +96,8 @@ class Deferred:
         with self._dataset.naming(index):
             if begun.to_keep is not None:
                 begun = self._partly(begun, begun.to_keep.wanted)
-                part = self._part(begun)
-                if (
-                    part is not None
-                    and slot.is_contiguous()
-                    and not accel.finish([self._row(part, begun, slot)])
-                ):
+                row = self._row(begun, slot)
+                if row is not None and not accel.finish([row]):
                     return
             pixels = self._dataset.pixels(begun)
             if (pixels.shape[2], *pixels.shape[:2]) != tuple(slot.shape):
