@@ -1,8 +1,12 @@
 /* Of `jpeg.c`: from bits to the coefficients of a block, where about half of the time for a whole photo goes. */
 
 #define LOOK 10                /* bits that a table is asked with: more would take longer to fill, and displace others from the cache */
+#define BEYOND 4               /* bits of a value that may follow them */
+#define TURNS 4                /* look-ups that 56 bits are enough for */
 #define BEHIND 2048            /* zeros behind a segment: more than one MCU can take (6 blocks of 64 times 27 bits) and a load */
 #define LIKELY(x) __builtin_expect(!!(x), 1)
+/* A table's address, by itself: on Arm a load that must add both an offset and an index takes longer, and the next code waits for it. */
+#define IN_REGISTER(x) __asm__("" : "+r"(x))
 
 /* Where, row by row, the coefficient lies that comes as the first, second, ... in a file. */
 static const uint8_t PLACE[1 + 64 + 16] = {
@@ -17,8 +21,9 @@ struct table {
     int length;                /* of that; 0: it was not built */
     uint32_t quick[1 << LOOK]; /* by the next bits: value << 16 | (run + 1) << 8 | length of code and value; value 0: symbol << 8
                                   | length of the code alone; 0: the code is longer */
-    uint64_t pair[1 << LOOK];  /* by the next bits, of one or two codes in them that are whole, with their values: second value << 48
-                                  | first value << 32 | LAST | first run + 1 << 16 | coefficients << 8 | length of all */
+    uint64_t pair[1 << LOOK];  /* by the next bits, of one or two codes in them, with their values: second value << 48 | first value << 32
+                                  | LAST | 63 - bits of the second value that are beyond these << 24 | first run + 1 << 16 | coefficients << 8
+                                  | length of all */
     uint16_t past[1 << LOOK];  /* by the next bits, over all codes in them that are whole: END | coefficients << 8 | their length */
     int32_t limit[18];         /* the first 16 bits of codes up to this length are below this */
     int32_t base[17];          /* symbol of a code: base + code */
@@ -37,10 +42,11 @@ static __thread struct table kept[8];
 static inline int extended(int bits, int size) { return bits + (((bits - (1 << (size - 1))) >> 31) & (1 - (1 << size))); }
 
 /* All bits that begin with this code. Its values, where they fit, follow each other, each as often as bits behind it differ. */
-static void fill(struct table *t, int code, int length, int symbol, int is_dc) {
+static void fill(struct table *t, uint16_t *codes, int code, int length, int symbol, int is_dc) {
     const int rest = LOOK - length, run = symbol >> 4, size = symbol & 15, has_value = !is_dc && size && size <= rest;
     const int alike = 1 << (has_value ? rest - size : rest);
     uint32_t *entry = t->quick + (code << rest);
+    for (int i = 0; i < 1 << rest; i++) codes[(code << rest) + i] = (uint16_t)(symbol << 8 | length);
     for (int value = 0; value < (has_value ? 1 << size : 1); value++) {
         const int32_t found = has_value ? (int32_t)((uint32_t)extended(value, size) << 16) | (run + 1) << 8 | (length + size)
                                         : symbol << 8 | length;
@@ -48,20 +54,44 @@ static void fill(struct table *t, int code, int length, int symbol, int is_dc) {
     }
 }
 
+/* A code, and its value as if all bits were zero that are beyond those at hand. */
+struct coefficient {
+    int ends, places, length, beyond;
+    uint64_t value;
+};
+
+/* Of LOOK bits, what stands behind those that are `used`. Whether its sign is known, and no more than `most` of its bits are beyond. */
+static int read_one(const uint16_t *codes, int bits, int used, int most, struct coefficient *c) {
+    const int code = codes[bits << used & ((1 << LOOK) - 1)], symbol = code >> 8, size = symbol & 15;
+    const int left = LOOK - used - (code & 255), beyond = size > left ? size - left : 0, known = size - beyond;
+    if (!code || left < 0 || (symbol && !known) || beyond > most) return 0;
+    const int value = size ? extended((bits >> (left - known) & ((1 << known) - 1)) << beyond, size) : 0;
+    *c = (struct coefficient){!symbol, (symbol >> 4) + 1, (code & 255) + size, beyond, (uint16_t)value};
+    return 1;
+}
+
 /* What `block` looks up. One coefficient alone is there twice, at the same place. */
-static void build_pairs(struct table *t) {
+static void build_pairs(struct table *t, const uint16_t *codes) {
     for (int bits = 0; bits < 1 << LOOK; bits++) {
-        const uint32_t one = t->quick[bits], length = one & 31;
-        const uint32_t two = t->quick[bits << length & ((1 << LOOK) - 1)], both = length + (two & 31);
-        const uint64_t value = one >> 16, runs = one & 0xFF00;
-        if (!value)
-            t->pair[bits] = one && !runs ? LAST | length : NONE;
-        else if (both <= LOOK && two >> 16)
-            t->pair[bits] = (uint64_t)(two >> 16) << 48 | value << 32 | runs << 8 | (runs + (two & 0xFF00)) | both;
-        else if (both <= LOOK && two && !(two >> 8))
-            t->pair[bits] = value << 32 | LAST | runs << 8 | runs | both;
-        else
-            t->pair[bits] = value << 48 | value << 32 | runs << 8 | runs | length;
+        struct coefficient one, two;
+        uint64_t entry = NONE;
+        if (read_one(codes, bits, 0, BEYOND, &one)) {
+            entry = one.ends ? LAST : one.value << 48 | one.value << 32 | one.places << 16 | one.places << 8;
+            entry |= (uint64_t)(63 - one.beyond) << 24 | one.length;
+            if (!one.ends && !one.beyond && read_one(codes, bits, one.length, BEYOND, &two)) {
+                entry = one.value << 32 | one.places << 16 | (one.length + two.length) | (uint64_t)(63 - two.beyond) << 24;
+                entry |= two.ends ? LAST | one.places << 8 : two.value << 48 | (one.places + two.places) << 8;
+            }
+        }
+        t->pair[bits] = entry;
+    }
+}
+
+/* What `dc_of` looks up, in the form of a pair's second value; 0: there is none. */
+static void build_levels(struct table *t, const uint16_t *codes) {
+    for (int bits = 0; bits < 1 << LOOK; bits++) {
+        struct coefficient one;
+        t->pair[bits] = read_one(codes, bits, 0, 16, &one) ? one.value << 48 | (uint64_t)(63 - one.beyond) << 24 | one.length : 0;
     }
 }
 
@@ -70,19 +100,23 @@ static int build(struct table *t, const uint8_t *said, int total, int is_dc) {
     const uint8_t *counts = said + 1, *symbols = said + 17;
     int32_t code = 0, at = 0;
     if (t->length == 17 + total && !memcmp(t->said, said, t->length)) return DONE;
+    uint16_t codes[1 << LOOK] = {0}; /* by bits: symbol << 8 | length of the code that they begin with */
     memset(t, 0, sizeof *t);
     memcpy(t->symbol, symbols, total);
     for (int length = 1; length <= 16; length++) {
         t->base[length] = at - code;
         for (int i = 0; i < counts[length - 1]; i++, at++, code++) {
             if (code >= 1 << length || (is_dc ? symbols[at] > 11 : (symbols[at] & 15) > 10)) return OTHER;
-            if (length <= LOOK) fill(t, code, length, symbols[at], is_dc);
+            if (length <= LOOK) fill(t, codes, code, length, symbols[at], is_dc);
         }
         t->limit[length] = code << (16 - length);
         code <<= 1;
     }
     t->limit[17] = INT32_MAX;
-    if (!is_dc) build_pairs(t);
+    if (is_dc)
+        build_levels(t, codes);
+    else
+        build_pairs(t, codes);
     t->length = 17 + total;
     memcpy(t->said, said, t->length);
     return DONE;
@@ -154,11 +188,22 @@ INLINE int symbol_of(struct bits *b, const struct table *t, int32_t entry) {
     return entry >> 8;
 }
 
+/* The bits of a value that are beyond those that its table was asked with. */
+INLINE uint64_t beyond(uint64_t hold, uint64_t entry) { return hold << LOOK >> 1 >> (entry >> 24 & 63); }
+
 INLINE int dc_of(struct bits *b, const struct table *t, int *dc) {
+    const uint64_t *levels = t->pair;
+    IN_REGISTER(levels);
     refill(b);
-    const int size = symbol_of(b, t, (int32_t)t->quick[b->hold >> (64 - LOOK)]);
-    if (size < 0) return OTHER;
-    if (size) *dc += take(b, size);
+    const uint64_t entry = levels[b->hold >> (64 - LOOK)];
+    if (LIKELY(entry)) {
+        *dc += (int)((int64_t)entry >> 48) + (int)beyond(b->hold, entry);
+        drop(b, entry & 63);
+    } else {
+        const int size = symbol_of(b, t, (int32_t)t->quick[b->hold >> (64 - LOOK)]);
+        if (size < 0) return OTHER;
+        if (size) *dc += take(b, size);
+    }
     return *dc < -(1 << 15) || *dc >= 1 << 15 ? OTHER : DONE;
 }
 
@@ -187,14 +232,16 @@ INLINE int settled(struct bits *b, uint64_t state) {
 INLINE int block(struct bits *b, const struct table *dct, const struct table *act, int *dc, int16_t *to, int *last) {
     if (dc_of(b, dct, dc)) return OTHER;
     int k = 1;
+    const uint64_t *pairs = act->pair;
+    IN_REGISTER(pairs);
     to[0] = (int16_t)*dc;
     for (;;) {
         uint64_t state = (uint64_t)k << 8;
         int i = 0;
         refill(b);
-#pragma GCC unroll 5
-        for (; i < 5; i++) {
-            const uint64_t entry = act->pair[b->hold >> (64 - LOOK)];
+#pragma GCC unroll 4
+        for (; i < TURNS; i++) {
+            const uint64_t entry = pairs[b->hold >> (64 - LOOK)], rest = beyond(b->hold, entry);
             const uint64_t next = state + (uint16_t)entry;
             if (!LIKELY(next < FULL)) break; /* near the end, the second code may be that of the next block */
             b->hold <<= entry & 63;
@@ -204,11 +251,11 @@ INLINE int block(struct bits *b, const struct table *dct, const struct table *ac
                 return DONE;
             }
             to[PLACE[(state >> 8) + (entry >> 16 & 255)]] = (int16_t)(entry >> 32);
-            to[PLACE[next >> 8]] = (int16_t)(entry >> 48);
+            to[PLACE[next >> 8]] = (int16_t)((entry >> 48) + rest);
             state = next;
         }
         k = settled(b, state);
-        if (i == 5) continue;
+        if (i == TURNS) continue;
         const uint32_t entry = act->quick[b->hold >> (64 - LOOK)];
         if (entry > 0xFFFF) {
             drop(b, entry & 63);
@@ -233,12 +280,14 @@ INLINE int block(struct bits *b, const struct table *dct, const struct table *ac
 INLINE int pass_block(struct bits *b, const struct table *dct, const struct table *act, int *dc) {
     if (dc_of(b, dct, dc)) return OTHER;
     int k = 1;
+    const uint16_t *past = act->past;
+    IN_REGISTER(past);
     for (;;) {
         uint64_t state = (uint64_t)k << 8;
         refill(b);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
-            const uint32_t entry = act->past[b->hold >> (64 - LOOK)];
+            const uint32_t entry = past[b->hold >> (64 - LOOK)];
             const uint64_t next = state + (entry & ~END);
             if (!LIKELY(next < FULL)) break; /* near the end, codes may be those of the next block */
             state = next;
