@@ -20,6 +20,9 @@ pytest.importorskip("cv2")
 
 from penstock import DataLoader, ImageFolder, Reuse, accel
 from penstock import transforms as T
+from penstock.config import GpuPrep
+from penstock.gpu.prep import Prep, planned
+from penstock.gpu.slots import HEAD_ROOM
 from penstock.lanes.prepare import Preparer, Recipe, Where
 from penstock.pipeline.deferred import Deferred
 from penstock.pipeline.header import BadImage
@@ -60,6 +63,14 @@ def kept(root: Path, chain: list[Any], max_bytes: int = 8 << 20, kept: int = SAM
     return Reused(ImageFolder(root, chain), 1, renewal, MemoryStore(renewal, max_bytes))
 
 
+def in_slots(dataset: Any, stations: Any = None) -> Any:
+    """As workers have it where a device makes floats of their pixels."""
+    wanted, device = GpuPrep.of("off" if stations is None else "concurrent"), torch.device("cpu")
+    found = planned(dataset, default_collate, stations, device, wanted=wanted, dtype=None, memory_format=None)
+    assert isinstance(found, Prep), found
+    return found.dataset
+
+
 def preparer(dataset: Any, on_error: str = "raise") -> Preparer:
     return Preparer(
         Recipe(dataset=dataset, collate_fn=default_collate, auto_collation=True, seed=3, on_error=on_error)
@@ -84,26 +95,34 @@ def written(
     return [slots[at] for at in range(len(keys))]
 
 
+@pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize("name", CHAINS)
 @pytest.mark.parametrize("reuse", ["all", "some", "none"])
-def test_samples_are_the_same_as_when_each_is_prepared_at_once(photos: Path, name: str, reuse: str) -> None:
+def test_samples_are_the_same_as_when_each_is_prepared_at_once(
+    photos: Path, name: str, reuse: str, slots: bool
+) -> None:
+    if slots and name == "grey":
+        pytest.skip("a device is given colours")
     chain = CHAINS[name]
     some: dict[str, Any] = {"all": SAMPLES, "some": SAMPLES // 2}
     ours, others = (
         ImageFolder(photos, chain) if reuse == "none" else kept(photos, chain, kept=some[reuse])
         for _ in range(2)
     )
+    one, other = (in_slots(ours), in_slots(others)) if slots else (ours, others)
+    assert preparer(one)._deferred() is not None
     for epoch in range(5):
         keys = np.random.default_rng(epoch).permutation(SAMPLES).tolist()
-        found = written(ours, epoch, keys)
-        expected = written(others, epoch, keys, deferred=False)
+        found = written(one, epoch, keys)
+        expected = written(other, epoch, keys, deferred=False)
         assert all(map(torch.equal, found, expected))
     if isinstance(ours, Reused):
         assert ours.store.stats()["found"] > 0
 
 
 def is_untouched(slot: torch.Tensor) -> bool:
-    return bool((slot == 99).all())
+    """Heads of slots do not depend on pixels."""
+    return bool(((slot[HEAD_ROOM:] if slot.dim() == 1 else slot) == 99).all())
 
 
 def taken_away(store: Any) -> None:
@@ -113,13 +132,15 @@ def taken_away(store: Any) -> None:
 
 
 @needs_loops
+@pytest.mark.parametrize("in_place", [lambda dataset: dataset, in_slots], ids=["tensors", "slots"])
 def test_nothing_is_written_before_all_are_drawn_and_nothing_wrong_ever_is(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, monkeypatch: pytest.MonkeyPatch, in_place: Callable[[Any], Any]
 ) -> None:
     """What is kept is taken away when all are drawn: what the worker reads there is something else then."""
     dataset, plain = kept(photos, CHAINS["crop at the end"]), kept(photos, CHAINS["crop at the end"], 0)
+    ours, theirs = in_place(dataset), in_place(plain)
     keys = list(range(SAMPLES))
-    written(dataset, 0, keys)
+    written(ours, 0, keys)
     slots, rest, finish, gone = list[torch.Tensor](), Deferred.rest, accel.finish, list[int]()
 
     def taken_away_first(deferred: Deferred) -> Any:
@@ -136,12 +157,12 @@ def test_nothing_is_written_before_all_are_drawn_and_nothing_wrong_ever_is(
 
     monkeypatch.setattr(Deferred, "rest", taken_away_first)
     monkeypatch.setattr(accel, "finish", finished)
-    for _, (unfinished, _) in preparer(dataset).samples(Where(1, 0, 0, 1, 0), keys, unfinished=True):
+    for _, (unfinished, _) in preparer(ours).samples(Where(1, 0, 0, 1, 0), keys, unfinished=True):
         slots.append(torch.full(unfinished.shape, 99, dtype=unfinished.dtype))
         unfinished.write(slots[-1])
     assert len(gone) == SAMPLES * 2 // 3, "those that were found were made again"
     monkeypatch.undo()
-    assert all(map(torch.equal, slots, written(plain, 1, keys)))
+    assert all(map(torch.equal, slots, written(theirs, 1, keys)))
     assert dataset.store.stats()["entries"] == SAMPLES, "and kept again"
 
 
@@ -245,6 +266,23 @@ def test_batches_are_the_same_with_workers_and_without(photos: Path, reuse: Reus
 
     for found, expected in zip(batches(2), batches(0), strict=True):
         assert all(map(torch.equal, found, expected))
+
+
+def test_a_sample_of_another_size_is_the_error_of_its_turn(photos: Path) -> None:
+    """As of those that are not drawn first."""
+    slots = in_slots(ImageFolder(photos, [T.Resize((24, 24)), *FLOATS]))
+    slots._source.chain = ImageFolder(photos, FLOATS).chain
+    with pytest.raises(RuntimeError, match=r"equal size, but got \[3, 24, 24\] in other samples and \[3, "):
+        written(slots, 0, [5])
+    slots._source.chain = ImageFolder(photos, [T.Resize((24, 24)), T.Grayscale()]).chain
+    with pytest.raises(RuntimeError, match="a sample has 1 channels where others have 3"):
+        written(slots, 0, [5])
+
+
+def test_where_a_device_does_more_samples_are_not_drawn_first(photos: Path) -> None:
+    dataset = ImageFolder(photos, CHAINS["crop at the end"])
+    assert preparer(in_slots(dataset))._deferred() is not None
+    assert preparer(in_slots(dataset, lambda _: []))._deferred() is None
 
 
 def test_datasets_with_code_of_the_users_are_not_deferred(photos: Path) -> None:

@@ -141,12 +141,12 @@ def resize(
 
 PART = struct.Struct("@PlPqPP8i")
 """A part of an image of three channels, for `finish`: where it begins, bytes from row to row; where a number lies that shows that it is still
-there, or 0, and that number; where it goes, as `normal` has it; where `normal`'s numbers are; its height and width, and those that it
-is to have; whether cubic, down first, mirrored, as `resize` has it; and whether `normal` divides."""
+there, or 0, and that number; where it goes, as `normal` has it; where `normal`'s numbers are, or 0: it goes there as pixels; its height and
+width, and those that it is to have; whether cubic, down first, mirrored, as `resize` has it; and whether `normal` divides."""
 
 
 def finish(parts: Sequence[bytes]) -> list[int]:
-    """Resize and normalise them, one after the other; those of which nothing was written, since they were something else when they
+    """Resize them, and normalise them or not, one after the other; those of which nothing was written, since they were something else when they
     had been read. Only where there are compiled loops."""
     loops, gone = compiled(), ctypes.create_string_buffer(len(parts))
     assert loops is not None

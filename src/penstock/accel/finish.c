@@ -1,8 +1,9 @@
-/* The end of a sample whose beginning is kept, from where it lies to its place in a batch: a part of an image, resized and normalised. Many in
+/* The end of a sample whose beginning is kept, from where it lies to its place in a batch: a part of an image, resized, and normalised or not. Many in
  * one call: between the pixels of two of them the interpreter would find its own data gone from the caches. */
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "accel.h"
 
@@ -15,8 +16,8 @@ struct part {
     long stride;
     const int64_t *mark; /* This is `marked` as long as the image is what it was; or there is none. */
     int64_t marked;
-    float *out;
-    const float *numbers;
+    void *out;
+    const float *numbers; /* Without any, `out` gets the pixels. */
     int32_t rows, columns, height, width, cubic, down_first, mirrored, divides;
 };
 
@@ -38,8 +39,11 @@ int penstock_finish(const struct part *parts, int count, uint8_t *gone) {
         if (failed) break;
         atomic_thread_fence(memory_order_seq_cst);
         gone[at] = part->mark && *(const volatile int64_t *)part->mark != part->marked;
-        if (!gone[at])
+        if (gone[at]) continue;
+        if (part->numbers)
             penstock_normal(pixels, 3l * part->width, part->height, part->width, part->out, part->numbers, part->divides);
+        else
+            memcpy(part->out, pixels, size);
     }
     free(pixels);
     return failed ? -1 : 0;

@@ -30,6 +30,7 @@ from penstock.gpu.slots import (
     RESIDENT,
     Packing,
     slot_bytes,
+    write_head,
     write_pixels,
 )
 from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
@@ -38,8 +39,9 @@ from penstock.lanes.seeding import call_seed, company
 from penstock.lanes.unfinished import Unfinished, finished
 from penstock.pipeline.chain import executed, opened, opening, size_of
 from penstock.pipeline.decode import Encoded
+from penstock.pipeline.deferred import Deferred, shape_of
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.staged import Begun, Loan
+from penstock.pipeline.staged import Begun, Loan, StagedDataset
 from penstock.policy.costs import Line
 from penstock.policy.dearest import Dearest, Ranks
 from penstock.store.kept_device import Resident
@@ -55,6 +57,40 @@ IMAGE_BYTES, SCRATCH_BYTES = 48 << 20, 48 << 20
 """Room for the decoded images of a task, and for what its kernels write between passes: a sample that needs more is left to workers."""
 OBSERVED = 4
 """Of so many samples one is measured: what a sample costs is learned in time, and measuring costs too."""
+
+
+class AsSlot:
+    """What samples become that are drawn first (`pipeline.deferred`): pixels in slots, which the device makes floats of."""
+
+    dtype, numbers, divides = torch.uint8, 0, False
+
+    def __init__(self, size: Size, slot: int) -> None:
+        self._size, self._slot = size, slot
+
+    def check(self, size: Size, channels: int = 3) -> None:
+        """Refuse what does not go with other samples."""
+        if channels != 3:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but a sample has {channels} channels where others have 3"
+            )
+        if size != self._size:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got [3, {self._size[0]}, {self._size[1]}] in other samples and "
+                f"[3, {size[0]}, {size[1]}] here"
+            )
+
+    def shape(self, begun: Begun) -> tuple[int, ...]:
+        channels, *size = shape_of(begun)
+        self.check((size[0], size[1]), channels)
+        return (self._slot,)
+
+    def opened(self, slot: torch.Tensor) -> int:
+        write_head(self._size, Wishes.entry_of(company()), slot)
+        return slot.data_ptr() + HEAD_ROOM
+
+    def write(self, pixels: Any, slot: torch.Tensor) -> None:
+        self.check(pixels.shape[:2], pixels.shape[2])
+        write_pixels(pixels, Wishes.entry_of(company()), slot)
 
 
 class Parcels:
@@ -75,6 +111,7 @@ class Parcels:
         self.users_dataset = getattr(source, "users_dataset", source)
         self._source, self._size, self.wishes = source, size, wishes
         self._slot = slot_bytes(size, room)
+        self._form, self._alone = AsSlot(size, self._slot), not room
         self._drawn, self._penstock_repeatable = drawn, repeatable
         self._costs, self._dearest, self._ranks, self._count = Line(), Dearest(), Ranks(), 0
 
@@ -90,6 +127,11 @@ class Parcels:
         if hasattr(self._source, "_penstock_begin"):
             self._source._penstock_begin(epoch, keys)
 
+    def _penstock_deferred(self) -> Deferred | None:
+        """Where nothing is ever left to the GPU but to normalise: then a sample is prepared in one way only."""
+        staged = self._alone and isinstance(self._source, StagedDataset)
+        return self._source._penstock_deferred(self._form) if staged else None
+
     def __len__(self) -> int:
         return len(self._source)
 
@@ -102,7 +144,7 @@ class Parcels:
         begun: Begun | None = None
         try:
             begun = self._source.begun(index)
-            self._check(program_size(begun.program, size_of(begun.image)))
+            self._form.check(program_size(begun.program, size_of(begun.image)))
             write = self._encoded(begun) if self._is_left_encoded(begun) else None
             write = write or self._worked_on(begun)
         except BadImage as exc:
@@ -113,20 +155,9 @@ class Parcels:
             write = self._finished(execute(begun.program, self._source.forgiven(index)))
         return Unfinished(torch.uint8, (self._slot,), write), begun.target
 
-    def _check(self, size: Size) -> None:
-        if size != self._size:
-            raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got [3, {self._size[0]}, {self._size[1]}] in other samples and "
-                f"[3, {size[0]}, {size[1]}] here"
-            )
-
     def _finished(self, pixels: Any) -> Any:
         """What writes pixels that are done; of a shape that the batch does not have, an error."""
-        if pixels.shape[2] != 3:
-            raise RuntimeError(
-                f"stack expects each tensor to be equal size, but a sample has {pixels.shape[2]} channels where others have 3"
-            )
-        self._check(pixels.shape[:2])
+        self._form.check(pixels.shape[:2], pixels.shape[2])
         return partial(write_pixels, pixels, Wishes.entry_of(company()))
 
     def _is_left_encoded(self, begun: Begun) -> bool:

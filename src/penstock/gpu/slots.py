@@ -59,9 +59,14 @@ def write_pixels(pixels: Bytes, entry: int, slot: torch.Tensor) -> None:
     height, width = pixels.shape[:2]
     if pixels.dtype != np.uint8 or slot.nbytes < HEAD_ROOM + pixels.nbytes:
         raise ValueError(f"{height} x {width} {pixels.dtype} pixels do not fit a slot of {slot.nbytes} bytes")
-    flat, at = np.ascontiguousarray(pixels), slot.data_ptr()
-    memmove(at, HEAD.pack(FINISHED, 0, 0, 0, height, width, entry, *NOTHING_ELSE), HEAD.size)
-    memmove(at + HEAD_ROOM, pointer(flat), flat.nbytes)
+    flat = np.ascontiguousarray(pixels)
+    write_head((height, width), entry, slot)
+    memmove(slot.data_ptr() + HEAD_ROOM, pointer(flat), flat.nbytes)
+
+
+def write_head(size: Size, entry: int, slot: torch.Tensor) -> None:
+    """That of finished pixels, which follow."""
+    memmove(slot.data_ptr(), HEAD.pack(FINISHED, 0, 0, 0, *size, entry, *NOTHING_ELSE), HEAD.size)
 
 
 class Packing(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from penstock import accel
 from penstock.lanes.seeding import company
 from penstock.lanes.unfinished import Unfinished
 from penstock.pipeline.chain import size_of
+from penstock.pipeline.decode import Image
 from penstock.store.partial import Wanted
 from penstock.transforms.parts import part_of
 from penstock.transforms.steps import program_channels, program_size
+from penstock.transforms.tail import Tail
 
 if TYPE_CHECKING:
     from penstock.pipeline.staged import Begun, StagedDataset
@@ -37,12 +39,49 @@ class Drawn(NamedTuple):
     slot: torch.Tensor
 
 
+class Form(Protocol):
+    """What samples become in their places."""
+
+    dtype: torch.dtype
+    numbers: int
+    """Where `accel.normal`'s numbers are; 0: pixels stay as they are."""
+    divides: bool
+
+    def shape(self, begun: Begun) -> tuple[int, ...]:
+        """Of a sample's place; refuses one that the batch cannot have."""
+
+    def opened(self, slot: torch.Tensor) -> int:
+        """Where a sample's values begin in its place, for `accel.finish`; 0 where that cannot write them."""
+
+    def write(self, pixels: Image, slot: torch.Tensor) -> None:
+        """A sample that is done."""
+
+
+class AsTensor:
+    """Channels x height x width, as the chain's tail has it."""
+
+    def __init__(self, tail: Tail) -> None:
+        self._tail, self.dtype, self.divides = tail, tail.dtype, tail.scale == "divide"
+        self._numbers = tail.numbers()
+        self.numbers = 0 if self._numbers is None else accel.pointer(self._numbers)
+
+    def shape(self, begun: Begun) -> tuple[int, ...]:
+        return shape_of(begun)
+
+    def opened(self, slot: torch.Tensor) -> int:
+        return slot.data_ptr() if self.numbers and slot.is_contiguous() else 0
+
+    def write(self, pixels: Image, slot: torch.Tensor) -> None:
+        if (pixels.shape[2], *pixels.shape[:2]) != tuple(slot.shape):
+            raise RuntimeError(f"a sample has {pixels.shape} pixels and not, as it said, {tuple(slot.shape)}")
+        self._tail.finish(pixels, slot)
+
+
 class Deferred:
     """Of one task."""
 
-    def __init__(self, dataset: StagedDataset) -> None:
-        self._dataset, self._tail = dataset, dataset.chain.tail
-        self._numbers = self._tail.numbers() if accel.compiled() is not None else None
+    def __init__(self, dataset: StagedDataset, form: Form | None = None) -> None:
+        self._dataset, self._form = dataset, form or AsTensor(dataset.chain.tail)
         self._together: list[tuple[Drawn, bytes]] = []
         """Parts of images that are done in one call, and what that call is told of each."""
         self._alone: list[Drawn] = []
@@ -53,7 +92,8 @@ class Deferred:
         """The sample, drawn; when it is written, where its pixels belong is noted, and nothing else."""
         with self._dataset.naming(index):
             begun = self._dataset.begun(index)
-        return Unfinished(self._tail.dtype, shape_of(begun), partial(self._note, index, begun)), begun.target
+            shape = self._form.shape(begun)
+        return Unfinished(self._form.dtype, shape, partial(self._note, index, begun)), begun.target
 
     def rest(self) -> Iterator[tuple[int, Callable[[], None]]]:
         """What is left to do: for a sample of the batch, or from one on what cannot fail. Each is let go of when the next is asked for."""
@@ -75,14 +115,13 @@ class Deferred:
 
     def _row(self, begun: Begun, slot: torch.Tensor) -> bytes | None:
         """As `accel.PART` has it, of a sample that is no more than a part of an image; else None."""
-        if self._numbers is None or not slot.is_contiguous():
-            return None
-        part = part_of(begun.program, begun.image)
-        if part is None:
+        part = part_of(begun.program, begun.image) if accel.compiled() is not None else None
+        address = 0 if part is None else self._form.opened(slot)
+        if part is None or not address:
             return None
         mark = begun.loan.mark if begun.loan is not None else NO_MARK
-        goes = slot.data_ptr(), accel.pointer(self._numbers)
-        ways = part.cubic, part.down_first, part.mirrored, self._tail.scale == "divide"
+        ways = part.cubic, part.down_first, part.mirrored, self._form.divides
+        goes = address, self._form.numbers
         return accel.PART.pack(part.address, part.stride, *mark, *goes, *part.old, *part.new, *ways)
 
     def _finish_together(self) -> None:
@@ -99,12 +138,7 @@ class Deferred:
                 row = self._row(begun, slot)
                 if row is not None and not accel.finish([row]):
                     return
-            pixels = self._dataset.pixels(begun)
-            if (pixels.shape[2], *pixels.shape[:2]) != tuple(slot.shape):
-                raise RuntimeError(
-                    f"a sample has {pixels.shape} pixels and not, as it said, {tuple(slot.shape)}"
-                )
-            self._tail.finish(pixels, slot)
+            self._form.write(self._dataset.pixels(begun), slot)
 
     def _partly(self, begun: Begun, wanted: Wanted) -> Begun:
         """Of a sample that is in the task for the second time, what the first has put."""

@@ -19,7 +19,7 @@ from penstock.lanes.seeding import call_seed, company
 from penstock.pipeline import plain_targets
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Image
-from penstock.pipeline.deferred import Deferred
+from penstock.pipeline.deferred import Deferred, Form
 from penstock.pipeline.metered import Meter
 from penstock.pipeline.schedule import Schedule
 from penstock.pipeline.staged import Begun, Loan, StagedDataset, ToKeep
@@ -72,9 +72,9 @@ class Reused(StagedDataset):
         self.schedule.begin(epoch, keys)
         self.store.expect(self.schedule.kept())
 
-    def _penstock_deferred(self) -> Deferred | None:
+    def _penstock_deferred(self, form: Form | None = None) -> Deferred | None:
         """Not with a store on disk: what is read ahead from there is held until it is used."""
-        return super()._penstock_deferred() if isinstance(self.store, MemoryStore) else None
+        return super()._penstock_deferred(form) if isinstance(self.store, MemoryStore) else None
 
     def begun(self, index: int) -> Begun:
         """The sample up to its final part where that is kept; else from its file on, and with what is to be kept of it."""

@@ -18,7 +18,7 @@ from penstock.lanes.seeding import call_seed, company
 from penstock.lanes.unfinished import Unfinished, finished
 from penstock.pipeline.chain import Chain, calls, executed, size_of
 from penstock.pipeline.decode import Encoded, Image
-from penstock.pipeline.deferred import Deferred
+from penstock.pipeline.deferred import Deferred, Form
 from penstock.pipeline.header import MAX_PIXELS, BadImage
 from penstock.store.partial import Wanted
 from penstock.transforms.libs import IMAGE_LIBRARIES, preload
@@ -137,9 +137,9 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
             data, target = self.read(index % len(self))
             return self.chain.run(self.image(data), call_seed("staged"), company()), target
 
-    def _penstock_deferred(self) -> Deferred | None:
-        """For a worker that writes all samples of a task, which run no code of the user's: what draws them first."""
-        return Deferred(self) if self.chain.is_one_program else None
+    def _penstock_deferred(self, form: Form | None = None) -> Deferred | None:
+        """For a worker that writes all samples of a task, which run no code of the user's: what draws them first. `form`: what they become."""
+        return Deferred(self, form) if self.chain.is_one_program else None
 
     def naming(self, index: int) -> Naming:
         """Around what is done for a sample."""
