@@ -90,10 +90,18 @@ def test_what_the_kernel_does_not_write_is_refused(monkeypatch: pytest.MonkeyPat
     assert store.get(wanted) is not None
 
 
+def used_before(store: MemoryStore) -> None:
+    """Each chunk."""
+    store.chunks[:, 0] = 5
+
+
+@pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8", "?"])
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 5), (4, 0, 2), (2, 3, 4), (2, 1, 2, 3)])
-def test_what_is_put_comes_back(dtype: str, shape: tuple[int, ...]) -> None:
+def test_what_is_put_comes_back(dtype: str, shape: tuple[int, ...], used: bool) -> None:
     store, wanted = store_of(), Wanted(3, 0)
+    if used:
+        used_before(store)
     values = (np.random.default_rng(1).random(shape) * 9).astype(dtype)
     assert store.put(wanted, Entry(values, b"cat"))
     found = store.get(wanted)

@@ -186,6 +186,8 @@ class ChunkIndex:
         self._fd, self.now = -1, 0
         self._filling: dict[int, tuple[int, int]] = {}
         """This process's chunk for each end, and how many of its bytes are taken."""
+        self._mapped: set[int] = set()
+        """Chunks that it has all pages of."""
         self._pid = self._slot = 0
 
     @property
@@ -288,9 +290,9 @@ class ChunkIndex:
         return self.chunks
 
     def _settle(self) -> None:
-        """In a process that is new to the store: chunks that are being filled are those of the one that it was forked from."""
+        """In a process that is new to the store: chunks that are being filled, and pages, are those of the one that it was forked from."""
         if self._pid != os.getpid() and self._fd >= 0:
-            self._pid, self._filling = os.getpid(), {}
+            self._pid, self._filling, self._mapped = os.getpid(), {}, set()
             fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, 0)
             self._slot = int(self._head[PROCESSES]) % SLOTS
             self._head[PROCESSES] += 1

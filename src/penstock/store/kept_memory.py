@@ -7,14 +7,17 @@ ever held.
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import struct
 from collections.abc import Sequence
+from ctypes import memmove
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.accel import pointer
 from penstock.plan.renewal import Renewal
 from penstock.store.chunks import (
     FOUND,
@@ -26,6 +29,7 @@ from penstock.store.chunks import (
     SIZE,
     Address,
     ChunkIndex,
+    Layout,
     fence,
 )
 from penstock.store.extents import aligned
@@ -40,6 +44,8 @@ DIMENSIONS = 4
 NUMBERS = struct.Struct(f"{DIMENSIONS + 4}q")
 HEAD = NUMBERS.size
 """Of an entry: its type, its dimensions, its shape, bytes of what else belongs to it, bytes of its values."""
+MADV_POPULATE_READ = 22
+"""Of Linux since 5.14; Python has no name for it."""
 
 
 class Borrowed(NamedTuple):
@@ -112,24 +118,56 @@ class MemoryStore(ChunkIndex):
         plain = values.dtype in TYPES and values.ndim <= DIMENSIONS
         kept = plain and size <= self.chunk_bytes and len(self.rows) > 0
         offset = self._room(size, self.renewal.ends(wanted.sample, wanted.renewed)) if kept else -1
-        if offset < 0 or not write_entry(self._fd, offset, values, entry.extra):
+        chunk = (offset - self._data) // self.chunk_bytes
+        if offset < 0 or not self._write(chunk, offset, values, entry.extra):
             self._refuse(size)
             return False
-        chunk = (offset - self._data) // self.chunk_bytes
         self.note(wanted, offset, size, int(self.chunks[chunk, 0]))
         return True
 
+    def _write(self, chunk: int, offset: int, values: NDArray[Any], extra: bytes) -> bool:
+        """Write an entry; whether there was room."""
+        shape = [*values.shape, *[0] * (DIMENSIONS - values.ndim)]
+        head = NUMBERS.pack(TYPES.index(values.dtype), values.ndim, *shape, len(extra), values.nbytes)
+        if self._maps(chunk):
+            at = self._address + offset
+            memmove(at, head, HEAD)
+            memmove(at + HEAD, pointer(values), values.nbytes)
+            memmove(at + HEAD + values.nbytes, extra, len(extra))
+            return True
+        pixels = values.reshape(-1).view(np.uint8).data
+        try:
+            written = os.pwritev(self._fd, [head, pixels, extra], offset)
+        except OSError:
+            return False
+        return written == HEAD + values.nbytes + len(extra)
 
-def write_entry(fd: int, offset: int, values: NDArray[Any], extra: bytes) -> bool:
-    """Whether there was room. By the kernel, not by way of our mapping: to write a page for the first time there costs more than to
-    copy it, and each process has most pages to write for the first time."""
-    shape = [*values.shape, *[0] * (DIMENSIONS - values.ndim)]
-    head = NUMBERS.pack(TYPES.index(values.dtype), values.ndim, *shape, len(extra), values.nbytes)
-    pixels = values.reshape(-1).view(np.uint8).data
-    try:
-        return os.pwritev(fd, [head, pixels, extra], offset) == HEAD + values.nbytes + len(extra)
-    except OSError:
-        return False
+    def _maps(self, chunk: int) -> bool:
+        """Whether this process has a chunk's pages, which have their memory since it was first claimed. Those that it does not have would cost it more, one by
+        one, than the kernel's copy: so it asks for all of them at once; but not for new ones, which the kernel would clear first."""
+        if chunk in self._mapped:
+            return True
+        if int(self.chunks[chunk, 0]) <= 1 or not isinstance(self._memory, mmap.mmap):
+            return False
+        first = self._data + chunk * self.chunk_bytes
+        start = first - first % mmap.PAGESIZE
+        try:
+            self._memory.madvise(MADV_POPULATE_READ, start, first + self.chunk_bytes - start)
+        except OSError:  # an older kernel
+            return False
+        self._mapped.add(chunk)
+        return True
+
+    # ---- the rest
+
+    def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
+        super()._lay(memory, layout)
+        self._memory: mmap.mmap | bytearray | None = memory
+        self._address = pointer(self._bytes)
+
+    def close(self) -> None:
+        self._memory = None
+        super().close()
 
 
 def entry_at(memory: NDArray[np.uint8], offset: int, room: int) -> Entry:
