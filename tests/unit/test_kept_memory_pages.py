@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock.store import kept_memory
+from penstock import accel
+from penstock.store import chunks, kept_memory
 from penstock.store.partial import Entry, Wanted
 from tests.unit.test_kept_memory import FORK, store_of, used_before, values_of
 
 
+def gives_pages() -> bool:
+    """Whether this kernel does."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as memory:
+        try:
+            memory.madvise(kept_memory.MADV_POPULATE_READ)
+        except OSError:
+            return False
+    return accel.compiled() is not None
+
+
+@pytest.mark.skipif(not gives_pages(), reason="Linux before 5.14, or no compiled loops")
 def test_chunks_that_were_used_before_are_written_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each process has to ask for their pages itself, and writes by the kernel where it does not get them."""
     store = store_of()
@@ -45,3 +59,19 @@ def test_chunks_that_were_used_before_are_written_where_they_lie(monkeypatch: py
         found = store.get(Wanted(sample, 0))
         assert found is not None
         assert np.array_equal(found.values, values_of(Wanted(sample, 0)))
+
+
+def test_on_a_disk_which_may_be_full_the_kernel_writes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def on_disk() -> int:
+        return os.open(tmp_path / "store", os.O_RDWR | os.O_CREAT)
+
+    monkeypatch.setattr(chunks, "anonymous_file", on_disk)
+    store = store_of()
+    used_before(store)
+    assert store.put(Wanted(1, 0), Entry(values_of(Wanted(1, 0))))
+    assert not store._mapped
+    found = store.get(Wanted(1, 0))
+    assert found is not None
+    assert np.array_equal(found.values, values_of(Wanted(1, 0)))

@@ -2,11 +2,13 @@
 
 #define LOOK 10                /* bits that a table is asked with: more would take longer to fill, and displace others from the cache */
 #define BEYOND 4               /* bits of a value that may follow them */
-#define TURNS 4                /* look-ups that 56 bits are enough for */
+#define TURNS 4                /* look-ups between two refills, each of which makes sure of 56 bits */
 #define BEHIND 2048            /* zeros behind a segment: more than one MCU can take (6 blocks of 64 times 27 bits) and a load */
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 /* A table's address, by itself: on Arm a load that must add both an offset and an index takes longer, and the next code waits for it. */
 #define IN_REGISTER(x) __asm__("" : "+r"(x))
+
+_Static_assert(TURNS * (LOOK + BEYOND) <= 56, "a look-up would have bits that are not there yet");
 
 /* Where, row by row, the coefficient lies that comes as the first, second, ... in a file. */
 static const uint8_t PLACE[1 + 64 + 16] = {
@@ -23,7 +25,7 @@ struct table {
                                   | length of the code alone; 0: the code is longer */
     uint64_t pair[1 << LOOK];  /* by the next bits, of one or two codes in them, with their values: second value << 48 | first value << 32
                                   | LAST | 63 - bits of the second value that are beyond these << 24 | first run + 1 << 16 | coefficients << 8
-                                  | length of all */
+                                  | length of all. Of levels one, as the second value */
     uint16_t past[1 << LOOK];  /* by the next bits, over all codes in them that are whole: END | coefficients << 8 | their length */
     int32_t limit[18];         /* the first 16 bits of codes up to this length are below this */
     int32_t base[17];          /* symbol of a code: base + code */
@@ -78,7 +80,7 @@ static void build_pairs(struct table *t, const uint16_t *codes) {
         if (read_one(codes, bits, 0, BEYOND, &one)) {
             entry = one.ends ? LAST : one.value << 48 | one.value << 32 | one.places << 16 | one.places << 8;
             entry |= (uint64_t)(63 - one.beyond) << 24 | one.length;
-            if (!one.ends && !one.beyond && read_one(codes, bits, one.length, BEYOND, &two)) {
+            if (!one.ends && read_one(codes, bits, one.length, BEYOND, &two)) {
                 entry = one.value << 32 | one.places << 16 | (one.length + two.length) | (uint64_t)(63 - two.beyond) << 24;
                 entry |= two.ends ? LAST | one.places << 8 : two.value << 48 | (one.places + two.places) << 8;
             }

@@ -62,21 +62,21 @@ OBSERVED = 4
 class AsSlot:
     """What samples become that are drawn first (`pipeline.deferred`): pixels in slots, which the device makes floats of."""
 
-    dtype, numbers, divides = torch.uint8, 0, False
+    dtype, by_parts, numbers, divides = torch.uint8, True, 0, False
 
     def __init__(self, size: Size, slot: int) -> None:
         self._size, self._slot = size, slot
 
     def check(self, size: Size, channels: int = 3) -> None:
         """Refuse what does not go with other samples."""
-        if channels != 3:
-            raise RuntimeError(
-                f"stack expects each tensor to be equal size, but a sample has {channels} channels where others have 3"
-            )
         if size != self._size:
             raise RuntimeError(
                 f"stack expects each tensor to be equal size, but got [3, {self._size[0]}, {self._size[1]}] in other samples and "
                 f"[3, {size[0]}, {size[1]}] here"
+            )
+        if channels != 3:
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but a sample has {channels} channels where others have 3"
             )
 
     def shape(self, begun: Begun) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ class AsSlot:
         self.check((size[0], size[1]), channels)
         return (self._slot,)
 
-    def opened(self, slot: torch.Tensor) -> int:
+    def begin(self, slot: torch.Tensor) -> int:
         write_head(self._size, Wishes.entry_of(company()), slot)
         return slot.data_ptr() + HEAD_ROOM
 
@@ -111,7 +111,7 @@ class Parcels:
         self.users_dataset = getattr(source, "users_dataset", source)
         self._source, self._size, self.wishes = source, size, wishes
         self._slot = slot_bytes(size, room)
-        self._form, self._alone = AsSlot(size, self._slot), not room
+        self._form, self._without_lane = AsSlot(size, self._slot), not room
         self._drawn, self._penstock_repeatable = drawn, repeatable
         self._costs, self._dearest, self._ranks, self._count = Line(), Dearest(), Ranks(), 0
 
@@ -129,7 +129,7 @@ class Parcels:
 
     def _penstock_deferred(self) -> Deferred | None:
         """Where nothing is ever left to the GPU but to normalise: then a sample is prepared in one way only."""
-        staged = self._alone and isinstance(self._source, StagedDataset)
+        staged = self._without_lane and isinstance(self._source, StagedDataset)
         return self._source._penstock_deferred(self._form) if staged else None
 
     def __len__(self) -> int:

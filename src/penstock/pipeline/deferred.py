@@ -1,5 +1,5 @@
 """Samples whose pixels are made when all of a task are drawn: their worker then draws with what it needs for that in the caches of its core, which
-pixels would drive out again and again, and parts of images that are kept are resized and normalised in one call.
+pixels would drive out again and again, and parts of images that are kept are resized, and normalised where that is asked for, in one call.
 
 Rule 1: a sample fails as it would without this, in the order of samples.
 Rule 2: what is written is right from the first byte on: a second worker may have written the same before, and training may read it.
@@ -43,6 +43,8 @@ class Form(Protocol):
     """What samples become in their places."""
 
     dtype: torch.dtype
+    by_parts: bool
+    """Whether `accel.finish` can write them."""
     numbers: int
     """Where `accel.normal`'s numbers are; 0: pixels stay as they are."""
     divides: bool
@@ -50,8 +52,8 @@ class Form(Protocol):
     def shape(self, begun: Begun) -> tuple[int, ...]:
         """Of a sample's place; refuses one that the batch cannot have."""
 
-    def opened(self, slot: torch.Tensor) -> int:
-        """Where a sample's values begin in its place, for `accel.finish`; 0 where that cannot write them."""
+    def begin(self, slot: torch.Tensor) -> int:
+        """Where a sample's values go in its place, before which all else is written; 0 where `accel.finish` cannot do that."""
 
     def write(self, pixels: Image, slot: torch.Tensor) -> None:
         """A sample that is done."""
@@ -64,12 +66,13 @@ class AsTensor:
         self._tail, self.dtype, self.divides = tail, tail.dtype, tail.scale == "divide"
         self._numbers = tail.numbers()
         self.numbers = 0 if self._numbers is None else accel.pointer(self._numbers)
+        self.by_parts = self._numbers is not None
 
     def shape(self, begun: Begun) -> tuple[int, ...]:
         return shape_of(begun)
 
-    def opened(self, slot: torch.Tensor) -> int:
-        return slot.data_ptr() if self.numbers and slot.is_contiguous() else 0
+    def begin(self, slot: torch.Tensor) -> int:
+        return slot.data_ptr() if slot.is_contiguous() else 0
 
     def write(self, pixels: Image, slot: torch.Tensor) -> None:
         if (pixels.shape[2], *pixels.shape[:2]) != tuple(slot.shape):
@@ -82,6 +85,7 @@ class Deferred:
 
     def __init__(self, dataset: StagedDataset, form: Form | None = None) -> None:
         self._dataset, self._form = dataset, form or AsTensor(dataset.chain.tail)
+        self._by_parts = self._form.by_parts and accel.compiled() is not None
         self._together: list[tuple[Drawn, bytes]] = []
         """Parts of images that are done in one call, and what that call is told of each."""
         self._alone: list[Drawn] = []
@@ -89,7 +93,7 @@ class Deferred:
         """What this task has put into a store."""
 
     def sample(self, index: int) -> tuple[Unfinished, Any]:
-        """The sample, drawn; when it is written, where its pixels belong is noted, and nothing else."""
+        """The sample, drawn; when it is written, where its pixels belong is noted, and none of them is made."""
         with self._dataset.naming(index):
             begun = self._dataset.begun(index)
             shape = self._form.shape(begun)
@@ -115,8 +119,8 @@ class Deferred:
 
     def _row(self, begun: Begun, slot: torch.Tensor) -> bytes | None:
         """As `accel.PART` has it, of a sample that is no more than a part of an image; else None."""
-        part = part_of(begun.program, begun.image) if accel.compiled() is not None else None
-        address = 0 if part is None else self._form.opened(slot)
+        part = part_of(begun.program, begun.image) if self._by_parts else None
+        address = 0 if part is None else self._form.begin(slot)
         if part is None or not address:
             return None
         mark = begun.loan.mark if begun.loan is not None else NO_MARK

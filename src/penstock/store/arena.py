@@ -138,6 +138,11 @@ def anonymous_file() -> int:
         return fd
 
 
+def is_memory(fd: int) -> bool:
+    """Whether such a file has no disk behind it."""
+    return str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(("/memfd:", f"{SHARED}/"))
+
+
 def full_text(need_bytes: int, limit_bytes: int, cause: object) -> str:
     return (
         f"shared memory for batches is full: {need_bytes:,} more bytes are needed ({cause}), the limit is "

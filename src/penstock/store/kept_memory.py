@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.accel import pointer
+from penstock.accel import compiled, pointer
 from penstock.plan.renewal import Renewal
+from penstock.store.arena import is_memory
 from penstock.store.chunks import (
     FOUND,
     GENERATION,
@@ -69,6 +70,9 @@ class Borrowed(NamedTuple):
 
 
 class MemoryStore(ChunkIndex):
+    _memory: mmap.mmap | None
+    """For writing there: not where it lies on a disk, which may be full, nor without the loops, whose fence the row of an entry needs."""
+
     @classmethod
     def of(cls, renewal: Renewal, address: Address) -> MemoryStore:
         """The store of another process on this machine; OSError if it cannot be reached."""
@@ -129,7 +133,8 @@ class MemoryStore(ChunkIndex):
         """Write an entry; whether there was room."""
         shape = [*values.shape, *[0] * (DIMENSIONS - values.ndim)]
         head = NUMBERS.pack(TYPES.index(values.dtype), values.ndim, *shape, len(extra), values.nbytes)
-        if self._maps(chunk):
+        pages = self._pages(chunk)  # held until all is written
+        if pages is not None:
             at = self._address + offset
             memmove(at, head, HEAD)
             memmove(at + HEAD, pointer(values), values.nbytes)
@@ -142,31 +147,37 @@ class MemoryStore(ChunkIndex):
             return False
         return written == HEAD + values.nbytes + len(extra)
 
-    def _maps(self, chunk: int) -> bool:
-        """Whether this process has a chunk's pages, which have their memory since it was first claimed. Those that it does not have would cost it more, one by
-        one, than the kernel's copy: so it asks for all of them at once; but not for new ones, which the kernel would clear first."""
+    def _pages(self, chunk: int) -> mmap.mmap | None:
+        """The memory that a chunk lies in, where this process may write there itself: it has all of the chunk's pages. Missing ones would cost more,
+        one by one, than the kernel's copy, so all are asked for at once; but not new ones, which would have to be cleared."""
         if chunk in self._mapped:
-            return True
-        if int(self.chunks[chunk, 0]) <= 1 or not isinstance(self._memory, mmap.mmap):
-            return False
+            return self._memory
+        if self._memory is None or int(self.chunks[chunk, 0]) <= 1:
+            return None
         first = self._data + chunk * self.chunk_bytes
         start = first - first % mmap.PAGESIZE
         try:
             self._memory.madvise(MADV_POPULATE_READ, start, first + self.chunk_bytes - start)
-        except OSError:  # an older kernel
-            return False
+        except OSError:  # an older kernel, most likely: it is not asked again
+            self._memory = None
+            return None
         self._mapped.add(chunk)
-        return True
+        return self._memory
 
     # ---- the rest
 
     def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
         super()._lay(memory, layout)
-        self._memory: mmap.mmap | bytearray | None = memory
         self._address = pointer(self._bytes)
+        self._memory = memory if isinstance(memory, mmap.mmap) and compiled() is not None else None
+
+    def _map(self, fd: int, layout: Layout) -> None:
+        super()._map(fd, layout)
+        if not is_memory(fd):
+            self._memory = None
 
     def close(self) -> None:
-        self._memory = None
+        self._memory, self._mapped = None, set()
         super().close()
 
 
