@@ -38,12 +38,14 @@ def test_a_guard_that_is_gone_is_missed(removed: Guard, bare: Zygote, tmp_path: 
     check_missed(removed, bare, tmp_path, tries=TRIES)
 
 
-def check_missed(removed: Guard, bare: Zygote, folder: Path, *, tries: int = 1) -> str:
+def check_missed(
+    removed: Guard, bare: Zygote, folder: Path, *, tries: int = 1, patience_s: float = MUTANT_S
+) -> str:
     """Without the guard its test fails, and not for want of a name; what it said."""
     sources = copied(folder)
     mutate(sources / "penstock", removed)
     for _ in range(tries):
-        code, said = run_mutant(removed, bare, sources)
+        code, said = run_mutant(removed, bare, sources, patience_s)
         if code != PASSED:
             break
     assert code == FAILED, (
@@ -53,12 +55,12 @@ def check_missed(removed: Guard, bare: Zygote, folder: Path, *, tries: int = 1) 
     return said
 
 
-def run_mutant(removed: Guard, bare: Zygote, sources: Path) -> tuple[int, str]:
+def run_mutant(removed: Guard, bare: Zygote, sources: Path, patience_s: float) -> tuple[int, str]:
     program = bare.start(
         "tests.fault.guards:run_tests", path=[str(sources)], sources=str(sources), tests=[removed.test]
     )
     try:
-        code = program.wait(within_s=fair(MUTANT_S))
+        code = program.wait(within_s=fair(patience_s))
     except AssertionError:
         code = FAILED  # it hangs
         program.signal(signal.SIGKILL)
