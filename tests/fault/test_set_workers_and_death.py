@@ -7,14 +7,14 @@ import random
 import signal
 import time
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import Dataset
 
 from penstock import DataLoader
-from tests.fault.programs import until
+from tests.integration.test_set_workers import settled
 
 
 class Noisy(Dataset[Any]):
@@ -43,16 +43,6 @@ def kill(pids: list[int], rng: random.Random) -> None:
     if pids:
         with suppress(ProcessLookupError):
             os.kill(rng.choice(pids), signal.SIGKILL)
-
-
-def settled(changing: DataLoader[Any], workers: int) -> list[int]:
-    """The workers' pids, once there are so many: a surplus one leaves when it is done, which a busy machine delays."""
-
-    def pids() -> list[int]:
-        found: list[int] = changing.stats()["worker_pids"]
-        return found if len(found) == workers else []
-
-    return cast("list[int]", until(pids, within_s=5.0, why=f"there are {workers} workers"))
 
 
 @pytest.mark.parametrize(("method", "seed"), [("fork", 0), ("fork", 1), ("fork", 2), ("spawn", 3)])

@@ -53,7 +53,7 @@ class Form(Protocol):
         """Of a sample's place; refuses one that the batch cannot have."""
 
     def begin(self, slot: torch.Tensor) -> int:
-        """Where a sample's values go in its place, before which all else is written; 0 where `accel.finish` cannot do that."""
+        """Write what stands before a sample's values in its place, and say where they go; 0 where `accel.finish` cannot write them."""
 
     def write(self, pixels: Image, slot: torch.Tensor) -> None:
         """A sample that is done."""

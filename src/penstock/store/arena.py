@@ -139,8 +139,10 @@ def anonymous_file() -> int:
 
 
 def is_memory(fd: int) -> bool:
-    """Whether such a file has no disk behind it."""
-    return str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(("/memfd:", f"{SHARED}/"))
+    """Whether such a file has no disk behind it; where nobody can say, no."""
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(("/memfd:", f"{SHARED}/"))
+    return False
 
 
 def full_text(need_bytes: int, limit_bytes: int, cause: object) -> str:
