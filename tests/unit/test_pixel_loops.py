@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,17 +27,17 @@ def image_of(shape: tuple[int, int], channels: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(0, 256, (*shape, channels), dtype=np.uint8)
 
 
-PLAIN, AVX2, WIDE, DOTS = range(4)
+LEVELS = ["plain", "avx2", "wide", "dots", "permutes"]
 
 
-@pytest.fixture(params=[PLAIN, AVX2, WIDE, DOTS], ids=["plain", "avx2", "wide", "dots"])
+@pytest.fixture(params=range(len(LEVELS)), ids=LEVELS)
 def vectors(request: pytest.FixtureRequest) -> Iterator[None]:
     """Each way in which processors work, as far as this one has it; Arm's have two, of 16 bytes (as "avx2") and with products of bytes (as "dots")."""
     loops: Any = accel.compiled()
     if loops is None or loops.penstock_vectors(request.param) != request.param:
         pytest.skip("this processor does not have it")
     yield
-    loops.penstock_vectors(DOTS)
+    loops.penstock_vectors(len(LEVELS))
 
 
 @pytest.mark.usefixtures("vectors")
@@ -97,6 +98,26 @@ def test_sharpness_and_saturation_are_pillows(shape: tuple[int, int], share: flo
     sharp, full = accel.sharpen(image, share), accel.saturate(image, share)
     assert np.array_equal(sharp, ImageEnhance.Sharpness(picture).enhance(share))
     assert np.array_equal(full, ImageEnhance.Color(picture).enhance(share))
+
+
+@pytest.mark.usefixtures("vectors")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_greys_are_pillows(shape: tuple[int, int]) -> None:
+    whole = image_of((shape[0] + 4, shape[1] + 4), 3)
+    for image in (whole[2:-2, 1:-3], np.full((*shape, 3), 255, np.uint8)):
+        grey = np.asarray(Image.fromarray(np.ascontiguousarray(image)).convert("L"))
+        assert accel.grey_sum(image) == grey.sum()
+
+
+@pytest.mark.usefixtures("vectors")
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+@pytest.mark.parametrize("shape", SHAPES[2:])
+def test_photos_are_pillows(shape: tuple[int, int], subsampling: int) -> None:
+    file = io.BytesIO()
+    Image.fromarray(image_of(shape, 3)).save(file, "JPEG", quality=95, subsampling=subsampling)
+    found = accel.jpeg(file.getvalue(), shape, (0, 0, *shape), to_the_end=True)
+    assert found is not None
+    assert np.array_equal(found, Image.open(file))
 
 
 @pytest.mark.usefixtures("vectors")
@@ -178,15 +199,36 @@ import ctypes, itertools, mmap
 import numpy as np
 from penstock import accel
 
-memory = np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8)
-wall = memory.size - mmap.PAGESIZE
-assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(memory.ctypes.data + wall), mmap.PAGESIZE, 0) == 0
+def walled():
+    memory = np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8)
+    wall = memory.size - mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(memory.ctypes.data + wall), mmap.PAGESIZE, 0) == 0
+    return memory[:wall]
+
+memory, results, new = walled(), walled(), np.empty
+
+def empty(shape, dtype=float):
+    size = int(np.prod(shape))
+    return results[results.size - size :].reshape(shape) if dtype is np.uint8 else new(shape, dtype)
+
+np.empty = empty
 loops = accel.compiled()
+table = np.arange(256, dtype=np.uint8)
+maps = [(0.9, -0.3, 5.0, 0.3, 0.9, -2.0), (1.0, 0.0, 0.0, 0.2, 1.0, 0.0), (1.0, 0.3, 0.0, 0.0, 1.0, 0.0)]
 shapes, sizes = [(1, 1), (2, 5), (5, 7), (9, 40), (40, 9), (31, 200)], [(1, 1), (7, 9), (150, 224), (3, 401)]
-for level, channels, (rows, columns) in itertools.product(range(4), (1, 3), shapes):
+for level, channels, (rows, columns) in itertools.product(range(5), (1, 3), shapes):
     loops.penstock_vectors(level)
-    size = rows * columns * channels
-    image = memory[wall - size : wall].reshape(rows, columns, channels)
+    image = memory[memory.size - rows * columns * channels :].reshape(rows, columns, channels)
+    accel.look_up(image, table)
+    accel.equalizing(image)
+    accel.sharpen(image, 1.3)
+    for matrix in maps:
+        accel.affine(image, (0, 0), (0, 0, rows, columns), matrix, (1, 2, 3)[:channels])
+    if channels == 3:
+        accel.look_up(image, np.stack([table] * 3, axis=1))
+        accel.stretching(image)
+        accel.saturate(image, 1.3)
+        accel.grey_sum(image)
     for (height, width), down_first in itertools.product(sizes, (False, True)):
         for cubic, mirrored in ((False, False), (True, False), (False, True)):
             accel.resize(image, height, width, cubic=cubic, down_first=down_first, mirrored=mirrored)
@@ -195,8 +237,8 @@ print("all")
 
 
 @needs_loops
-def test_resizing_reads_nothing_behind_the_image() -> None:
-    """Its last byte is the last before memory that may not be read: whoever does ends the program."""
+def test_nothing_is_read_or_written_behind_images() -> None:
+    """Their last byte is the last before memory that may not be read or written: whoever does ends the program."""
     ended = subprocess.run([sys.executable, "-c", BEFORE_A_WALL], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "all\n"), ended.stderr[-2000:]
 

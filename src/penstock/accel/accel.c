@@ -15,7 +15,8 @@ static int processors_vectors(void) {
 #ifdef __x86_64__
     if (!__builtin_cpu_supports("avx2")) return PLAIN;
     if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl")) return AVX2;
-    return __builtin_cpu_supports("avx512vnni") ? DOTS : WIDE;
+    if (!__builtin_cpu_supports("avx512vnni")) return WIDE;
+    return __builtin_cpu_supports("avx512vbmi") ? PERMUTES : DOTS;
 #elif defined(__aarch64__) && defined(__linux__)
     return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? DOTS : NEON;
 #elif defined(__aarch64__)
@@ -35,7 +36,7 @@ int penstock_vectors(int most) {
 }
 
 /* Whether to use these. */
-int penstock_uses(int which) { return (vectors < 0 ? penstock_vectors(DOTS) : vectors) >= which; }
+int penstock_uses(int which) { return (vectors < 0 ? penstock_vectors(PERMUTES) : vectors) >= which; }
 
 /* uint8, interleaved, to floats in planes, by a table of 256 values for each channel. */
 void penstock_planes(const uint8_t *image, long stride, int channels, int height, int width, float *out, const float *table) {

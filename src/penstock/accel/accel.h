@@ -2,9 +2,9 @@
 
 #include <stdint.h>
 
-/* Vectors: none; of 32 bytes; of 64 bytes; those, with an instruction that adds products of words. On Arm: of 16 bytes; and with an
- * instruction that adds products of bytes. */
-enum { PLAIN, AVX2, WIDE, DOTS, NEON = AVX2 };
+/* Vectors: none; of 32 bytes; of 64 bytes; those, with an instruction that adds products of words; and with one that takes bytes from anywhere in
+ * two of them. On Arm: of 16 bytes; and with an instruction that adds products of bytes. */
+enum { PLAIN, AVX2, WIDE, DOTS, PERMUTES, NEON = AVX2 };
 
 /* Whether to use these. */
 int penstock_uses(int which);

@@ -16,6 +16,7 @@
 
 enum { DONE = 0, OTHER = 1, NO_MEMORY = -1 };
 
+#define LITTLE_ENDIAN_HERE (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
 #define SIDE 65500             /* libjpeg's greatest width and height */
 
 #include "jpeg_codes.h"
@@ -110,9 +111,10 @@ static void colours_plain(const uint8_t *y, const uint8_t *cb, const uint8_t *cr
  * nearer one and a quarter of the other. `sums` are the samples (`by` 2) or four times them (`by` 4). */
 INLINE void wider(const uint16_t *sums, int count, int by, uint8_t *to) {
     const int left = by == 2 ? 1 : 8, right = by == 2 ? 2 : 7;
-    for (int x = 0; x < count; x++) {
-        to[2 * x] = (uint8_t)((3 * sums[x] + sums[x - 1] + left) >> by);
-        to[2 * x + 1] = (uint8_t)((3 * sums[x] + sums[x + 1] + right) >> by);
+    for (int x = 0; x < count; x++) { /* in one word, so that vectors need not be brought into turns */
+        const uint16_t one = (uint16_t)(3 * sums[x] + sums[x - 1] + left) >> by, two = (uint16_t)(3 * sums[x] + sums[x + 1] + right) >> by;
+        const uint16_t both = LITTLE_ENDIAN_HERE ? (uint16_t)(two << 8 | one) : (uint16_t)(one << 8 | two);
+        memcpy(to + 2 * x, &both, 2);
     }
 }
 
@@ -311,6 +313,7 @@ int penstock_jpeg(const uint8_t *data, long size, int rows, int columns, int top
     if (penstock_jpeg_pays())
         w.transform = inverse_avx2, w.convert = colours_avx2, w.widen = chroma_avx2, decode = decode_haswell;
     if (penstock_jpeg_pays() && penstock_uses(WIDE)) w.transform_two = inverse_two_avx512;
+    if (penstock_jpeg_pays() && penstock_uses(PERMUTES)) w.convert = colours_avx512;
 #elif defined(ARM)
     w.transform = inverse_neon, w.convert = colours_neon;
 #endif

@@ -66,6 +66,18 @@ static inline uint16x8_t greys(uint16x8_t r, uint16x8_t g, uint16x8_t b) {
     return vrshrn_high_n_u32(vrshrn_n_u32(low, 16), high, 16);
 }
 
+static int grey_sum_some(const uint8_t *from, int width, int64_t *sum) {
+    if (!penstock_uses(NEON)) return 0;
+    uint32x4_t sums = vdupq_n_u32(0);
+    int x = 0;
+    for (; x + 8 <= width; x += 8) {
+        const uint8x8x3_t pixels = vld3_u8(from + 3 * x);
+        sums = vpadalq_u16(sums, greys(vmovl_u8(pixels.val[0]), vmovl_u8(pixels.val[1]), vmovl_u8(pixels.val[2])));
+    }
+    *sum += vaddlvq_u32(sums);
+    return x;
+}
+
 static int saturate_some(const uint8_t *from, int width, float share, uint8_t *out) {
     if (!penstock_uses(NEON)) return 0;
     const float32x4_t by = vdupq_n_f32(share);

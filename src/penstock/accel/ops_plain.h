@@ -12,6 +12,12 @@ static long look_up3_some(const uint8_t *image, long count, const uint8_t tables
     return 0;
 }
 
+/* Of a row of pixels of three channels, the greys, added. */
+static int grey_sum_some(const uint8_t *from, int width, int64_t *sum) {
+    (void)from, (void)width, (void)sum;
+    return 0;
+}
+
 /* Of a row of pixels of three channels, each blended with its own grey. */
 static int saturate_some(const uint8_t *from, int width, float share, uint8_t *out) {
     (void)from, (void)width, (void)share, (void)out;

@@ -1,6 +1,8 @@
-/* The parts of ops.c in vectors of 32 and of 64 bytes: what ops_plain.h has, done. */
+/* The parts of ops.c in vectors of 32 bytes, and the choice between those and longer ones: what ops_plain.h has, done. */
 
 #include <immintrin.h>
+
+#include "ops_x86_wide.h"
 
 /* By one table, as many as come in thirty-twos; how many that were. A shuffle looks up sixteen values, and gives 0 for a place above 127: so all
  * sixteen parts of the table are asked, each with its own sixteen values moved to where they lie below that and all others above. */
@@ -18,70 +20,6 @@ __attribute__((target("avx2"))) static long look_up_avx2(const uint8_t *image, l
     return i;
 }
 
-#define SERVER __attribute__((target("avx512bw")))
-
-/* A table as words of two neighbours, thirty-two in a vector. */
-struct table {
-    __m512i words[4];
-};
-
-SERVER static inline struct table table_at(const uint8_t *table) {
-    struct table found;
-    for (int i = 0; i < 4; i++) found.words[i] = _mm512_loadu_si512(table + 64 * i);
-    return found;
-}
-
-/* For values below 256 in words: the words of the table that they are in. */
-SERVER static inline __m512i words_of(__m512i value, struct table t) {
-    const __m512i at = _mm512_srli_epi16(value, 1);
-    const __m512i low = _mm512_permutex2var_epi16(t.words[0], at, t.words[1]), high = _mm512_permutex2var_epi16(t.words[2], at, t.words[3]);
-    return _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(value, _mm512_set1_epi16(128)), high);
-}
-
-/* What sixty-four values become: those at even places, then those at odd ones. A word of the table has the byte of an even value below
- * that of the odd one behind it. */
-SERVER static inline __m512i found_in(__m512i values, struct table t) {
-    const __m512i one = _mm512_set1_epi16(1), even = _mm512_and_si512(values, _mm512_set1_epi16(255)), odd = _mm512_srli_epi16(values, 8);
-    __m512i first = words_of(even, t), second = words_of(odd, t);
-    first = _mm512_mask_srli_epi16(first, _mm512_test_epi16_mask(even, one), first, 8);
-    second = _mm512_mask_slli_epi16(second, _mm512_testn_epi16_mask(odd, one), second, 8);
-    return _mm512_mask_blend_epi8(0xAAAAAAAAAAAAAAAA, first, second);
-}
-
-SERVER static inline __mmask64 first_of(long count) { return count >= 64 ? ~0ull : (1ull << count) - 1; }
-
-SERVER static void look_up_avx512(const uint8_t *image, long count, const uint8_t *table, uint8_t *restrict out) {
-    const struct table t = table_at(table);
-    for (long i = 0; i < count; i += 64) {
-        const __mmask64 there = first_of(count - i);
-        _mm512_mask_storeu_epi8(out + i, there, found_in(_mm512_maskz_loadu_epi8(there, image + i), t));
-    }
-}
-
-/* By three tables, the values of which lie at every third place. */
-SERVER static void look_up3_avx512(const uint8_t *image, long count, const uint8_t tables[3][256], uint8_t *restrict out) {
-    const struct table a = table_at(tables[0]), b = table_at(tables[1]), c = table_at(tables[2]);
-    const __mmask64 second = 0x2492492492492492, third = 0x4924924924924924;
-    for (long i = 0; i < count; i += 63) { /* twenty-one pixels */
-        const __mmask64 there = first_of(count - i) & (~0ull >> 1);
-        const __m512i values = _mm512_maskz_loadu_epi8(there, image + i);
-        const __m512i found = _mm512_mask_mov_epi8(found_in(values, a), second, found_in(values, b));
-        _mm512_mask_storeu_epi8(out + i, there, _mm512_mask_mov_epi8(found, third, found_in(values, c)));
-    }
-}
-
-static long look_up_some(const uint8_t *image, long count, const uint8_t *table, uint8_t *restrict out) {
-    if (!penstock_uses(WIDE)) return penstock_uses(AVX2) ? look_up_avx2(image, count, table, out) : 0;
-    look_up_avx512(image, count, table, out);
-    return count;
-}
-
-static long look_up3_some(const uint8_t *image, long count, const uint8_t tables[3][256], uint8_t *restrict out) {
-    if (!penstock_uses(WIDE)) return 0;
-    look_up3_avx512(image, count, tables, out);
-    return count;
-}
-
 #define HASWELL __attribute__((target("avx2")))
 
 /* Channel `c` of eight pixels, four of them in each half. */
@@ -89,6 +27,34 @@ HASWELL static inline __m256i channel_of(__m256i pixels, int c) {
     const __m256i first = _mm256_setr_epi8(0, -1, -1, -1, 3, -1, -1, -1, 6, -1, -1, -1, 9, -1, -1, -1, 0, -1, -1, -1, 3, -1, -1, -1, 6, -1,
                                            -1, -1, 9, -1, -1, -1);
     return _mm256_shuffle_epi8(pixels, _mm256_add_epi8(first, _mm256_set1_epi32(c)));
+}
+
+/* Pillow's grey of eight pixels. Green's share, halved, goes with both of the others, since products are of two signed words. */
+HASWELL static inline __m256i greys_avx2(__m256i pixels) {
+    const __m256i reds = _mm256_setr_epi8(0, -1, 1, -1, 3, -1, 4, -1, 6, -1, 7, -1, 9, -1, 10, -1, 0, -1, 1, -1, 3, -1, 4, -1, 6, -1, 7,
+                                          -1, 9, -1, 10, -1);
+    const __m256i blues = _mm256_setr_epi8(1, -1, 2, -1, 4, -1, 5, -1, 7, -1, 8, -1, 10, -1, 11, -1, 1, -1, 2, -1, 4, -1, 5, -1, 7, -1, 8,
+                                           -1, 10, -1, 11, -1);
+    const __m256i red = _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, reds), _mm256_set1_epi32(19235 << 16 | 19595));
+    const __m256i blue = _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, blues), _mm256_set1_epi32(7471 << 16 | 19235));
+    return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(red, blue), _mm256_set1_epi32(0x8000)), 16);
+}
+
+/* Eight pixels of three bytes, four in each half; four bytes behind them are read. */
+HASWELL static inline __m256i eight_pixels(const uint8_t *from) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)from)),
+                                   _mm_loadu_si128((const __m128i *)(from + 12)), 1);
+}
+
+/* Adds the greys of as many pixels of a row as come in eights with two more behind them; how many that were. */
+HASWELL static int grey_sum_avx2(const uint8_t *from, int width, int64_t *sum) {
+    __m256i sums = _mm256_setzero_si256();
+    int x = 0;
+    for (; x + 10 <= width; x += 8) sums = _mm256_add_epi32(sums, greys_avx2(eight_pixels(from + 3 * x)));
+    int32_t each[8];
+    _mm256_storeu_si256((__m256i *)each, sums);
+    for (int i = 0; i < 8; i++) *sum += each[i];
+    return x;
 }
 
 HASWELL static inline __m256i mixed_avx2(__m256i from, __m256i to, __m256 share) {
@@ -105,12 +71,8 @@ HASWELL static int saturate_avx2(const uint8_t *from, int width, float share, ui
                                            14, -1, -1, -1, -1);
     int x = 0;
     for (; x + 10 <= width; x += 8, from += 24, out += 24) {
-        const __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)from)),
-                                                       _mm_loadu_si128((const __m128i *)(from + 12)), 1);
+        const __m256i pixels = eight_pixels(from), level = greys_avx2(pixels);
         const __m256i r = channel_of(pixels, 0), g = channel_of(pixels, 1), b = channel_of(pixels, 2);
-        __m256i level = _mm256_add_epi32(_mm256_mullo_epi32(r, _mm256_set1_epi32(19595)), _mm256_mullo_epi32(g, _mm256_set1_epi32(38470)));
-        level = _mm256_add_epi32(level, _mm256_mullo_epi32(b, _mm256_set1_epi32(7471)));
-        level = _mm256_srli_epi32(_mm256_add_epi32(level, _mm256_set1_epi32(0x8000)), 16);
         const __m256i red = mixed_avx2(level, r, by), green = mixed_avx2(level, g, by), blue = mixed_avx2(level, b, by);
         const __m256i together = _mm256_or_si256(red, _mm256_or_si256(_mm256_slli_epi32(green, 8), _mm256_slli_epi32(blue, 16)));
         const __m256i found = _mm256_shuffle_epi8(together, close);
@@ -165,14 +127,40 @@ HASWELL static int gather_avx2(const uint8_t *begin, int stride, int xx, int yy,
     return i;
 }
 
+static long look_up_some(const uint8_t *image, long count, const uint8_t *table, uint8_t *restrict out) {
+    if (!penstock_uses(WIDE)) return penstock_uses(AVX2) ? look_up_avx2(image, count, table, out) : 0;
+    if (penstock_uses(PERMUTES))
+        look_up_permuted(image, count, table, out);
+    else
+        look_up_wide(image, count, table, out);
+    return count;
+}
+
+static long look_up3_some(const uint8_t *image, long count, const uint8_t tables[3][256], uint8_t *restrict out) {
+    if (!penstock_uses(WIDE)) return 0;
+    if (penstock_uses(PERMUTES))
+        look_up3_permuted(image, count, tables, out);
+    else
+        look_up3_wide(image, count, tables, out);
+    return count;
+}
+
+static int grey_sum_some(const uint8_t *from, int width, int64_t *sum) {
+    if (penstock_uses(WIDE)) return grey_sum_wide(from, width, sum);
+    return penstock_uses(AVX2) ? grey_sum_avx2(from, width, sum) : 0;
+}
+
 static int saturate_some(const uint8_t *from, int width, float share, uint8_t *out) {
+    if (penstock_uses(WIDE)) return saturate_wide(from, width, share, out);
     return penstock_uses(AVX2) ? saturate_avx2(from, width, share, out) : 0;
 }
 
 static int sharpen_some(const uint8_t *at, const uint16_t *column, int x, int end, int channels, float share, uint8_t *restrict to) {
+    if (penstock_uses(WIDE)) x = sharpen_wide(at, column, x, end, channels, share, to);
     return penstock_uses(AVX2) ? sharpen_avx2(at, column, x, end, channels, share, to) : x;
 }
 
 static int gather_some(const uint8_t *begin, int stride, int xx, int yy, int dx, int dy, int count, uint8_t *out) {
+    if (penstock_uses(WIDE)) return gather_wide(begin, stride, xx, yy, dx, dy, count, out);
     return penstock_uses(AVX2) ? gather_avx2(begin, stride, xx, yy, dx, dy, count, out) : 0;
 }
