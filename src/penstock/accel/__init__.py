@@ -107,6 +107,11 @@ def fits(image: NDArray[np.uint8]) -> bool:
     )
 
 
+def room(shape: tuple[int, ...], out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    """Where a result of this shape is written: to `out`, where that has the shape, else to memory of its own."""
+    return out if out is not None and out.shape == shape else np.empty(shape, np.uint8)
+
+
 Box = tuple[float, float, float, float]
 """Top, left, height and width."""
 FOUR_DOUBLES = struct.Struct("4d")
@@ -121,6 +126,7 @@ def resize(
     down_first: bool,
     box: Box | None = None,
     mirrored: bool = False,
+    out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8] | None:
     """Pillow's antialiased bilinear or bicubic resizing of an image, or a box of it, bit for bit, and where that is asked for with left and
     right changed; None where it must be done otherwise. The result of the first direction is rounded, so it matters which one that is."""
@@ -128,7 +134,7 @@ def resize(
     if loops is None or not fits(image):
         return None
     rows, columns, channels = image.shape
-    out = np.empty((height, width, channels), np.uint8)
+    out = room((height, width, channels), out)
     place = FOUR_DOUBLES.pack(*(box or (0.0, 0.0, rows, columns)))
     failed = loops.penstock_resample(
         *(pointer(image), image.strides[0], channels, rows, columns, place),
@@ -186,14 +192,19 @@ def jpeg_pays(loops: ctypes.CDLL) -> bool:
 
 
 def jpeg(
-    data: bytes, size: tuple[int, int], window: tuple[int, int, int, int], *, to_the_end: bool
+    data: bytes,
+    size: tuple[int, int],
+    window: tuple[int, int, int, int],
+    *,
+    to_the_end: bool,
+    out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8] | None:
     """A part (top, left, height, width) of a JPEG image of this size, as libjpeg decodes it; None where libjpeg must do it itself: it is
     no plain photo, or something is wrong with it. What lies below the part is read only `to_the_end`, to see that it is whole."""
     loops = compiled()
     if loops is None or not jpeg_pays(loops):
         return None
-    out = np.empty((window[2], window[3], 3), np.uint8)
+    out = room((window[2], window[3], 3), out)
     found = loops.penstock_jpeg(data, len(data), *size, *window, to_the_end, pointer(out))
     if found < 0:
         raise MemoryError(f"no memory to decode {window[2]} x {window[3]} pixels")
@@ -214,28 +225,34 @@ def grey_sum(image: NDArray[np.uint8]) -> int | None:
     return int(loops.penstock_grey_sum(pointer(image), image.strides[0], image.shape[0], image.shape[1]))
 
 
-def saturate(image: NDArray[np.uint8], share: float) -> NDArray[np.uint8] | None:
+def saturate(
+    image: NDArray[np.uint8], share: float, out: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8] | None:
     """Each pixel blended with its own grey: 0 is grey, 1 the image, more is more."""
     loops = compiled()
     if loops is None or not fits(image) or image.shape[2] != 3:
         return None
-    out = np.empty(image.shape, np.uint8)
+    out = room(image.shape, out)
     loops.penstock_saturate(pointer(image), image.strides[0], *image.shape[:2], share, pointer(out))
     return out
 
 
-def sharpen(image: NDArray[np.uint8], share: float) -> NDArray[np.uint8] | None:
+def sharpen(
+    image: NDArray[np.uint8], share: float, out: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8] | None:
     """Each pixel but those of the border blended with a smooth version of the image: 0 is smooth, 1 the image, more is more."""
     loops = compiled()
     rows, columns, channels = image.shape
     if loops is None or min(rows, columns) < 3 or not image.flags.c_contiguous:
         return None
-    out = np.empty(image.shape, np.uint8)
+    out = room(image.shape, out)
     done = loops.penstock_sharpen(pointer(image), rows, columns * channels, channels, share, pointer(out))
     return out if done else None
 
 
-def look_up(image: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+def look_up(
+    image: NDArray[np.uint8], table: NDArray[np.uint8], out: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8] | None:
     """What each value becomes: by a table of 256, or of 256 x 3 for three channels."""
     loops = compiled()
     tables = 1 if table.ndim == 1 else table.shape[1]
@@ -243,7 +260,7 @@ def look_up(image: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.ui
         return None
     if tables not in (1, 3):
         return None
-    table, out = np.ascontiguousarray(table), np.empty(image.shape, np.uint8)
+    table, out = np.ascontiguousarray(table), room(image.shape, out)
     loops.penstock_look_up(pointer(image), image.size, pointer(table), tables, pointer(out))
     return out
 
@@ -279,6 +296,7 @@ def affine(
     window: tuple[int, int, int, int],
     matrix: tuple[float, ...],
     fill: tuple[int, ...],
+    out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8] | None:
     """A window (top, left, height, width) of an image under a map from output to input: the nearest pixels, `fill` outside. `part`
     is what there is of the image, from the corner (top, left) on; outside of it is outside of the image."""
@@ -290,7 +308,7 @@ def affine(
     ]
     if loops is None or not fits(part) or any(abs(v) >= FIXED for corner in corners for v in corner):
         return None
-    out = np.empty((height, width, part.shape[2]), np.uint8)
+    out = room((height, width, part.shape[2]), out)
     numbers, outside = np.array(matrix, np.float64), np.array(fill, np.uint8)
     loops.penstock_affine(
         *(pointer(part), part.strides[0], part.shape[2], *corner, *part.shape[:2]),

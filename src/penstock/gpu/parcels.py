@@ -37,9 +37,9 @@ from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.kernels.layout import interleaved, lay_out
 from penstock.lanes.seeding import call_seed, company
 from penstock.lanes.unfinished import Unfinished, finished
-from penstock.pipeline.chain import executed, opened, opening, size_of
+from penstock.pipeline.chain import executed, opened, opening, shape_of, size_of
 from penstock.pipeline.decode import Encoded
-from penstock.pipeline.deferred import Deferred, shape_of
+from penstock.pipeline.deferred import Deferred
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import Begun, Loan, StagedDataset
 from penstock.policy.costs import Line
@@ -80,7 +80,7 @@ class AsSlot:
             )
 
     def shape(self, begun: Begun) -> tuple[int, ...]:
-        channels, *size = shape_of(begun)
+        channels, *size = shape_of(begun.image, begun.program)
         self.check((size[0], size[1]), channels)
         return (self._slot,)
 

@@ -22,7 +22,7 @@ from penstock.transforms.cpu import crop, execute
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign, is_pixels, known
 from penstock.transforms.ops import Compose, Lambda, Op, plain
-from penstock.transforms.steps import Code, Program, Size, Step, program_size
+from penstock.transforms.steps import Code, Program, Size, Step, program_channels, program_size
 from penstock.transforms.tail import Tail, split_tail
 from penstock.transforms.targets import Targets, follow
 from penstock.transforms.together import refuse_within, seed_for
@@ -159,15 +159,21 @@ def size_of(image: Image | Encoded) -> Size:
     return image.size if isinstance(image, Encoded) else image.shape[:2]
 
 
-def executed(program: Program, image: Image | Encoded) -> Image:
-    """The image after all steps. Of one that is not decoded yet, only what they need is."""
+def shape_of(image: Image | Encoded, program: Program) -> tuple[int, int, int]:
+    """Of what a program makes of an image, as a tensor."""
+    channels = program_channels(program, 3 if isinstance(image, Encoded) else image.shape[2])
+    return channels, *program_size(program, size_of(image))
+
+
+def executed(program: Program, image: Image | Encoded, out: Image | None = None) -> Image:
+    """The image after all steps. Of one that is not decoded yet, only what they need is. `out`: as `execute` has it."""
     if not isinstance(image, Encoded):
-        return execute(program, image)
+        return execute(program, image, out=out)
     factor = reduction(program, image.size) if image.fast else 1
     if factor > 1 and (small := image.reduced(factor)) is not None:
-        return execute(reduced(program, factor, (small.shape[0], small.shape[1])), small)
+        return execute(reduced(program, factor, (small.shape[0], small.shape[1])), small, out=out)
     plan = stages(program, image.size)
-    return execute(program, image.part(plan[0].window), plan)
+    return execute(program, image.part(plan[0].window, None if program else out), plan, out)
 
 
 def opened(program: Program, image: Image | Encoded) -> tuple[Program, Image]:

@@ -35,10 +35,10 @@ class Encoded:
         self.header = read_header(data, max_pixels=max_pixels)
         self.size = (self.header.height, self.header.width)
 
-    def part(self, window: Window) -> Image:
-        """The pixels of a part; raises BadImage."""
+    def part(self, window: Window, out: Image | None = None) -> Image:
+        """The pixels of a part; raises BadImage. `out`: where they are written, if it can be told to the decoder."""
         if self.header.format == "jpeg":
-            found = accel.jpeg(self._data, self.size, window, to_the_end=not self.fast)
+            found = accel.jpeg(self._data, self.size, window, to_the_end=not self.fast, out=out)
             if found is not None:
                 return found
         top, left, height, width = window

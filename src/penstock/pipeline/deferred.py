@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from penstock import accel
 from penstock.lanes.seeding import company
 from penstock.lanes.unfinished import Unfinished
-from penstock.pipeline.chain import size_of
+from penstock.pipeline.chain import shape_of
 from penstock.pipeline.decode import Image
 from penstock.store.partial import Wanted
 from penstock.transforms.parts import part_of
-from penstock.transforms.steps import program_channels, program_size
 from penstock.transforms.tail import Tail
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ class AsTensor:
         self.by_parts = self._numbers is not None
 
     def shape(self, begun: Begun) -> tuple[int, ...]:
-        return shape_of(begun)
+        return shape_of(begun.image, begun.program)
 
     def begin(self, slot: torch.Tensor) -> int:
         return slot.data_ptr() if slot.is_contiguous() else 0
@@ -149,10 +147,3 @@ class Deferred:
         again = wanted in self._kept
         self._kept.add(wanted)
         return self._dataset.partly(begun, perhaps_there=again)
-
-
-def shape_of(begun: Begun) -> tuple[int, int, int]:
-    """Of what a sample becomes, as a tensor."""
-    image = begun.image
-    channels = program_channels(begun.program, image.shape[2] if isinstance(image, np.ndarray) else 3)
-    return channels, *program_size(begun.program, size_of(image))

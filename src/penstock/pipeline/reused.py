@@ -10,6 +10,7 @@ Rule 2: a sample that is kept has its partial part done first, then the rest, al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from penstock.lanes import pickles
 from penstock.lanes.seeding import call_seed, company
 from penstock.pipeline import plain_targets
-from penstock.pipeline.chain import executed, size_of
+from penstock.pipeline.chain import executed, shape_of, size_of
 from penstock.pipeline.decode import Image
 from penstock.pipeline.deferred import Deferred, Form
 from penstock.pipeline.metered import Meter
@@ -107,13 +108,19 @@ class Reused(StagedDataset):
     def partly(self, begun: Begun, *, perhaps_there: bool = False) -> Begun:
         assert begun.to_keep is not None
         wanted, steps = begun.to_keep
-        borrowed = self.store.borrow(wanted) if perhaps_there else None
-        if borrowed is not None:
-            loan = Loan(wanted, borrowed.holds, borrowed.mark)
-            return Begun(b"", borrowed.entry.values, begun.program[steps:], begun.target, loan=loan)
-        pixels = executed(begun.program[:steps], begun.image)
-        self._keep(wanted, pixels, begun.target)
-        return Begun(b"", pixels, begun.program[steps:], begun.target)
+        first, final = begun.program[:steps], begun.program[steps:]
+        lent: Any = self.store.borrow(wanted) if perhaps_there else None
+        if lent is not None:
+            pixels = lent.entry.values
+        elif isinstance(self.store, MemoryStore) and (extra := self._extra(begun.target)) is not None:
+            channels, *size = shape_of(begun.image, first)
+            make = partial(executed, first, begun.image)
+            pixels, lent = self.store.make(wanted, (*size, channels), extra, make)
+        else:
+            pixels = executed(first, begun.image)
+            self._keep(wanted, pixels, begun.target)
+        loan = None if lent is None else Loan(wanted, lent.holds, lent.mark)
+        return Begun(b"", pixels, final, begun.target, loan=loan)
 
     def again(self, wanted: Wanted) -> Image:
         """The partial part of a sample that was to be in the store, in whichever process and thread this is."""
@@ -159,7 +166,7 @@ class Reused(StagedDataset):
         return data, target, image, first, self._final(index, renewed, size, seed)
 
     def _keep(self, wanted: Wanted, pixels: Image, target: Any) -> None:
-        extra = b"" if self.source.knows_targets else self._written(target)
+        extra = self._extra(target)
         if extra is not None:
             self.store.put(wanted, Entry(pixels, extra))
 
@@ -172,8 +179,10 @@ class Reused(StagedDataset):
         except Exception:  # noqa: BLE001 - whatever a user's object raises here: then the sample is read again
             return None
 
-    def _written(self, target: Any) -> bytes | None:
+    def _extra(self, target: Any) -> bytes | None:
         """A target as it can be kept; None: it cannot be, and neither can its sample."""
+        if self.source.knows_targets:
+            return b""
         try:
             return self._dumps(target)
         except Exception:  # noqa: BLE001 - as above

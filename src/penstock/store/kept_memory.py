@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import memmove
 from typing import Any, NamedTuple
 
@@ -69,6 +69,25 @@ class Borrowed(NamedTuple):
         return len(chunks) > 0 and int(chunks[self.chunk, 0]) == self.generation
 
 
+class Room(NamedTuple):
+    """What an entry has of a chunk, until an epoch."""
+
+    wanted: Wanted
+    chunk: int
+    offset: int
+    size: int
+    end: int
+
+
+class Place(NamedTuple):
+    """Where an entry is made that nobody finds yet."""
+
+    room: Room
+    values: NDArray[np.uint8]
+    memory: mmap.mmap
+    """Which is held as long as somebody writes there."""
+
+
 class MemoryStore(ChunkIndex):
     _memory: mmap.mmap | None
     """For writing there: not where it lies on a disk, which may be full, nor without the loops, whose fence the row of an entry needs."""
@@ -116,33 +135,96 @@ class MemoryStore(ChunkIndex):
         if not 0 <= wanted.sample < self.renewal.length:
             return False
         self._count(PUT)
-        self.now = max(self.now, wanted.renewed)  # nothing is put before its time
         values = np.ascontiguousarray(entry.values).reshape(entry.values.shape)
-        size = aligned(HEAD + len(entry.extra) + values.nbytes, LINE)
         plain = values.dtype in TYPES and values.ndim <= DIMENSIONS
-        kept = plain and size <= self.chunk_bytes and len(self.rows) > 0
-        offset = self._room(size, self.renewal.ends(wanted.sample, wanted.renewed)) if kept else -1
-        chunk = (offset - self._data) // self.chunk_bytes
-        if offset < 0 or not self._write(chunk, offset, values, entry.extra):
+        size = aligned(HEAD + len(entry.extra) + values.nbytes, LINE)
+        room = self._room_for(wanted, size) if plain else None
+        if room is None or not self._write(room, values, entry.extra):
             self._refuse(size)
             return False
-        self.note(wanted, offset, size, int(self.chunks[chunk, 0]))
+        self._noted(room)
         return True
 
-    def _write(self, chunk: int, offset: int, values: NDArray[Any], extra: bytes) -> bool:
-        """Write an entry; whether there was room."""
-        shape = [*values.shape, *[0] * (DIMENSIONS - values.ndim)]
-        head = NUMBERS.pack(TYPES.index(values.dtype), values.ndim, *shape, len(extra), values.nbytes)
-        pages = self._pages(chunk)  # held until all is written
+    def make(
+        self,
+        wanted: Wanted,
+        shape: tuple[int, ...],
+        extra: bytes,
+        make: Callable[[NDArray[np.uint8] | None], NDArray[np.uint8]],
+    ) -> tuple[NDArray[np.uint8], Borrowed | None]:
+        """What `make` makes, pixels of this shape, and keep it: where it is told where to write, it is made where it will lie, and lent from there."""
+        place = self._place_for(wanted, shape, extra)
+        if place is None:
+            values = make(None)
+            self.put(wanted, Entry(values, extra))
+            return values, None
+        try:
+            values = make(place.values)
+        except BaseException:
+            self._give_back(place.room)
+            raise
+        if values.shape != shape or values.dtype != np.uint8:
+            self._give_back(place.room)
+            self.put(wanted, Entry(values, extra))
+            return values, None
+        if values is not place.values:
+            np.copyto(place.values, values)
+        return place.values, self._kept(place, extra)
+
+    def _kept(self, place: Place, extra: bytes) -> Borrowed:
+        """What was made in a place, lent from there."""
+        self._count(PUT)
+        room, values = place.room, place.values
+        at = self._address + room.offset
+        memmove(at, head_of(values, extra), HEAD)
+        memmove(at + HEAD + values.nbytes, extra, len(extra))
+        values.flags.writeable = False
+        return Borrowed(Entry(values, extra), self, room.chunk, self._noted(room))
+
+    def _room_for(self, wanted: Wanted, size: int) -> Room | None:
+        """Room for an entry of so many bytes, which it has from now on."""
+        self.now = max(self.now, wanted.renewed)  # nothing is put before its time
+        end = self.renewal.ends(wanted.sample, wanted.renewed)
+        offset = self._room(size, end) if size <= self.chunk_bytes and len(self.rows) > 0 else -1
+        chunk = (offset - self._data) // self.chunk_bytes
+        return None if offset < 0 else Room(wanted, chunk, offset, size, end)
+
+    def _place_for(self, wanted: Wanted, shape: tuple[int, ...], extra: bytes) -> Place | None:
+        """Where pixels can be written by others than `_write`; None: nowhere."""
+        if self._memory is None or not 0 <= wanted.sample < self.renewal.length:
+            return None
+        room = self._room_for(wanted, aligned(HEAD + len(extra) + math.prod(shape), LINE))
+        pages = None if room is None else self._pages(room.chunk)
+        if room is None or pages is None:
+            if room is not None:
+                self._give_back(room)
+            return None
+        return Place(room, np.ndarray(shape, np.uint8, self._bytes.data, room.offset + HEAD), pages)
+
+    def _give_back(self, room: Room) -> None:
+        """What was taken last."""
+        chunk, used = self._filling[room.end]
+        self._filling[room.end] = chunk, used - room.size
+
+    def _noted(self, room: Room) -> int:
+        """Let others find an entry; the generation of its chunk."""
+        generation = int(self.chunks[room.chunk, 0])
+        self.note(room.wanted, room.offset, room.size, generation)
+        return generation
+
+    def _write(self, room: Room, values: NDArray[Any], extra: bytes) -> bool:
+        """Write an entry; whether there was memory for it."""
+        head = head_of(values, extra)
+        pages = self._pages(room.chunk)  # held until all is written
         if pages is not None:
-            at = self._address + offset
+            at = self._address + room.offset
             memmove(at, head, HEAD)
             memmove(at + HEAD, pointer(values), values.nbytes)
             memmove(at + HEAD + values.nbytes, extra, len(extra))
             return True
         pixels = values.reshape(-1).view(np.uint8).data
         try:
-            written = os.pwritev(self._fd, [head, pixels, extra], offset)
+            written = os.pwritev(self._fd, [head, pixels, extra], room.offset)
         except OSError:
             return False
         return written == HEAD + values.nbytes + len(extra)
@@ -179,6 +261,11 @@ class MemoryStore(ChunkIndex):
     def close(self) -> None:
         self._memory, self._mapped = None, set()
         super().close()
+
+
+def head_of(values: NDArray[Any], extra: bytes) -> bytes:
+    shape = [*values.shape, *[0] * (DIMENSIONS - values.ndim)]
+    return NUMBERS.pack(TYPES.index(values.dtype), values.ndim, *shape, len(extra), values.nbytes)
 
 
 def entry_at(memory: NDArray[np.uint8], offset: int, room: int) -> Entry:

@@ -25,17 +25,24 @@ SMALL = 64 * 64
 """Pixels of an image of which it costs more to find out what is needed than to make all of it."""
 
 
-def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = None) -> Image:
+def execute(
+    program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = None, out: Image | None = None
+) -> Image:
     """The image after all steps: uint8, height x width x channels. With a plan (`stages(program, size)`), `image` is the part of
-    it that the plan begins with."""
+    it that the plan begins with. `out`: where the last step writes it, if it can and the image is of that shape; it is the result then."""
     if plan is None:
         rows, columns = array(image).shape[:2]
         if is_resized_part(program, (rows, columns)):
-            return resize(crop(image, *program[0].args), *program[1].args, mirrored=len(program) == 3)
+            part = crop(image, *program[0].args)
+            return resize(part, *program[1].args, mirrored=len(program) == 3, out=out)
         plan = stages(program, (rows, columns), small=SMALL)
         if not plan[0].is_whole:
             image = crop(image, *plan[0].window)
     at = 0
+
+    def place() -> Image | None:
+        return out if at + 1 == len(program) else None
+
     while at < len(program):
         (code, args), before, after = program[at], plan[at], plan[at + 1]
         if code in TABLES or code in STATISTICS:
@@ -46,14 +53,14 @@ def execute(program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = 
             while at + 1 < len(program) and program[at + 1].code in TABLES:
                 at += 1
                 table = tables.composed(table, tables.table_of(program[at]))
-            image = look_up(pixels, table)
+            image = look_up(pixels, table, place())
         elif code == Code.RESIZE and flips_next(program, plan, at):
             at += 1
-            image = resize(image, *args, mirrored=True)
+            image = resize(image, *args, mirrored=True, out=place())
         elif code == Code.AFFINE:
-            image = affine(image, before, after, *args)
+            image = affine(image, before, after, *args, out=place())
         elif before.is_whole:
-            result = STEPS[code](image, *args)
+            result = STEPS[code](image, *args, **({"out": place()} if code in TO_A_PLACE else {}))
             image = result if after.is_whole else crop(result, *after.window)
         elif code == Code.SHARPNESS:  # it leaves a border, of which the image may have more to say
             top, left, height, width = after.window
@@ -96,9 +103,9 @@ def picture(image: Any) -> Any:
     return pillow().Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
 
 
-def look_up(image: Image, table: tables.Table) -> Image:
+def look_up(image: Image, table: tables.Table, out: Image | None = None) -> Image:
     flat = np.ascontiguousarray(image)
-    quick = accel.look_up(flat, table)
+    quick = accel.look_up(flat, table, out)
     if quick is not None:
         return quick
     if table.ndim == 2:
@@ -131,6 +138,7 @@ def resize(
     box: accel.Box | None = None,
     *,
     mirrored: bool = False,
+    out: Image | None = None,
 ) -> Image:
     """`mirrored`: and flipped from left to right, which costs nothing more."""
     pixels = array(image)
@@ -139,7 +147,9 @@ def resize(
     if antialias and interpolation in (Interpolation.BILINEAR, Interpolation.BICUBIC):
         cubic = interpolation == Interpolation.BICUBIC
         down = box is None and goes_down_first(pixels.shape[:2], (height, width))
-        quick = accel.resize(pixels, height, width, cubic=cubic, down_first=down, box=box, mirrored=mirrored)
+        quick = accel.resize(
+            pixels, height, width, cubic=cubic, down_first=down, box=box, mirrored=mirrored, out=out
+        )
         if quick is not None:
             return quick
     if mirrored:
@@ -219,15 +229,17 @@ def affine(
     f: float,
     way: int,
     fill: Any,
+    *,
+    out: Image | None = None,
 ) -> Any:
     """Of the part that is there before, the part that is wanted after."""
     channels = array(image).shape[2]
     colour = tuple(fill) if isinstance(fill, (tuple, list)) else (int(fill),) * channels
     if (a, b, d, e) == (1, 0, 0, 1) and c == int(c) and f == int(f):
-        return shifted(array(image), before, after, int(c), int(f), colour)
+        return shifted(array(image), before, after, int(c), int(f), colour, out)
     if way == Interpolation.NEAREST and (b or d):  # without them Pillow rounds another way
         corner = (before.window.top, before.window.left)
-        quick = accel.affine(array(image), corner, after.window, (a, b, c, d, e, f), colour)
+        quick = accel.affine(array(image), corner, after.window, (a, b, c, d, e, f), colour, out)
         if quick is not None:
             return quick
     if not before.is_whole:  # Pillow knows images only, no parts of them
@@ -244,7 +256,13 @@ def affine(
 
 
 def shifted(
-    image: Image, before: Stage, after: Stage, right: int, down: int, colour: tuple[int, ...]
+    image: Image,
+    before: Stage,
+    after: Stage,
+    right: int,
+    down: int,
+    colour: tuple[int, ...],
+    out: Image | None = None,
 ) -> Image:
     """Moved by whole pixels: whatever the interpolation, it has nothing to do."""
     top, left, height, width = after.window
@@ -254,7 +272,7 @@ def shifted(
     )  # where in `image` the result begins
     rows, columns = image.shape[:2]
     inside = image[max(0, y) : max(0, min(rows, y + height)), max(0, x) : max(0, min(columns, x + width))]
-    found = np.empty((height, width, image.shape[2]), np.uint8)
+    found = accel.room((height, width, image.shape[2]), out)
     above, beside = (0, 0) if inside.size == 0 else (max(0, -y), max(0, -x))
     below, behind = above + inside.shape[0], beside + inside.shape[1]
     found[above:below, beside:behind] = inside
@@ -321,15 +339,16 @@ def pillow_fuses() -> bool:
     return bool(found.getpixel((0, 0)) == 26)
 
 
-def saturation(image: Any, factor: float) -> Any:
-    quick = accel.saturate(array(image), factor) if accel.fuses() == pillow_fuses() else None
+def saturation(image: Any, factor: float, out: Image | None = None) -> Any:
+    quick = accel.saturate(array(image), factor, out) if accel.fuses() == pillow_fuses() else None
     return pillow().ImageEnhance.Color(picture(image)).enhance(factor) if quick is None else quick
 
 
-def sharpness(image: Any, factor: float) -> Any:
-    quick = (
-        accel.sharpen(np.ascontiguousarray(array(image)), factor) if accel.fuses() == pillow_fuses() else None
-    )
+def sharpness(image: Any, factor: float, out: Image | None = None) -> Any:
+    if accel.fuses() == pillow_fuses():
+        quick = accel.sharpen(np.ascontiguousarray(array(image)), factor, out)
+    else:
+        quick = None
     return pillow().ImageEnhance.Sharpness(picture(image)).enhance(factor) if quick is None else quick
 
 
@@ -396,3 +415,5 @@ STEPS: dict[Code, Callable[..., Any]] = {
     Code.HUE: hue, Code.GRAY: gray, Code.SHARPNESS: sharpness, Code.BLUR: blur, Code.ERASE: erase, Code.MIX: mix,
     Code.CALL: call,
 }  # fmt: skip
+TO_A_PLACE = {Code.RESIZE, Code.SATURATION, Code.SHARPNESS}
+"""Those of them that can be told where to write."""
