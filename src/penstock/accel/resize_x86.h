@@ -11,7 +11,10 @@ struct five {
     int x, from, pairs; /* the first of the pixels, of what they are made of, and how often two taps */
 };
 struct two_taps {
-    uint16_t words[32]; /* which of them */
+    union {
+        uint16_t words[32]; /* which of them */
+        uint8_t bytes[64];  /* the same at every second place, for processors that take bytes from anywhere: 0 between them comes for nothing */
+    };
     int32_t high[16], low[16];
 };
 
@@ -60,6 +63,7 @@ static void by_fives(struct arranged *v, const struct weights *w, int width) {
         v->five[i] = (struct five){x, from, (most + 1) / 2};
     }
     if (!(v->two_taps = aligned_alloc(64, sizeof(struct two_taps) * fives * v->pairs))) return;
+    const int permutes = penstock_uses(PERMUTES);
     for (int i = 0; i < fives; i++)
         for (int pair = 0; pair < v->five[i].pairs; pair++) {
             struct two_taps *taps = v->two_taps + (size_t)i * v->pairs + pair;
@@ -69,8 +73,13 @@ static void by_fives(struct arranged *v, const struct weights *w, int width) {
                 const unsigned word = 3 * (w->first[x] - v->five[i].from + 2 * pair);
                 const int32_t high = v->high[(size_t)x * v->pairs + pair], low = v->low[(size_t)x * v->pairs + pair];
                 for (int c = 0; c < 3; c++, sum++) {
-                    taps->words[2 * sum] = (word + c) % SEEN; /* beyond a pixel's taps weights are 0 */
-                    taps->words[2 * sum + 1] = (word + c + 3) % SEEN;
+                    for (int tap = 0; tap < 2; tap++) { /* beyond a pixel's taps weights are 0 */
+                        const uint8_t place = (word + c + 3 * tap) % SEEN;
+                        if (permutes)
+                            taps->bytes[2 * (2 * sum + tap)] = place;
+                        else
+                            taps->words[2 * sum + tap] = place;
+                    }
                     taps->high[sum] = high;
                     taps->low[sum] = low;
                 }
@@ -189,36 +198,63 @@ SERVER static inline __attribute__((always_inline)) __m512i total_wide(__m512i h
     return _mm512_srai_epi32(_mm512_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(high, LOW_BITS), low), half), BITS);
 }
 
-/* `next`: where the rows lie that come next, from these. What was kept long ago is in no cache. */
-SERVER static void across3_wide(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], const struct weights *w, size_t next) {
-    const __m512i none = _mm512_setzero_si512();
-    const struct arranged *v = w->arranged;
-    for (int i = 0; i < v->fives; i++) {
-        const struct five *five = v->five + i;
-        const struct two_taps *taps = v->two_taps + (size_t)i * v->pairs;
-        __m512i near[ROWS], far[ROWS], high[ROWS], low[ROWS];
-        for (int r = 0; r < ROWS; r++) {
-            const uint8_t *at = row[r] + 3 * (size_t)five->from;
-            _mm_prefetch((const char *)at + next, _MM_HINT_T0);
-            near[r] = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)at));
-            far[r] = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(at + 32)));
-            high[r] = low[r] = none;
-        }
-        for (int pair = 0; pair < five->pairs; pair++) {
-            const __m512i words = _mm512_load_si512(taps[pair].words);
-            const __m512i kh = _mm512_load_si512(taps[pair].high), kl = _mm512_load_si512(taps[pair].low);
-            for (int r = 0; r < ROWS; r++) {
-                const __m512i two = _mm512_permutex2var_epi16(near[r], words, far[r]);
-                high[r] = _mm512_dpwssd_epi32(high[r], two, kh);
-                low[r] = _mm512_dpwssd_epi32(low[r], two, kl);
-            }
-        }
-        for (int r = 0; r < ROWS; r++) {
-            const __m128i bytes = _mm512_cvtusepi32_epi8(_mm512_max_epi32(total_wide(high[r], low[r]), none));
-            _mm_mask_storeu_epi8(out[r] + 3 * five->x, 0x7FFF, bytes);
-        }
-    }
+/* What five pixels are made of, and two taps of each of them: in words from the start, or made words of as they are taken. */
+struct seen {
+    __m512i near, far;
+};
+
+SERVER static inline struct seen seen_words(const uint8_t *at) {
+    return (struct seen){_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)at)),
+                         _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(at + 32)))};
 }
+
+SERVER static inline __m512i two_words(struct seen from, const struct two_taps *taps) {
+    return _mm512_permutex2var_epi16(from.near, _mm512_load_si512(taps->words), from.far);
+}
+
+#define NEWER __attribute__((target("avx512bw,avx512vl,avx512vnni,avx512vbmi")))
+
+NEWER static inline struct seen seen_bytes(const uint8_t *at) { return (struct seen){_mm512_loadu_si512(at), _mm512_setzero_si512()}; }
+
+NEWER static inline __m512i two_bytes(struct seen from, const struct two_taps *taps) {
+    return _mm512_maskz_permutexvar_epi8(0x5555555555555555, _mm512_load_si512(taps->bytes), from.near);
+}
+
+/* `next`: where the rows lie that come next, from these. What was kept long ago is in no cache. */
+#define ACROSS3(TARGET, name, seen_at, two_of) \
+    TARGET static void name(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], const struct weights *w, size_t next) { \
+        const __m512i none = _mm512_setzero_si512(); \
+        const struct arranged *v = w->arranged; \
+        for (int i = 0; i < v->fives; i++) { \
+            const struct five *five = v->five + i; \
+            const struct two_taps *taps = v->two_taps + (size_t)i * v->pairs; \
+            __m512i kh = _mm512_load_si512(taps->high), kl = _mm512_load_si512(taps->low), high[ROWS], low[ROWS]; \
+            struct seen seen[ROWS]; \
+            for (int r = 0; r < ROWS; r++) { \
+                const uint8_t *at = row[r] + 3 * (size_t)five->from; \
+                _mm_prefetch((const char *)at + next, _MM_HINT_T0); \
+                seen[r] = seen_at(at); \
+                const __m512i two = two_of(seen[r], taps); \
+                high[r] = _mm512_madd_epi16(two, kh); \
+                low[r] = _mm512_madd_epi16(two, kl); \
+            } \
+            for (int pair = 1; pair < five->pairs; pair++) { \
+                kh = _mm512_load_si512(taps[pair].high), kl = _mm512_load_si512(taps[pair].low); \
+                for (int r = 0; r < ROWS; r++) { \
+                    const __m512i two = two_of(seen[r], taps + pair); \
+                    high[r] = _mm512_dpwssd_epi32(high[r], two, kh); \
+                    low[r] = _mm512_dpwssd_epi32(low[r], two, kl); \
+                } \
+            } \
+            for (int r = 0; r < ROWS; r++) { \
+                const __m128i bytes = _mm512_cvtusepi32_epi8(_mm512_max_epi32(total_wide(high[r], low[r]), none)); \
+                _mm_mask_storeu_epi8(out[r] + 3 * five->x, 0x7FFF, bytes); \
+            } \
+        } \
+    }
+
+ACROSS3(SERVER, across3_wide, seen_words, two_words)
+ACROSS3(NEWER, across3_permuted, seen_bytes, two_bytes)
 
 /* As `down_avx2`, in sixty-fours. */
 SERVER static int down_wide(const uint8_t *rows, size_t stride, uint8_t *out, int length, const int32_t *high, const int32_t *low,
@@ -247,7 +283,9 @@ SERVER static int down_wide(const uint8_t *rows, size_t stride, uint8_t *out, in
 }
 
 static void across3_some(const uint8_t *const row[ROWS], uint8_t *const out[ROWS], int width, const struct weights *w, size_t next) {
-    if (w->arranged->fives)
+    if (w->arranged->fives && penstock_uses(PERMUTES))
+        across3_permuted(row, out, w, next);
+    else if (w->arranged->fives)
         across3_wide(row, out, w, next);
     else
         across3_avx2(row, out, width, w);
