@@ -20,7 +20,8 @@ from penstock.pipeline.decode import Encoded
 from penstock.pipeline.reused import Reused
 from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_memory import MemoryStore
+from penstock.store.chunks import PUT
+from penstock.store.kept_memory import MemoryStore, entry_at, entry_size
 from penstock.store.partial import Wanted
 from penstock.transforms.cpu import execute
 from penstock.transforms.policies import RANDAUGMENT
@@ -78,7 +79,8 @@ def test_what_is_made_is_kept(used: bool, told: bool, extra: bytes) -> None:
     kept, target = found(store)
     assert np.array_equal(kept, pixels())
     assert target == extra
-    assert store.stats()["entries"] == 1
+    assert store.stats()["entries"] == store._counts[:, PUT].sum() == 1
+    assert taken(store) == entry_size(pixels().nbytes, extra)
     assert (lent is not None) == is_kept_in(store, values) == (used and gives_pages())
     if lent is not None:
         assert lent.holds()
@@ -157,10 +159,88 @@ def test_who_is_killed_while_it_makes_an_entry_leaves_nothing_to_be_found_and_it
         assert store.make(Wanted(sample, 3), large, b"", lambda _: pixels(shape=large))[1] is not None
 
 
+@needs_pages
+def test_all_of_an_entry_is_there_before_it_can_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, noted = used_store(), list[Any]()
+
+    def note(wanted: Wanted, offset: int, size: int, generation: int) -> None:
+        noted.append((wanted, entry_at(store._bytes, offset, size), generation))
+
+    monkeypatch.setattr(store, "note", note)
+    store.make(WANTED, SHAPE, b"cat", lambda _: pixels())
+    ((wanted, entry, _),) = noted
+    assert (wanted, entry.extra) == (WANTED, b"cat")
+    assert np.array_equal(entry.values, pixels())
+
+
+@needs_pages
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_store_that_is_closed_meanwhile_keeps_nothing_and_nothing_else_is_wrong(fails: bool) -> None:
+    store = used_store()
+
+    def make(out: Any) -> Any:
+        store.close()
+        if fails:
+            raise ValueError("bad image")
+        if out is None:
+            return pixels()
+        out[:] = pixels()
+        return out
+
+    if fails:
+        with pytest.raises(ValueError, match="bad image"):
+            store.make(WANTED, SHAPE, b"", make)
+        return
+    values, lent = store.make(WANTED, SHAPE, b"", make)
+    assert lent is None
+    assert np.array_equal(values, pixels())
+    assert not is_kept_in(store, values)
+    assert values.flags.writeable
+
+
+@needs_pages
+def test_room_that_is_not_the_last_any_more_is_not_given_back() -> None:
+    store = used_store()
+    ends = [store.renewal.ends(sample, 0) for sample in range(20)]
+    one, two, three = [Wanted(sample, 0) for sample in range(20) if ends[sample] == ends[0]][:3]
+
+    def make(_: Any) -> Any:
+        store.make(two, SHAPE, b"", lambda _: pixels(2))
+        raise ValueError("bad image")
+
+    with pytest.raises(ValueError, match="bad image"):
+        store.make(one, SHAPE, b"", make)
+    store.make(three, SHAPE, b"", lambda _: pixels(3))
+    assert np.array_equal(found(store, two)[0], pixels(2))
+    assert np.array_equal(found(store, three)[0], pixels(3))
+
+
+@needs_pages
+def test_functions_that_change_what_they_are_given_change_nothing_that_is_kept() -> None:
+    def darker(image: Any) -> Any:
+        image[::2] //= 2
+        return image
+
+    chain = Chain.of([T.RandAugment(2, 9), T.RandomCrop(24), T.Lambda(darker)])
+    files = [jpeg_of(photo(60 + i, 80, seed=i)) for i in range(20)]
+    source = StagedDataset(lambda at: (files[at], at), chain, len(files))
+    renewal = Renewal(20, 20, 3, seed=5)
+    ours, plain = (Reused(source, 2, renewal, MemoryStore(renewal, room)) for room in (8 << 20, 0))
+    used_before(ours.store)  # type: ignore[arg-type]
+    for epoch in range(5):
+        for sample in range(20):
+            for dataset in (ours, plain):
+                dataset._penstock_begin(epoch, [sample])
+            seed_sample(100 * epoch + sample)
+            tensor = ours[sample][0]
+            seed_sample(100 * epoch + sample)
+            assert np.array_equal(tensor, plain[sample][0]), (epoch, sample)
+
+
 @needs_loops
 @pytest.mark.parametrize("name", RANDAUGMENT)
 def test_ops_write_where_they_are_told(name: str) -> None:
-    """The last of a program; all of RandAugment's can, but one that does nothing at all, whose photo is decoded there."""
+    """The last of a program; without any, the photo is decoded there."""
     data = jpeg_of(photo(90, 120))
     space = RANDAUGMENT[name]
     level = 0.0 if space is None else space.magnitude(9, 31, (90, 120))
@@ -169,7 +249,7 @@ def test_ops_write_where_they_are_told(name: str) -> None:
         out = np.empty((90, 120, 3), np.uint8)
         expected = executed(program, Encoded(data))
         written = executed(program, Encoded(data), out)
-        assert written is out or (not last and program)
+        assert written is out
         assert np.array_equal(written, expected)
 
 

@@ -110,6 +110,12 @@ def test_greys_are_pillows(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.usefixtures("vectors")
+def test_the_greys_of_a_row_may_be_more_than_32_bits_hold() -> None:
+    row = np.broadcast_to(np.uint8(255), (1, 1, 3)).repeat(9_000_001, axis=1)
+    assert accel.grey_sum(row) == 255 * 9_000_001
+
+
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("subsampling", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES[2:])
 def test_photos_are_pillows(shape: tuple[int, int], subsampling: int) -> None:
@@ -195,8 +201,9 @@ def play() -> None:
 
 
 BEFORE_A_WALL = """
-import ctypes, itertools, mmap
+import ctypes, io, itertools, mmap
 import numpy as np
+from PIL import Image
 from penstock import accel
 
 def walled():
@@ -216,19 +223,31 @@ loops = accel.compiled()
 table = np.arange(256, dtype=np.uint8)
 maps = [(0.9, -0.3, 5.0, 0.3, 0.9, -2.0), (1.0, 0.0, 0.0, 0.2, 1.0, 0.0), (1.0, 0.3, 0.0, 0.0, 1.0, 0.0)]
 shapes, sizes = [(1, 1), (2, 5), (5, 7), (9, 40), (40, 9), (31, 200)], [(1, 1), (7, 9), (150, 224), (3, 401)]
+
+def photo(size, subsampling):
+    file = io.BytesIO()
+    Image.fromarray(np.full((*size, 3), 77, np.uint8)).save(file, "JPEG", subsampling=subsampling)
+    return file.getvalue()
+
+photos = {size: [photo(size, subsampling) for subsampling in range(3)] for size in shapes}
 for level, channels, (rows, columns) in itertools.product(range(5), (1, 3), shapes):
     loops.penstock_vectors(level)
     image = memory[memory.size - rows * columns * channels :].reshape(rows, columns, channels)
     accel.look_up(image, table)
+    strided = image[:, : columns // 2 + 1]
     accel.equalizing(image)
+    accel.equalizing(strided)
     accel.sharpen(image, 1.3)
     for matrix in maps:
         accel.affine(image, (0, 0), (0, 0, rows, columns), matrix, (1, 2, 3)[:channels])
     if channels == 3:
         accel.look_up(image, np.stack([table] * 3, axis=1))
-        accel.stretching(image)
-        accel.saturate(image, 1.3)
-        accel.grey_sum(image)
+        for each in (image, strided):
+            accel.stretching(each)
+            accel.saturate(each, 1.3)
+            accel.grey_sum(each)
+        for data in photos[rows, columns]:
+            assert accel.jpeg(data, (rows, columns), (0, 0, rows, columns), to_the_end=True) is not None or rows * columns < 40
     for (height, width), down_first in itertools.product(sizes, (False, True)):
         for cubic, mirrored in ((False, False), (True, False), (False, True)):
             accel.resize(image, height, width, cubic=cubic, down_first=down_first, mirrored=mirrored)

@@ -27,6 +27,8 @@ from penstock.transforms.cpu import execute
 from tests.lanes_on_cpu import photos, prep_of
 from tests.residents_on_cpu import SAMPLES, folder_of
 from tests.unit.test_jpeg_parts import jpeg_of, photo
+from tests.unit.test_kept_memory import used_before
+from tests.unit.test_kept_memory_pages import gives_pages
 
 __all__ = ["photos"]
 SPLIT = 0
@@ -96,6 +98,52 @@ def test_an_image_that_is_taken_away_while_it_is_read_is_made_again(
     form, found = pixels_of(unfinished.write, ours._slot)
     assert form == (DECODED if finish else FINISHED)
     assert np.array_equal(found, pixels_of(begun(others, sample, 1).write, others._slot)[1])
+
+
+@pytest.mark.skipif(not gives_pages(), reason="Linux before 5.14, or no compiled loops")
+@pytest.mark.parametrize("way", ["files", "kernels", "workers", "drawn first"])
+def test_an_image_that_is_gone_right_after_it_was_made_is_made_again(
+    photos: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was just made is read where it lies, too."""
+    dataset, plain = kept(photos), kept(photos, 0)
+    store: Any = dataset.store
+    used_before(store)
+    partly, made = dataset.partly, list[bool]()
+
+    def then_gone(begun: Any, **more: Any) -> Any:
+        found = partly(begun, **more)
+        made.append(found.loan is not None)
+        taken_away(store)
+        return found
+
+    monkeypatch.setattr(dataset, "partly", then_gone)
+    share = None if way == "files" else 0.0
+    preps = [prep_of(each, share) for each in (dataset, plain)]
+    for prep in preps:
+        prep.dataset.wishes.say(share=0.0, limit=0.0, finishes=way in ("files", "kernels"), samples=4)
+    for sample in range(SAMPLES):
+        if way == "drawn first":
+            found, expected = (drawn_first(each, sample) for each in (dataset, plain))
+        else:
+            found, expected = (
+                pixels_of(begun(prep.dataset, sample, 0).write, prep.dataset._slot)[1] for prep in preps
+            )
+        assert np.array_equal(found, expected), sample
+    assert made == [True] * SAMPLES
+
+
+def drawn_first(dataset: Reused, sample: int) -> Any:
+    dataset._penstock_begin(0, [sample])
+    seed_sample(sample)
+    deferred = dataset._penstock_deferred()
+    assert deferred is not None
+    unfinished, _ = deferred.sample(sample)
+    slot = torch.zeros(unfinished.shape, dtype=unfinished.dtype)
+    unfinished.write(slot)
+    for _, finish in deferred.rest():
+        finish()
+    return slot.numpy()
 
 
 @pytest.mark.parametrize("finish", [True, False])

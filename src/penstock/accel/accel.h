@@ -14,6 +14,12 @@ int penstock_resample(const uint8_t *image, long stride, int channels, int heigh
                       int new_height, int new_width, int cubic, int down_first, int mirrored);
 void penstock_normal(const uint8_t *image, long stride, int height, int width, float *out, const float *numbers, int divides);
 
+#ifdef __x86_64__ /* of functions that use these */
+#define WITH_WIDE __attribute__((target("avx2,avx512f,avx512bw,avx512vl")))
+#define WITH_DOTS __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512vnni")))
+#define WITH_PERMUTES __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")))
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)

@@ -4,8 +4,6 @@
 
 #define HASWELL __attribute__((target("avx2,bmi,bmi2,lzcnt")))
 
-#define SERVER __attribute__((target("avx2,avx512f,avx512bw,avx512vl")))
-
 HASWELL static void chroma_avx2(const uint8_t *near, const uint8_t *far, int first, int count, int most, uint16_t *sums,
                                 uint8_t *to) {
     chroma_row(near, far, first, count, most, sums, to);
@@ -30,7 +28,7 @@ HASWELL static void chroma_avx2(const uint8_t *near, const uint8_t *far, int fir
 #include "jpeg_x86_inverse.h"
 
 #define WIDTH(name) name##_avx512
-#define TARGET SERVER
+#define TARGET WITH_WIDE
 #define BLOCKS 2
 #define VECTOR __m512i
 #define OP(name) _mm512_##name
@@ -47,7 +45,7 @@ HASWELL static void chroma_avx2(const uint8_t *near, const uint8_t *far, int fir
 #define HALF(x, n) ((n) ? _mm512_extracti64x4_epi64(x, 1) : _mm512_castsi512_si256(x))
 #include "jpeg_x86_inverse.h"
 
-SERVER static uint32_t inverse_two_avx512(const struct square *squares) { return squares_avx512(squares); }
+WITH_WIDE static uint32_t inverse_two_avx512(const struct square *squares) { return squares_avx512(squares); }
 
 HASWELL static uint32_t inverse_avx2(const int16_t *from, const int16_t *steps, int last, uint8_t *to, size_t stride) {
     (void)last;
@@ -97,22 +95,21 @@ HASWELL static void colours_avx2(const uint8_t *y, const uint8_t *cb, const uint
     colours_plain(y + x, cb + x, cr + x, out + 3 * x, width - x);
 }
 
-#define NEWER __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512vbmi")))
-
 /* As `part`, of thirty-two. */
-NEWER static inline __m512i part_wide(__m512i x, int share) {
+WITH_PERMUTES static inline __m512i part_wide(__m512i x, int share) {
     const __m512i twice = _mm512_mulhi_epi16(_mm512_add_epi16(x, x), _mm512_set1_epi16((short)share));
     return _mm512_srai_epi16(_mm512_add_epi16(twice, _mm512_set1_epi16(1)), 1);
 }
 
 /* As `colours_avx2`, thirty-two pixels at once: packs leave red and green, and blue, in turns of eight, from which permutations take them. */
-NEWER static void colours_avx512(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *out, int width) {
+WITH_PERMUTES static void colours_avx512(const uint8_t *y, const uint8_t *cb, const uint8_t *cr, uint8_t *out, int width) {
     const __m512i middle = _mm512_set1_epi16(128), half = _mm512_set1_epi32(0x8000);
     const __m512i shares = _mm512_set1_epi32((18734 << 16) | (-22554 & 0xFFFF));
-    uint8_t places[96]; /* of red x 16 * (x / 8) + x % 8, of green eight more, of blue 64 more than of red */
-    for (int x = 0; x < 32; x++)
-        for (int c = 0; c < 3; c++) places[3 * x + c] = (uint8_t)(16 * (x / 8) + x % 8 + (c == 1 ? 8 : c == 2 ? 64 : 0));
-    const __m512i first = _mm512_loadu_si512(places), second = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(places + 64)));
+    static const uint8_t FROM[96] = { /* red x at 16 * (x / 8) + x % 8, green eight behind it, blue 64 */
+        0, 8, 64, 1, 9, 65, 2, 10, 66, 3, 11, 67, 4, 12, 68, 5, 13, 69, 6, 14, 70, 7, 15, 71, 16, 24, 80, 17, 25, 81, 18, 26, 82, 19, 27,
+        83, 20, 28, 84, 21, 29, 85, 22, 30, 86, 23, 31, 87, 32, 40, 96, 33, 41, 97, 34, 42, 98, 35, 43, 99, 36, 44, 100, 37, 45, 101, 38,
+        46, 102, 39, 47, 103, 48, 56, 112, 49, 57, 113, 50, 58, 114, 51, 59, 115, 52, 60, 116, 53, 61, 117, 54, 62, 118, 55, 63, 119};
+    const __m512i first = _mm512_loadu_si512(FROM), second = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(FROM + 64)));
     int x = 0;
     for (; x + 32 <= width; x += 32) {
         const __m512i light = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(y + x)));

@@ -71,7 +71,7 @@ static int grey_sum_some(const uint8_t *from, int width, int64_t *sum) {
     uint32x4_t sums = vdupq_n_u32(0);
     int x = 0;
     for (; x + 8 <= width; x += 8) {
-        const uint8x8x3_t pixels = vld3_u8(from + 3 * x);
+        const uint8x8x3_t pixels = vld3_u8(from + 3 * (size_t)x);
         sums = vpadalq_u16(sums, greys(vmovl_u8(pixels.val[0]), vmovl_u8(pixels.val[1]), vmovl_u8(pixels.val[2])));
     }
     *sum += vaddlvq_u32(sums);

@@ -1,4 +1,4 @@
-/* The parts of ops.c that vectors make faster: each does as many as come in whole vectors, and says how many that were. Here, for processors
+/* The parts of ops.c that vectors make faster: each does as many as it can, and says how many that were. Here, for processors
  * whose vectors are not known, none. */
 
 /* By one table; and by three, the values of which lie at every third place. */

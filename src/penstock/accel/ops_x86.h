@@ -114,7 +114,7 @@ HASWELL static int gather_avx2(const uint8_t *begin, int stride, int xx, int yy,
     const __m256i eight = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), row = _mm256_set1_epi32(stride);
     __m256i x = _mm256_add_epi32(_mm256_set1_epi32(xx), _mm256_mullo_epi32(eight, _mm256_set1_epi32(dx)));
     __m256i y = _mm256_add_epi32(_mm256_set1_epi32(yy), _mm256_mullo_epi32(eight, _mm256_set1_epi32(dy)));
-    const __m256i right = _mm256_set1_epi32(8 * dx), down = _mm256_set1_epi32(8 * dy);
+    const __m256i right = _mm256_slli_epi32(_mm256_set1_epi32(dx), 3), down = _mm256_slli_epi32(_mm256_set1_epi32(dy), 3);
     int i = 0;
     for (; i + 10 <= count; i += 8, out += 24, x = _mm256_add_epi32(x, right), y = _mm256_add_epi32(y, down)) {
         const __m256i column = _mm256_srai_epi32(x, 16);

@@ -3,8 +3,8 @@
 #include <immintrin.h>
 
 /* Five pixels of the result beside each other, of three channels, are fifteen sums in a vector of 64 bytes. What they are made of lies close together
- * in a row, seldom in more than `SEEN` bytes. As words those are two vectors, of which one permutation takes what is needed for two taps of each
- * pixel; which words those are is the same for all rows. */
+ * in a row, seldom in more than `SEEN` bytes: as words two vectors, or one of bytes. A permutation takes from them what is needed for two taps of
+ * each pixel; which those are is the same for all rows. */
 #define FIVE 5
 #define SEEN 64
 struct five {
@@ -53,7 +53,7 @@ static void by_fives(struct arranged *v, const struct weights *w, int width) {
     if (width < FIVE || !(v->five = malloc(sizeof(struct five) * fives))) return;
     for (int i = 0; i < fives; i++) {
         const int x = FIVE * i + FIVE <= width ? FIVE * i : width - FIVE; /* the last ones may have some of those before */
-        int from = w->first[x], to = 0, most = 0;
+        int from = w->first[x], to = 0, most = 1;
         for (int p = x; p < x + FIVE; p++) {
             if (w->first[p] < from) from = w->first[p];
             if (w->first[p] + w->count[p] > to) to = w->first[p] + w->count[p];
@@ -191,9 +191,7 @@ HASWELL static int down_avx2(const uint8_t *rows, size_t stride, uint8_t *out, i
 
 /* ---- vectors of 64 bytes */
 
-#define SERVER __attribute__((target("avx512bw,avx512vl,avx512vnni")))
-
-SERVER static inline __attribute__((always_inline)) __m512i total_wide(__m512i high, __m512i low) {
+WITH_DOTS static inline __attribute__((always_inline)) __m512i total_wide(__m512i high, __m512i low) {
     const __m512i half = _mm512_set1_epi32(1 << (BITS - 1));
     return _mm512_srai_epi32(_mm512_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(high, LOW_BITS), low), half), BITS);
 }
@@ -203,20 +201,18 @@ struct seen {
     __m512i near, far;
 };
 
-SERVER static inline struct seen seen_words(const uint8_t *at) {
+WITH_DOTS static inline struct seen seen_words(const uint8_t *at) {
     return (struct seen){_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)at)),
                          _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(at + 32)))};
 }
 
-SERVER static inline __m512i two_words(struct seen from, const struct two_taps *taps) {
+WITH_DOTS static inline __m512i two_words(struct seen from, const struct two_taps *taps) {
     return _mm512_permutex2var_epi16(from.near, _mm512_load_si512(taps->words), from.far);
 }
 
-#define NEWER __attribute__((target("avx512bw,avx512vl,avx512vnni,avx512vbmi")))
+WITH_PERMUTES static inline struct seen seen_bytes(const uint8_t *at) { return (struct seen){_mm512_loadu_si512(at), _mm512_setzero_si512()}; }
 
-NEWER static inline struct seen seen_bytes(const uint8_t *at) { return (struct seen){_mm512_loadu_si512(at), _mm512_setzero_si512()}; }
-
-NEWER static inline __m512i two_bytes(struct seen from, const struct two_taps *taps) {
+WITH_PERMUTES static inline __m512i two_bytes(struct seen from, const struct two_taps *taps) {
     return _mm512_maskz_permutexvar_epi8(0x5555555555555555, _mm512_load_si512(taps->bytes), from.near);
 }
 
@@ -253,11 +249,11 @@ NEWER static inline __m512i two_bytes(struct seen from, const struct two_taps *t
         } \
     }
 
-ACROSS3(SERVER, across3_wide, seen_words, two_words)
-ACROSS3(NEWER, across3_permuted, seen_bytes, two_bytes)
+ACROSS3(WITH_DOTS, across3_wide, seen_words, two_words)
+ACROSS3(WITH_PERMUTES, across3_permuted, seen_bytes, two_bytes)
 
 /* As `down_avx2`, in sixty-fours. */
-SERVER static int down_wide(const uint8_t *rows, size_t stride, uint8_t *out, int length, const int32_t *high, const int32_t *low,
+WITH_DOTS static int down_wide(const uint8_t *rows, size_t stride, uint8_t *out, int length, const int32_t *high, const int32_t *low,
                             int count) {
     const __m512i none = _mm512_setzero_si512();
     int x = 0;

@@ -173,7 +173,8 @@ def executed(program: Program, image: Image | Encoded, out: Image | None = None)
     if factor > 1 and (small := image.reduced(factor)) is not None:
         return execute(reduced(program, factor, (small.shape[0], small.shape[1])), small, out=out)
     plan = stages(program, image.size)
-    return execute(program, image.part(plan[0].window, None if program else out), plan, out)
+    only_cut = all(step.code is Code.CROP for step in program)
+    return execute(program, image.part(plan[0].window, out if only_cut else None), plan, out)
 
 
 def opened(program: Program, image: Image | Encoded) -> tuple[Program, Image]:

@@ -110,15 +110,17 @@ class Reused(StagedDataset):
         wanted, steps = begun.to_keep
         first, final = begun.program[:steps], begun.program[steps:]
         lent: Any = self.store.borrow(wanted) if perhaps_there else None
+        extra = self._extra(begun.target) if lent is None else None
         if lent is not None:
             pixels = lent.entry.values
-        elif isinstance(self.store, MemoryStore) and (extra := self._extra(begun.target)) is not None:
+        elif isinstance(self.store, MemoryStore) and extra is not None:
             channels, *size = shape_of(begun.image, first)
             make = partial(executed, first, begun.image)
             pixels, lent = self.store.make(wanted, (*size, channels), extra, make)
         else:
             pixels = executed(first, begun.image)
-            self._keep(wanted, pixels, begun.target)
+            if extra is not None:
+                self.store.put(wanted, Entry(pixels, extra))
         loan = None if lent is None else Loan(wanted, lent.holds, lent.mark)
         return Begun(b"", pixels, final, begun.target, loan=loan)
 

@@ -74,18 +74,10 @@ class Room(NamedTuple):
 
     wanted: Wanted
     chunk: int
+    generation: int
     offset: int
     size: int
     end: int
-
-
-class Place(NamedTuple):
-    """Where an entry is made that nobody finds yet."""
-
-    room: Room
-    values: NDArray[np.uint8]
-    memory: mmap.mmap
-    """Which is held as long as somebody writes there."""
 
 
 class MemoryStore(ChunkIndex):
@@ -134,16 +126,11 @@ class MemoryStore(ChunkIndex):
     def put(self, wanted: Wanted, entry: Entry) -> bool:
         if not 0 <= wanted.sample < self.renewal.length:
             return False
-        self._count(PUT)
         values = np.ascontiguousarray(entry.values).reshape(entry.values.shape)
         plain = values.dtype in TYPES and values.ndim <= DIMENSIONS
-        size = aligned(HEAD + len(entry.extra) + values.nbytes, LINE)
+        size = entry_size(values.nbytes, entry.extra)
         room = self._room_for(wanted, size) if plain else None
-        if room is None or not self._write(room, values, entry.extra):
-            self._refuse(size)
-            return False
-        self._noted(room)
-        return True
+        return self._concluded(room, size, room is not None and self._write(room, values, entry.extra))
 
     def make(
         self,
@@ -152,79 +139,84 @@ class MemoryStore(ChunkIndex):
         extra: bytes,
         make: Callable[[NDArray[np.uint8] | None], NDArray[np.uint8]],
     ) -> tuple[NDArray[np.uint8], Borrowed | None]:
-        """What `make` makes, pixels of this shape, and keep it: where it is told where to write, it is made where it will lie, and lent from there."""
-        place = self._place_for(wanted, shape, extra)
-        if place is None:
-            values = make(None)
-            self.put(wanted, Entry(values, extra))
-            return values, None
+        """What `make` makes, pixels that should have this shape, and keep it. `make` is told where it may write them: if they are made there, that is
+        where they lie, and they are lent. What it makes depends on nothing else: it may be asked twice. One thread of a process at a time."""
+        if not 0 <= wanted.sample < self.renewal.length:
+            return make(None), None
+        size = entry_size(math.prod(shape), extra)
+        room = self._room_for(wanted, size)
+        place = None if room is None else self._place(room, shape)
         try:
-            values = make(place.values)
+            values = make(place)
         except BaseException:
-            self._give_back(place.room)
+            self._give_back(room)
             raise
         if values.shape != shape or values.dtype != np.uint8:
-            self._give_back(place.room)
+            self._give_back(room)
             self.put(wanted, Entry(values, extra))
             return values, None
-        if values is not place.values:
-            np.copyto(place.values, values)
-        return place.values, self._kept(place, extra)
-
-    def _kept(self, place: Place, extra: bytes) -> Borrowed:
-        """What was made in a place, lent from there."""
-        self._count(PUT)
-        room, values = place.room, place.values
-        at = self._address + room.offset
-        memmove(at, head_of(values, extra), HEAD)
-        memmove(at + HEAD + values.nbytes, extra, len(extra))
-        values.flags.writeable = False
-        return Borrowed(Entry(values, extra), self, room.chunk, self._noted(room))
+        if room is None or place is None:
+            self._concluded(room, size, room is not None and self._write(room, values, extra))
+            return values, None
+        if values is not place:
+            np.copyto(place, values)
+        self._write_around(room, place, extra)
+        if not self._concluded(room, size, written=True):
+            return make(None), None
+        place.flags.writeable = False
+        return place, Borrowed(Entry(place, extra), self, room.chunk, room.generation)
 
     def _room_for(self, wanted: Wanted, size: int) -> Room | None:
         """Room for an entry of so many bytes, which it has from now on."""
         self.now = max(self.now, wanted.renewed)  # nothing is put before its time
         end = self.renewal.ends(wanted.sample, wanted.renewed)
         offset = self._room(size, end) if size <= self.chunk_bytes and len(self.rows) > 0 else -1
+        if offset < 0:
+            return None
         chunk = (offset - self._data) // self.chunk_bytes
-        return None if offset < 0 else Room(wanted, chunk, offset, size, end)
+        return Room(wanted, chunk, int(self.chunks[chunk, 0]), offset, size, end)
 
-    def _place_for(self, wanted: Wanted, shape: tuple[int, ...], extra: bytes) -> Place | None:
-        """Where pixels can be written by others than `_write`; None: nowhere."""
-        if self._memory is None or not 0 <= wanted.sample < self.renewal.length:
+    def _give_back(self, room: Room | None) -> None:
+        """Of room, if it was the last that was taken; else it is lost until its chunk is free."""
+        if room is None:
+            return
+        chunk, used = self._filling.get(room.end, (-1, 0))
+        if chunk == room.chunk and self._data + chunk * self.chunk_bytes + used == room.offset + room.size:
+            self._filling[room.end] = chunk, used - room.size
+
+    def _concluded(self, room: Room | None, size: int, written: bool) -> bool:
+        """Let others find an entry that is written, or count that it is not kept; whether it is. When the store was closed meanwhile, it is not."""
+        self._count(PUT)
+        if room is None or not written:
+            self._refuse(size)
+            return False
+        if len(self.chunks) == 0 or int(self.chunks[room.chunk, 0]) != room.generation:
+            return False
+        self.note(room.wanted, room.offset, room.size, room.generation)
+        return True
+
+    def _place(self, room: Room, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+        """Where the pixels of an entry go, for others than `_write`; None: only that can write them."""
+        if self._pages(room.chunk) is None:
             return None
-        room = self._room_for(wanted, aligned(HEAD + len(extra) + math.prod(shape), LINE))
-        pages = None if room is None else self._pages(room.chunk)
-        if room is None or pages is None:
-            if room is not None:
-                self._give_back(room)
-            return None
-        return Place(room, np.ndarray(shape, np.uint8, self._bytes.data, room.offset + HEAD), pages)
+        return np.ndarray(shape, np.uint8, self._bytes.data, room.offset + HEAD)
 
-    def _give_back(self, room: Room) -> None:
-        """What was taken last."""
-        chunk, used = self._filling[room.end]
-        self._filling[room.end] = chunk, used - room.size
-
-    def _noted(self, room: Room) -> int:
-        """Let others find an entry; the generation of its chunk."""
-        generation = int(self.chunks[room.chunk, 0])
-        self.note(room.wanted, room.offset, room.size, generation)
-        return generation
+    def _write_around(self, room: Room, values: NDArray[Any], extra: bytes) -> None:
+        """All of an entry but its values."""
+        at = self._address + room.offset
+        memmove(at, head_of(values, extra), HEAD)
+        memmove(at + HEAD + values.nbytes, extra, len(extra))
 
     def _write(self, room: Room, values: NDArray[Any], extra: bytes) -> bool:
         """Write an entry; whether there was memory for it."""
-        head = head_of(values, extra)
         pages = self._pages(room.chunk)  # held until all is written
         if pages is not None:
-            at = self._address + room.offset
-            memmove(at, head, HEAD)
-            memmove(at + HEAD, pointer(values), values.nbytes)
-            memmove(at + HEAD + values.nbytes, extra, len(extra))
+            memmove(self._address + room.offset + HEAD, pointer(values), values.nbytes)
+            self._write_around(room, values, extra)
             return True
         pixels = values.reshape(-1).view(np.uint8).data
         try:
-            written = os.pwritev(self._fd, [head, pixels, extra], room.offset)
+            written = os.pwritev(self._fd, [head_of(values, extra), pixels, extra], room.offset)
         except OSError:
             return False
         return written == HEAD + values.nbytes + len(extra)
@@ -261,6 +253,11 @@ class MemoryStore(ChunkIndex):
     def close(self) -> None:
         self._memory, self._mapped = None, set()
         super().close()
+
+
+def entry_size(nbytes: int, extra: bytes) -> int:
+    """Of an entry with so many bytes of values."""
+    return aligned(HEAD + len(extra) + nbytes, LINE)
 
 
 def head_of(values: NDArray[Any], extra: bytes) -> bytes:

@@ -395,7 +395,8 @@ def mix(image: Any, kept: float, chains: Sequence[tuple[float, Sequence[Step]]])
 
 
 def call(image: Any, function: Callable[[Any], Any]) -> Any:
-    found = function(array(image))
+    given = array(image)  # a function may change what it is given, but not what others read, as in a store
+    found = function(given if given.flags.writeable else given.copy())
     pixels = array(found) if hasattr(found, "getbands") else found
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3:
         said = (
