@@ -7,6 +7,8 @@ against reference counts and a plain shuffle (Revamper's table 1): how evenly ba
 Rule 1: epochs are short (`--samples`), and follow each other without a pause. All subjects of the part have the same, those too that keep nothing.
 Rule 2: the first epoch prepares and keeps everything. All cores do that, before anything is timed, whatever number of workers is measured.
         What is kept on the device is not from its first batches on, so that there are two such epochs.
+        With a lane, what it is given as files is not kept, and while nobody trains it is given many: so further epochs pass, with training,
+        until each sample has come to be renewed once.
         From then on every batch of a balanced store has its share of misses. One with reference counts has them all in every third
         epoch: so table1 counts whole rounds of epochs.
 Rule 3: how much memory is allowed follows from what the loader itself takes samples to need: it says how many it would keep in
@@ -167,6 +169,9 @@ def reuse(job: Job, training: Training, ground: Ground, chosen: Choice) -> dict[
         window, stamps, filling = window_of(job, chosen), Stamps(ground.device), {}
         if subject.reuse:
             filling = {"fill_s": fill(feed, subject, job.workers)}
+            if subject.lane:
+                more = subject.reuse["times"] * len(feed.loader)
+                window = window._replace(least_batches=window.least_batches + more)
             if job.group == "table1":
                 window = window._replace(multiple=subject.reuse["times"] * len(feed.loader))
         before = store_of(feed)
