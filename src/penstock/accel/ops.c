@@ -34,10 +34,9 @@ void penstock_look_up(const uint8_t *image, long count, const uint8_t *table, in
 }
 
 #define WAYS 4
-#define COUNTS (256 + 16) /* and some that are not used: some processors take places 4,096 bytes apart for the same, until they know better */
 
 /* A row's values, counted: neighbours apart, so that what was just written is not read again at once. */
-INLINE void count_row(const uint8_t *at, int width, const int channels, uint32_t counts[WAYS][3][COUNTS]) {
+INLINE void count_row(const uint8_t *at, int width, const int channels, uint32_t counts[WAYS][3][256]) {
     int x = 0;
     for (; x + WAYS <= width; x += WAYS, at += WAYS * channels)
         for (int way = 0; way < WAYS; way++)
@@ -48,7 +47,7 @@ INLINE void count_row(const uint8_t *at, int width, const int channels, uint32_t
 
 /* How often each value is there, by channel; of rows that lie `stride` bytes apart. */
 static void histogram(const uint8_t *image, long stride, int height, int width, int channels, int64_t *out) {
-    uint32_t counts[WAYS][3][COUNTS];
+    uint32_t counts[WAYS][3][256];
     memset(out, 0, sizeof(int64_t) * 256 * channels);
     for (int row = 0; row < height;) {
         memset(counts, 0, sizeof counts);
