@@ -89,6 +89,15 @@ def test_what_is_made_is_kept(used: bool, told: bool, extra: bytes) -> None:
         assert not lent.holds()
 
 
+@pytest.mark.parametrize("used", [False, True], ids=["new chunk", "used before"])
+def test_pixels_that_lie_backwards_or_apart_are_kept_as_they_are(used: bool) -> None:
+    for turned in (pixels()[:, ::-1], pixels(shape=(80, 50, 3))[::2]):
+        store = used_store() if used else store_of()
+        values, _ = store.make(WANTED, SHAPE, b"", lambda _: turned)  # noqa: B023
+        assert np.array_equal(values, turned)
+        assert np.array_equal(found(store)[0], turned)
+
+
 @needs_pages
 @pytest.mark.parametrize("fault", ["error", "interrupt", "other shape", "other type"])
 def test_room_for_what_does_not_come_is_given_back(fault: str) -> None:

@@ -156,7 +156,8 @@ class MemoryStore(ChunkIndex):
             self.put(wanted, Entry(values, extra))
             return values, None
         if room is None or place is None:
-            self._concluded(room, size, room is not None and self._write(room, values, extra))
+            flat = np.ascontiguousarray(values)
+            self._concluded(room, size, room is not None and self._write(room, flat, extra))
             return values, None
         if values is not place:
             np.copyto(place, values)
