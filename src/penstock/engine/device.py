@@ -1,4 +1,8 @@
-"""Batches on a device: a thread takes finished batches and has them copied there while the last one is being used."""
+"""Batches on a device: a thread takes finished batches and has them copied there while the last one is being used.
+
+Where workers go on into the next epoch before it is asked for, the thread does too: then training finds that epoch's first batches on the
+device, as it does all others. They are dropped if another epoch is begun instead.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,11 @@ class Item(NamedTuple):
     """`batch`, `failed` (the batch's own error), `error` (the loader's) or `end`."""
     ask: Any = None
     value: Any = None
+    """Of an `end`: the epoch that follows it here, if one does."""
     arrival: Arrival | None = None
+
+
+NOTHING = Item("nothing")
 
 
 class Shelf:
@@ -62,6 +70,14 @@ class Shelf:
             doze(self._filled)
         return self.items[0]
 
+    def enters(self, epoch: int) -> bool:
+        """Whether the consumer has come to an end behind which this epoch follows; it is behind it now."""
+        end = self.items[0] if self.items else NOTHING
+        if end.kind != "end" or end.value != epoch:
+            return False
+        self.drop(end)
+        return True
+
     def drop(self, item: Item) -> None:
         if self.items and self.items[0] is item:
             self.items.popleft()
@@ -71,9 +87,6 @@ class Shelf:
 def doze(until: SimpleQueue[None]) -> None:
     with contextlib.suppress(Empty):
         until.get(timeout=CHECK_S)
-
-
-NOTHING = Item("nothing")
 
 
 class DeviceIterator:
@@ -101,6 +114,10 @@ class DeviceIterator:
         self._source.begin(asks, epoch)
 
     def proceed(self, epoch: int) -> bool:
+        self._mover.let_go()
+        self._shelf.drop(self._handed)  # who leaves with the last batch has come to the end, too
+        if self._shelf.enters(epoch):
+            return True
         self._halt()
         return bool(self._source.proceed(epoch))
 
@@ -143,8 +160,9 @@ class DeviceIterator:
         asked_s = time.perf_counter()
         item = self._shelf.first(self._pumping())
         if item.kind == "end":
-            self._halt()
-            self.on_end()
+            if item.value is None:
+                self._halt()
+            self.on_end()  # it stays on the shelf until the next epoch is entered
             raise StopIteration
         if item.kind == "error":
             self._halt()
@@ -200,8 +218,12 @@ class Pump:
                 if self._shelf.stop.is_set():  # nobody wants it; and it may not look like the epoch's end
                     break
                 if pulled is None:
-                    put(Item("end"))
-                    break
+                    following = self._source.epoch + 1
+                    if not self._source.proceed(following):
+                        put(Item("end"))
+                        break
+                    put(Item("end", value=following))
+                    continue
                 ask, outcome = pulled
                 if outcome.error:
                     put(Item("failed", ask, outcome))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -137,10 +138,11 @@ class Epochs:
         assert run.plan is not None
         self.burn_draw()
         yield from planned(run.plan, base=run.base, skip=frozenset(run.beyond))
-        epoch = run.epoch
-        while into_next and len(self.source.dataset):
-            epoch += 1
-            yield from planned(self.plan(epoch))
+        following = count(run.epoch + 1) if into_next else ()
+        for plan in map(self.plan, following):
+            if not plan.batches:
+                return  # nor will the next ones have any
+            yield from planned(plan)
 
     def retold(self, run: Run) -> bool:
         """Whether another epoch was set after `iter()`, before the first batch, as Lightning does when it resumes."""

@@ -70,7 +70,7 @@ class EngineIterator:
         self._next_seq = self._first_seq = 0
         self._handed = -1
         """Batch that the caller has; it leaves our books with the next call."""
-        self._epoch = -1
+        self.epoch = -1
         self._ended = False
         self._broken = False
         self._asking = False
@@ -90,14 +90,14 @@ class EngineIterator:
     def begin(self, asks: Iterator[Ask], epoch: int) -> None:
         """Start an epoch: whatever an earlier one left open is void."""
         self._settle()
-        if self._epoch >= 0:
+        if self.epoch >= 0:
             self._stream.start_over()
         if self._broken:
             self._open.clear()
             self._renew()
         elif self._open or self._ready or self._ended:
             self._abort()
-        self._asks, self._epoch, self._ended, self._asking = asks, epoch, False, False
+        self._asks, self.epoch, self._ended, self._asking = asks, epoch, False, False
         self._first_seq = self._next_seq
         self._width = self._window(self.workers)
         for _ in range(self._width):
@@ -105,12 +105,13 @@ class EngineIterator:
                 break
 
     def proceed(self, epoch: int) -> bool:
-        """Go on into an epoch that has been asked for already; False when it has not."""
+        """Go on into an epoch that has been asked for already; False when it has not, or is not what comes next."""
         self._settle()
-        if self._session is None or self._broken or any(ask.epoch != epoch for ask in self._open.values()):
+        first = next(iter(self._open.values()), None)
+        if self._session is None or self._broken or first is None or (first.epoch, first.batch) != (epoch, 0):
             return False
-        self._epoch = epoch
-        return bool(self._open)
+        self.epoch = epoch
+        return True
 
     def _ask(self) -> bool:
         if self._asking:
@@ -254,9 +255,9 @@ class EngineIterator:
         while not unwanted():
             if self._broken:
                 self._restart("was interrupted")
-            if self._ready and self._open[self._ready[0][0]].epoch == self._epoch:
+            if self._ready and self._open[self._ready[0][0]].epoch == self.epoch:
                 return self._ready[0]
-            if self._ended or not any(ask.epoch == self._epoch for ask in self._open.values()):
+            if self._ended or not any(ask.epoch == self.epoch for ask in self._open.values()):
                 return None
             if self._session is None:
                 return None
