@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.utils.data import RandomSampler
 from penstock import DataLoader, ImageFolder
 from penstock import transforms as T
 from penstock.gpu.lane import COPIED_AT_ONCE
+from tests.integration.test_device_cpu import copying, until
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
 TAIL = [T.ToDtype(torch.float32, scale=True), T.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
@@ -93,6 +95,8 @@ def test_a_batch_of_pixels_takes_little_memory_beside_its_own(photos: Path) -> N
     loader = DataLoader(
         dataset, batch_size=960, sampler=some, num_workers=2, device="cuda", gpu_prep="concurrent"
     )
+    gc.collect()
+    assert until(lambda: not copying()), "loaders that were dropped let go of their batches a little later"
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     images, _ = next(iter(loader))

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from penstock import DataLoader
+from penstock.engine.device import DeviceIterator
+from penstock.engine.mover import Mover
+from penstock.gpu.gate import Gate
 from tests.integration.noisy import SIZE, Noisy, epoch, frozen, order_of
 from tests.integration.test_device_cpu import Fails, copying, until
 from tests.integration.test_scheduling import Counted
@@ -130,6 +135,54 @@ def test_who_leaves_with_the_last_batch_has_come_to_the_end(device: Any) -> None
         batches = [batch for _, batch in zip(range(BATCHES), loader, strict=False)]
         assert sorted(order_of(batches)) == list(range(SIZE))
     assert dataset.prepared.sum() < 1.5 * 20 * SIZE
+
+
+@pytest.mark.parametrize("kept_there", [True, False])
+def test_where_samples_are_kept_on_the_device_an_epochs_batches_are_made_before_the_next_ones(
+    kept_there: bool,
+) -> None:
+    """They are written where those are read."""
+    made, begun = threading.Event(), []
+
+    class Making:
+        def order(self, stream: Any) -> None:
+            pass
+
+        def is_over(self) -> bool:
+            return made.is_set()
+
+        def outlast(self, until_s: float) -> None:
+            assert made.wait(until_s - time.monotonic())
+
+    class Lane:
+        gate, residents = Gate(), object() if kept_there else None
+
+        def begin(self, batch: Any, *, spare_known: bool) -> Any:
+            begun.append(batch)
+            return SimpleNamespace(images=batch, others=[])
+
+        def make(self, begun: Any, copied: Any) -> Making:
+            return Making()
+
+        def taken(self, *seen: Any) -> None:
+            pass
+
+        def belong_to(self, owner: Any) -> None:
+            pass
+
+    loader, lane = staying(batch_size=SIZE), cast("Any", Lane())
+    iterator = DeviceIterator(loader._new_engine(), Mover("cpu", None, None, pin=False, lane=lane))
+    try:
+        loader._iterate_workers(iterator, fresh=True)
+        next(iterator)
+        assert until(lambda: len(begun) > 1, limit_s=1.0) is not kept_there
+        made.set()
+        assert until(lambda: len(begun) > 1)
+        assert list(iterator) == []
+        loader._iterate_workers(iterator, fresh=False)
+        assert len(list(iterator)) == 1
+    finally:
+        iterator.close()
 
 
 def test_a_loader_that_is_dropped_between_epochs_ends_its_thread_and_processes() -> None:

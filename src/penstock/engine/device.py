@@ -222,6 +222,8 @@ class Pump:
                     if not self._source.proceed(following):
                         put(Item("end"))
                         break
+                    if self._mover.writes_over:
+                        self._outlast()
                     put(Item("end", value=following))
                     continue
                 ask, outcome = pulled
@@ -240,6 +242,9 @@ class Pump:
         except BaseException as exc:  # noqa: BLE001 - raised in the consumer's thread
             put(Item("error", value=exc))
         self._mover.ended(self)
+        self._outlast()
+
+    def _outlast(self) -> None:
         until = time.monotonic() + OUTLAST_S
         for _, arrival in self._in_flight:
             arrival.outlast(until)

@@ -87,6 +87,8 @@ class Lane(Protocol):
     """What makes a batch on the device of what workers leave (`gpu.lane.GpuLane`)."""
 
     gate: Any
+    residents: Any
+    """Samples that are kept on the device; None where none are."""
 
     def belong_to(self, owner: Any) -> None:
         """Make batches for this iterator."""
@@ -178,6 +180,12 @@ class Mover:
     def has_place(self, others: int) -> bool:
         """Whether one more batch may be begun, beside so many that training has or may have."""
         return others + len(self.in_use) < self._places.most
+
+    @property
+    def writes_over(self) -> bool:
+        """Whether an epoch's batches write where those of the epoch before are read from: then those come first. What is written over too
+        early is made again."""
+        return self.lane is not None and self.lane.residents is not None
 
     def let_go(self) -> None:
         """Training asks for another batch; the lane may work while what it has given the device is done."""
