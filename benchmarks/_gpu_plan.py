@@ -376,15 +376,17 @@ PARTS = {
 
 def expected_s(job: Job, chosen: Choice) -> float:
     """About how long it will take."""
-    start = START_S[SUBJECTS[job.subject].kind]
+    subject = SUBJECTS[job.subject]
+    start = START_S[subject.kind]
     if job.group == "fit":
         return (8 if job.subject == "limit" else 7) * (FIT_TRIAL_S if job.subject != "limit" else 2.0)
     if job.group == "tight":
         return chosen.steps * job.batch / 8000 + 25
     if job.part == "workers":
         return start + chosen.warmup + chosen.period * len(chosen.crew)
-    slow = 1.5 if SUBJECTS[job.subject].bursts or job.group == "table1" else 1.0  # whole rounds
-    filling = chosen.samples / FILLED_PER_S if SUBJECTS[job.subject].reuse else 0.0
+    slow = 1.5 if subject.bursts or job.group == "table1" else 1.0  # whole rounds
+    epochs = 1 + subject.reuse["times"] * bool(subject.lane) if subject.reuse else 0  # see `_gpu_reuse.reuse`
+    filling = epochs * chosen.samples / FILLED_PER_S
     return start + filling + chosen.warmup + chosen.seconds * slow
 
 
