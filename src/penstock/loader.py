@@ -277,7 +277,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def _iterate_workers(self, engine: Any, *, fresh: bool) -> Any:
         if not fresh and self._epochs.resume is None and self._prefetches_next:
             run = self._epochs.new_run()
-            if engine.proceed(run.epoch):
+            if self._epochs.is_asked_for(run) and engine.proceed(run.epoch):
                 self._epochs.burn_draw()
                 self._bind(engine, run)
                 return engine

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from penstock import ConfigError, DataLoader
+from penstock import ConfigError, DataLoader, PenstockError
 from penstock.engine.mover import Mover
 from penstock.gpu.gate import Gate
 from tests.integration.noisy import SIZE, Captioned, Noisy, Ragged, epoch, frozen, order_of
@@ -276,9 +276,8 @@ def test_an_iteration_that_is_halted_does_not_look_like_one_that_has_ended() -> 
     loader: DataLoader[Any] = DataLoader(Noisy(), 1, num_workers=1, device="cpu")
     batches: Any = iter(loader)
     next(batches)
-    batches._shelf.stop.set()
-    batches._thread.join()
-    with pytest.raises(RuntimeError, match="ended without a word"):
+    batches._shelf.end()
+    with pytest.raises(PenstockError, match="was interrupted while it was being closed"):
         list(batches)
     assert not batches.run.finished
     batches.close()

@@ -7,15 +7,20 @@ import gc
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import psutil
 import pytest
 
-from penstock import DataLoader
+from penstock import DataLoader, PenstockError
+from penstock.engine import device
 from penstock.engine.device import DeviceIterator
+from penstock.engine.iterator import EngineIterator
 from penstock.engine.mover import Mover
 from penstock.gpu.gate import Gate
 from tests.integration.noisy import SIZE, Noisy, epoch, frozen, order_of
@@ -137,9 +142,10 @@ def test_who_leaves_with_the_last_batch_has_come_to_the_end(device: Any) -> None
     assert dataset.prepared.sum() < 1.5 * 20 * SIZE
 
 
+@pytest.mark.parametrize("leaves", [True, False])
 @pytest.mark.parametrize("kept_there", [True, False])
 def test_where_samples_are_kept_on_the_device_an_epochs_batches_are_made_before_the_next_ones(
-    kept_there: bool,
+    kept_there: bool, leaves: bool
 ) -> None:
     """They are written where those are read."""
     made, begun = threading.Event(), []
@@ -152,7 +158,7 @@ def test_where_samples_are_kept_on_the_device_an_epochs_batches_are_made_before_
             return made.is_set()
 
         def outlast(self, until_s: float) -> None:
-            assert made.wait(until_s - time.monotonic())
+            assert until(lambda: made.is_set() or lane.gate.ending, limit_s=until_s - time.monotonic())
 
     class Lane:
         gate, residents = Gate(), object() if kept_there else None
@@ -175,14 +181,167 @@ def test_where_samples_are_kept_on_the_device_an_epochs_batches_are_made_before_
     try:
         loader._iterate_workers(iterator, fresh=True)
         next(iterator)
-        assert until(lambda: len(begun) > 1, limit_s=1.0) is not kept_there
+        assert until(lambda: len(begun) > 1, limit_s=0.5 if kept_there else 10.0) is not kept_there
+        if leaves:
+            return
         made.set()
         assert until(lambda: len(begun) > 1)
         assert list(iterator) == []
         loader._iterate_workers(iterator, fresh=False)
         assert len(list(iterator)) == 1
     finally:
+        before = time.monotonic()
         iterator.close()
+    assert time.monotonic() - before < 60.0, "nobody asks for a batch any more, so that the gate is open"
+
+
+@pytest.mark.parametrize("device", ["cpu", None])
+def test_a_batch_size_that_changes_between_epochs_is_followed_at_once(device: Any) -> None:
+    loader = staying(prefetch_batches=12, device=device)
+    for batch_size in (4, 6, 6, 23, 2, 4):
+        loader.batch_sampler.batch_size = batch_size
+        sizes = [len(batch) for batch in loader]
+        assert sizes == [min(batch_size, SIZE - at) for at in range(0, SIZE, batch_size)]
+
+
+def test_the_last_batch_is_let_go_of_when_the_epoch_has_ended() -> None:
+    loader = staying(device="cpu")
+    for batch in loader:
+        last = weakref.ref(batch)
+    del batch
+    assert until(lambda: last() is None)
+
+
+# ---- interrupts
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """The caller's next wait for the thread to leave, which takes its time, is interrupted."""
+    leave, waits = device.Shelf.leave, device.Shelf.wait_until_left
+    due: list[None] = []
+
+    def slowly(shelf: Any) -> None:
+        time.sleep(0.3)
+        leave(shelf)
+
+    def wait(shelf: Any) -> None:
+        if due and shelf.is_claimed and not shelf.is_left.is_set():
+            due.pop()
+            raise KeyboardInterrupt
+        waits(shelf)
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        due.append(None)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+        assert not due
+
+    monkeypatch.setattr(device.Shelf, "leave", slowly)
+    monkeypatch.setattr(device.Shelf, "wait_until_left", wait)
+    return context
+
+
+class Slow(Noisy):
+    def __getitem__(self, key: int) -> Any:
+        time.sleep(0.02)
+        return super().__getitem__(key)
+
+
+def plainly(number: int) -> list[Any]:
+    loader = staying(num_workers=0, persistent_workers=False)
+    loader.set_epoch(number)
+    return epoch(loader)
+
+
+def test_an_epoch_that_was_interrupted_before_it_began_leaves_none_of_its_batches(interrupted: Any) -> None:
+    loader = staying(device="cpu")
+    list(loader)
+    loader.set_epoch(9)
+    with interrupted():
+        iter(loader)
+    loader.set_epoch(5)
+    assert epoch(loader) == plainly(5)
+    assert len(copying()) == 1
+
+
+def test_another_epoch_that_was_set_is_begun_though_that_was_interrupted(interrupted: Any) -> None:
+    loader = staying(device="cpu")
+    list(loader)
+    batches = iter(loader)
+    loader.set_epoch(7)
+    assert until(lambda: loader.stats()["batches"] > BATCHES)
+    with interrupted():
+        next(batches)
+    first = next(batches)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batches"]) == (7, 1)
+    assert [frozen(first), *map(frozen, batches)] == plainly(7)
+
+
+@pytest.mark.parametrize("taken", [1, BATCHES + 1])
+def test_an_end_that_was_interrupted_does_not_go_on(interrupted: Any, taken: int) -> None:
+    loader = staying(device="cpu")
+    batches: Any = iter(loader)
+    for _ in range(taken):
+        next(batches, None)
+    with interrupted():
+        batches._shutdown_workers()
+    if taken <= BATCHES:
+        with pytest.raises(PenstockError, match="start a new one"):
+            next(batches)
+    assert epoch(loader) == plainly(1)
+
+
+@pytest.mark.parametrize("device", ["cpu", None])
+def test_an_epoch_whose_begin_was_interrupted_does_not_look_like_one_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch, device: Any
+) -> None:
+    abort = EngineIterator._abort
+
+    def interrupt(engine: EngineIterator) -> None:
+        monkeypatch.setattr(EngineIterator, "_abort", abort)
+        abort(engine)
+        raise KeyboardInterrupt
+
+    loader = staying(device=device)
+    list(loader)
+    batches = iter(loader)
+    loader.set_epoch(7)
+    monkeypatch.setattr(EngineIterator, "_abort", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    with pytest.raises(PenstockError, match="its place is lost"):
+        next(batches)
+    loader.set_epoch(5)
+    assert epoch(loader) == plainly(5)
+
+
+@pytest.mark.parametrize("comes", ["never", "at once", "late"])
+def test_a_thread_whose_start_was_interrupted_is_one_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    start = threading.Thread.start
+
+    def late(run: Callable[[], None]) -> None:
+        time.sleep(0.05)
+        run()
+
+    def fails(thread: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        if comes == "late":
+            monkeypatch.setattr(thread, "run", partial(late, thread.run))
+        if comes != "never":
+            start(thread)
+        raise KeyboardInterrupt
+
+    loader = staying(Slow(), device="cpu")
+    batches = iter(loader)
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert [*map(frozen, batches)] == plainly(0)
+    assert until(lambda: len(copying()) == 1)
 
 
 def test_a_loader_that_is_dropped_between_epochs_ends_its_thread_and_processes() -> None:

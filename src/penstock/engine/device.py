@@ -1,7 +1,9 @@
 """Batches on a device: a thread takes finished batches and has them copied there while the last one is being used.
 
-Where workers go on into the next epoch before it is asked for, the thread does too: then training finds that epoch's first batches on the
-device, as it does all others. They are dropped if another epoch is begun instead.
+Rule 1: where workers go on into the next epoch before it is asked for, the thread does too: then training finds that epoch's first batches on
+        the device, as it does all others. They are dropped if another epoch is begun instead.
+Rule 2: an interrupt may come anywhere in the caller. So there is no lock between the two that it could leave taken, the thread says itself that it is
+        over (`Thread.join`, once interrupted, takes it for ended), and what was cut short is done to its end by the next call.
 """
 
 from __future__ import annotations
@@ -17,13 +19,20 @@ from typing import Any, NamedTuple
 
 from penstock.engine.mover import Arrival, Mover
 from penstock.engine.progress import Run
+from penstock.errors import PenstockError
 from penstock.lanes.leaving import leaves
 
 AHEAD = 2
 """Batches on the device before they are asked for."""
 CHECK_S = 0.1
+LOOK_S = 0.001
 OUTLAST_S = 120.0
 """How long what is under way may still take, when nobody wants it any more."""
+
+LEFT = (
+    "the iterator was interrupted while it was being closed or begun anew, and what it had ready is gone: start a new one with iter(loader); "
+    "loader.load_state_dict(loader.state_dict()) before it goes on behind the last batch"
+)
 
 
 class Item(NamedTuple):
@@ -38,15 +47,59 @@ class Item(NamedTuple):
 NOTHING = Item("nothing")
 
 
+class Flag:
+    """Set once. An interrupt inside `threading.Event.set` would leave its lock taken."""
+
+    __slots__ = ("_is_set",)
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+
 class Shelf:
-    """What is ready for the consumer, in order. There is no lock that an interrupt in the consumer could leave taken, and
-    an item stays here until the consumer has it: the queues carry wake-ups only, and a lost one costs `CHECK_S`."""
+    """What is ready for the consumer, in order. An item stays here until the consumer has it: the queues carry wake-ups only, and a lost one
+    costs `CHECK_S`."""
 
     def __init__(self) -> None:
         self.items: deque[Item] = deque()
-        self.stop = threading.Event()
+        self.stop, self.is_left = Flag(), Flag()
+        """That the thread is to leave, and that it has."""
+        self._unclaimed = deque([None])
         self._filled: SimpleQueue[None] = SimpleQueue()
         self._emptied: SimpleQueue[None] = SimpleQueue()
+
+    def claim(self) -> bool:
+        """Whether the caller is the first thread to come: of several, one fills it."""
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
+        return True
+
+    @property
+    def is_claimed(self) -> bool:
+        return not self._unclaimed
+
+    def end(self) -> None:
+        """Have the thread leave."""
+        self.stop.set()
+        self._emptied.put(None)
+
+    def leave(self) -> None:
+        """The thread does."""
+        self.is_left.set()
+        self._filled.put(None)
+
+    def wait_until_left(self) -> None:
+        """After `end`: a thread that comes only now does nothing."""
+        while self.is_claimed and not self.is_left.is_set():
+            doze(self._filled)
 
     def put(self, item: Item) -> None:
         """Wait for room beside the one that the consumer has, but not beyond `stop`."""
@@ -63,9 +116,9 @@ class Shelf:
             else:
                 doze(self._emptied)
 
-    def first(self, is_filled_by: threading.Thread) -> Item:
+    def first(self) -> Item:
         while not self.items:
-            if not is_filled_by.is_alive() and not self.items:
+            if self.is_left.is_set() and not self.items:
                 raise RuntimeError("the thread that copies batches to the device ended without a word")
             doze(self._filled)
         return self.items[0]
@@ -73,7 +126,7 @@ class Shelf:
     def enters(self, epoch: int) -> bool:
         """Whether the consumer has come to an end behind which this epoch follows; it is behind it now."""
         end = self.items[0] if self.items else NOTHING
-        if end.kind != "end" or end.value != epoch:
+        if end.kind != "end" or end.value != epoch or self.stop.is_set():
             return False
         self.drop(end)
         return True
@@ -97,7 +150,8 @@ class DeviceIterator:
         self._shelf = Shelf()
         self._handed = NOTHING
         """What the caller has; it leaves the shelf with the next call, so that an interrupt cannot lose it."""
-        self._thread: threading.Thread | None = None
+        self._to_begin: tuple[Any, int] | None = None
+        """What was asked for, until it is begun."""
         self.run = Run("planned", 0, 0)
         self.on_end: Callable[[], None] = lambda: None
         self.length: Callable[[], int] = lambda: 0
@@ -108,14 +162,20 @@ class DeviceIterator:
     # ---- epochs, as EngineIterator
 
     def begin(self, asks: Any, epoch: int) -> None:
+        self._to_begin = asks, epoch
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._to_begin is None:
+            return
         self._halt()
         if self._mover.lane is not None:
             self._mover.lane.belong_to(self)
+        (asks, epoch), self._to_begin = self._to_begin, None
         self._source.begin(asks, epoch)
 
     def proceed(self, epoch: int) -> bool:
-        self._mover.let_go()
-        self._shelf.drop(self._handed)  # who leaves with the last batch has come to the end, too
+        self._let_go()  # who leaves with the last batch has come to the end, too
         if self._shelf.enters(epoch):
             return True
         self._halt()
@@ -151,14 +211,17 @@ class DeviceIterator:
         raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
-        self._mover.let_go()  # before anybody hears of it: its place is not free yet
-        self._shelf.drop(self._handed)
+        self._let_go()
         self.run.count()
         if self.before_first is not None:
             self.before_first()
             self.before_first = None
+        self._begin()  # if it was interrupted
+        if self._shelf.stop.is_set():
+            raise PenstockError(LEFT)
         asked_s = time.perf_counter()
-        item = self._shelf.first(self._pumping())
+        self._start()
+        item = self._shelf.first()
         if item.kind == "end":
             if item.value is None:
                 self._halt()
@@ -166,7 +229,14 @@ class DeviceIterator:
             raise StopIteration
         if item.kind == "error":
             self._halt()
-            raise item.value
+            error = item.value
+            try:
+                raise error
+            finally:
+                del (
+                    item,
+                    error,
+                )  # its traceback has this frame: who drops the loader would wait for the collector
         if item.kind == "failed":
             self.run.hand, self._handed = item.ask, item
             item.value.result(item.ask)
@@ -179,22 +249,28 @@ class DeviceIterator:
         self.run.hand, self._handed = item.ask, item
         return batch
 
-    def _pumping(self) -> threading.Thread:
-        if self._thread is None:
-            pump = Pump(self._source, self._mover, self._shelf)
-            thread = threading.Thread(target=pump.run, name="penstock device", daemon=True)
-            leaves(thread, self._shelf.stop.set)
-            weakref.finalize(self, self._shelf.stop.set)
-            self._thread = thread
-            thread.start()
-        return self._thread
+    def _let_go(self) -> None:
+        """Of the batch that the caller had."""
+        self._mover.let_go()  # before anybody hears of it: its place is not free yet
+        self._shelf.drop(self._handed)
+        self._handed = NOTHING
+
+    def _start(self) -> None:
+        """A thread for the shelf, unless it has one. Where an interrupt came between, it may get two: one of them fills it."""
+        if self._shelf.is_claimed:
+            return
+        pump = Pump(self._source, self._mover, self._shelf)
+        thread = threading.Thread(target=pump.run, name="penstock device", daemon=True)
+        leaves(thread, self._shelf.end)
+        weakref.finalize(self, self._shelf.end)
+        thread.start()
 
     def _halt(self) -> None:
         """Stop the thread and drop what it had ready."""
-        self._shelf.stop.set()
-        if self._thread is not None and self._thread.ident is not None:
-            self._thread.join()
-        self._thread, self._shelf, self._handed = None, Shelf(), NOTHING
+        self._shelf.end()
+        self._shelf.wait_until_left()
+        self._shelf.items.clear()  # an error's traceback leads back here
+        self._shelf, self._handed = Shelf(), NOTHING
 
 
 def brought(engine: Any, mover: Mover | None) -> Any:
@@ -210,6 +286,14 @@ class Pump:
         self._in_flight: list[tuple[Any, Arrival]] = []
 
     def run(self) -> None:
+        if self._shelf.claim():
+            try:
+                if not self._shelf.stop.is_set():
+                    self._fill()
+            finally:
+                self._shelf.leave()
+
+    def _fill(self) -> None:
         put = self._shelf.put
         self._mover.begun(self)
         try:
@@ -223,7 +307,7 @@ class Pump:
                         put(Item("end"))
                         break
                     if self._mover.writes_over:
-                        self._outlast()
+                        self._wait_for_all()
                     put(Item("end", value=following))
                     continue
                 ask, outcome = pulled
@@ -242,12 +326,17 @@ class Pump:
         except BaseException as exc:  # noqa: BLE001 - raised in the consumer's thread
             put(Item("error", value=exc))
         self._mover.ended(self)
-        self._outlast()
-
-    def _outlast(self) -> None:
         until = time.monotonic() + OUTLAST_S
         for _, arrival in self._in_flight:
             arrival.outlast(until)
+
+    def _wait_for_all(self) -> None:
+        """Until what is under way is there, but not beyond `stop`: the gate may be shut as long as training does not ask."""
+        until = time.monotonic() + OUTLAST_S
+        while not all(arrival.is_over() for _, arrival in self._in_flight):
+            if self._shelf.stop.is_set() or time.monotonic() > until:
+                break
+            time.sleep(LOOK_S)
 
     def _keep_until_copied(self, batch: Any, arrival: Arrival | None) -> None:
         """The slab must not be reused before all that reads it is done."""

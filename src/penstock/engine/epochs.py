@@ -80,6 +80,8 @@ class Epochs:
         self.run: Run | None = None
         self.resume: dict[str, Any] | None = None
         self._told: int | None = None
+        self._ahead: dict[int, EpochPlan] = {}
+        """Of epochs that are asked for before they have begun."""
         self._sampler_epoch: int | None = 0
 
     @property
@@ -138,11 +140,17 @@ class Epochs:
         assert run.plan is not None
         self.burn_draw()
         yield from planned(run.plan, base=run.base, skip=frozenset(run.beyond))
+        ahead = self._ahead = dict[int, EpochPlan]()
         following = count(run.epoch + 1) if into_next else ()
         for plan in map(self.plan, following):
             if not plan.batches:
                 return  # nor will the next ones have any
+            ahead[plan.epoch] = plan
             yield from planned(plan)
+
+    def is_asked_for(self, run: Run) -> bool:
+        """Whether its batches are those that were asked for ahead: the batch size or the dataset may have changed since."""
+        return self._ahead.pop(run.epoch, None) == run.plan
 
     def retold(self, run: Run) -> bool:
         """Whether another epoch was set after `iter()`, before the first batch, as Lightning does when it resumes."""

@@ -19,7 +19,7 @@ CHUNK = 4096
 
 
 PLACE_LOST = (
-    "the iterator was interrupted while it drew from its sampler, so its place is lost: start a new one with iter(loader); "
+    "the iterator was interrupted while it drew from its sampler or began an epoch, so its place is lost: start a new one with iter(loader); "
     "loader.load_state_dict(loader.state_dict()) before it goes on behind the last batch"
 )
 

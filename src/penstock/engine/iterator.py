@@ -75,6 +75,8 @@ class EngineIterator:
         self._broken = False
         self._asking = False
         """True for the moment of a draw; found true later, an interrupt fell into it."""
+        self._is_begun = True
+        """False while an epoch is being begun, and after an interrupt in that."""
         self._restarts = 0
         self._stream = Stream(blueprint)
         self._session: Session | None = None
@@ -89,6 +91,7 @@ class EngineIterator:
 
     def begin(self, asks: Iterator[Ask], epoch: int) -> None:
         """Start an epoch: whatever an earlier one left open is void."""
+        self._is_begun = False
         self._settle()
         if self.epoch >= 0:
             self._stream.start_over()
@@ -103,6 +106,7 @@ class EngineIterator:
         for _ in range(self._width):
             if not self._ask():
                 break
+        self._is_begun = True
 
     def proceed(self, epoch: int) -> bool:
         """Go on into an epoch that has been asked for already; False when it has not, or is not what comes next."""
@@ -178,6 +182,8 @@ class EngineIterator:
         if self.before_first is not None:
             self.before_first()
             self.before_first = None
+        if not self._is_begun:  # without this it would look like an epoch that has ended
+            raise PenstockError(PLACE_LOST)
         return self._next_outcome(time.monotonic(), unwanted)
 
     def _next_outcome(self, began: float, unwanted: Callable[[], bool]) -> tuple[int, Ask, Outcome] | None:

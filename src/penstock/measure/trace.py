@@ -31,7 +31,7 @@ def trace_events(counters: Counters, pid: int = 0) -> list[dict[str, Any]]:
 def _events(counters: Counters) -> Iterator[dict[str, Any]]:
     yield _named("process_name", TRAINING, "penstock")
     yield _named("thread_name", TRAINING, "training")
-    for worker in range(max([counters.workers, *(1 + span[0] for span in counters.spans)])):
+    for worker in range(max([counters.workers, *(1 + span[0] for span in list(counters.spans))])):
         yield _named("thread_name", worker + 1, f"worker {worker}")
     # The consumer's thread fills these while another may ask for a trace: a copy holds still.
     for worker, kind, batch, epoch, end_ns, took_ns, samples in list(counters.spans):
