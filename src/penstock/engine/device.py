@@ -70,6 +70,7 @@ class Shelf:
         self.items: deque[Item] = deque()
         self.stop, self.is_left = Flag(), Flag()
         """That the thread is to leave, and that it has."""
+        self.pump: Pump | None = None
         self._unclaimed = deque([None])
         self._filled: SimpleQueue[None] = SimpleQueue()
         self._emptied: SimpleQueue[None] = SimpleQueue()
@@ -89,10 +90,13 @@ class Shelf:
     def end(self) -> None:
         """Have the thread leave."""
         self.stop.set()
+        if not self.is_claimed:
+            self.pump = None
         self._emptied.put(None)
 
     def leave(self) -> None:
         """The thread does."""
+        self.pump = None
         self.is_left.set()
         self._filled.put(None)
 
@@ -256,11 +260,12 @@ class DeviceIterator:
         self._handed = NOTHING
 
     def _start(self) -> None:
-        """A thread for the shelf, unless it has one. Where an interrupt came between, it may get two: one of them fills it."""
+        """A thread for the shelf, unless it has one. Where an interrupt came between, it may get two: one of them fills it, and the other may never
+        have come to itself, since Python's own lock was left taken. So threads refer to the shelf alone."""
         if self._shelf.is_claimed:
             return
-        pump = Pump(self._source, self._mover, self._shelf)
-        thread = threading.Thread(target=pump.run, name="penstock device", daemon=True)
+        self._shelf.pump = Pump(self._source, self._mover, self._shelf)
+        thread = threading.Thread(target=filled, args=(self._shelf,), name="penstock device", daemon=True)
         leaves(thread, self._shelf.end)
         weakref.finalize(self, self._shelf.end)
         thread.start()
@@ -278,6 +283,17 @@ def brought(engine: Any, mover: Mover | None) -> Any:
     return engine if mover is None else DeviceIterator(engine, mover)
 
 
+def filled(shelf: Shelf) -> None:
+    """A thread."""
+    if shelf.claim():
+        try:
+            pump = shelf.pump
+            if pump is not None and not shelf.stop.is_set():
+                pump.run()
+        finally:
+            shelf.leave()
+
+
 class Pump:
     """The thread's work; holds no reference to the iterator, so that dropping that ends this."""
 
@@ -286,14 +302,6 @@ class Pump:
         self._in_flight: list[tuple[Any, Arrival]] = []
 
     def run(self) -> None:
-        if self._shelf.claim():
-            try:
-                if not self._shelf.stop.is_set():
-                    self._fill()
-            finally:
-                self._shelf.leave()
-
-    def _fill(self) -> None:
         put = self._shelf.put
         self._mover.begun(self)
         try:

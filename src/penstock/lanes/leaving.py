@@ -32,5 +32,7 @@ def end_all() -> None:
     until = time.monotonic() + LEAVING_S
     with contextlib.suppress(KeyboardInterrupt):  # whoever is that impatient need not wait
         for thread, _ in threads:
-            if thread.ident is not None:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # it never came to itself: an interrupt fell into its start
                 thread.join(max(0.0, until - time.monotonic()))
