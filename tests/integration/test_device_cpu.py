@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -43,6 +44,21 @@ def until(condition: Callable[[], bool], limit_s: float = 10.0) -> bool:
 
 def copying() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "penstock device"]
+
+
+@contextmanager
+def ends_with_it(loader: DataLoader[Any]) -> Iterator[None]:
+    """What is dropped meanwhile takes the loader's thread and processes along, and nobody collects garbage for that."""
+    assert len(copying()) == 1
+    processes = [loader.stats()["agent_pid"], *loader.stats()["worker_pids"]]
+    del loader
+    gc.disable()
+    try:
+        yield
+        assert until(lambda: not copying())
+        assert until(lambda: not any(map(psutil.pid_exists, processes)))
+    finally:
+        gc.enable()
 
 
 # ---- what arrives
@@ -162,15 +178,8 @@ def test_a_dropped_iterator_ends_its_thread_and_processes() -> None:
     loader: DataLoader[Any] = DataLoader(Noisy(200), 4, seed=1, num_workers=2, device="cpu")
     batches = iter(loader)
     next(batches)
-    assert len(copying()) == 1
-    processes = [loader.stats()["agent_pid"], *loader.stats()["worker_pids"]]
-    gc.disable()
-    try:
+    with ends_with_it(loader):
         del batches
-        assert until(lambda: not copying())
-        assert until(lambda: not any(map(psutil.pid_exists, processes)))
-    finally:
-        gc.enable()
     assert (loader.stats()["agent_pid"], loader.stats()["worker_pids"]) == (0, [])
 
 

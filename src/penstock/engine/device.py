@@ -71,6 +71,7 @@ class Shelf:
         self.stop, self.is_left = Flag(), Flag()
         """That the thread is to leave, and that it has."""
         self.pump: Pump | None = None
+        """What the thread does."""
         self._unclaimed = deque([None])
         self._filled: SimpleQueue[None] = SimpleQueue()
         self._emptied: SimpleQueue[None] = SimpleQueue()
@@ -179,6 +180,7 @@ class DeviceIterator:
         self._source.begin(asks, epoch)
 
     def proceed(self, epoch: int) -> bool:
+        self._to_begin = None  # whatever was to be begun before, this is wanted instead
         self._let_go()  # who leaves with the last batch has come to the end, too
         if self._shelf.enters(epoch):
             return True
@@ -236,11 +238,8 @@ class DeviceIterator:
             error = item.value
             try:
                 raise error
-            finally:
-                del (
-                    item,
-                    error,
-                )  # its traceback has this frame: who drops the loader would wait for the collector
+            finally:  # its traceback has this frame: who drops the loader would wait for the collector
+                del item, error
         if item.kind == "failed":
             self.run.hand, self._handed = item.ask, item
             item.value.result(item.ask)

@@ -32,7 +32,5 @@ def end_all() -> None:
     until = time.monotonic() + LEAVING_S
     with contextlib.suppress(KeyboardInterrupt):  # whoever is that impatient need not wait
         for thread, _ in threads:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # it never came to itself: an interrupt fell into its start
+            with contextlib.suppress(RuntimeError):  # an interrupt fell into its start, and it never came
                 thread.join(max(0.0, until - time.monotonic()))
