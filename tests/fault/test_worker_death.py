@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from penstock import DataLoader, WorkerDied
+from tests.deaths import kill_all
 from tests.fault.datasets import Drawn, Harmful, Stream, counted, expected, same
 from tests.fault.programs import fair, is_alive, until
 
@@ -35,8 +36,7 @@ def test_all_workers_killed_at_random_times_leave_no_trace_in_the_batches(collat
     for number, batch in enumerate(loader):
         batches.append(batch)
         if number % 5 == 2:
-            for pid in loader.stats()["worker_pids"]:
-                os.kill(pid, signal.SIGKILL)
+            kill_all(loader.stats()["worker_pids"])
     assert same(batches, expected(Drawn(96), **options)[0])
 
 
@@ -44,8 +44,7 @@ def test_a_death_is_noticed_at_once_and_the_next_batch_comes_soon() -> None:
     loader = DataLoader(Drawn(64, pause_s=0.01), **OPTIONS)
     batches = iter(loader)
     next(batches)
-    for pid in loader.stats()["worker_pids"]:
-        os.kill(pid, signal.SIGKILL)
+    kill_all(loader.stats()["worker_pids"])
     before = time.monotonic()
     for _ in range(5):  # beyond what was prepared before the kill
         next(batches)
@@ -56,8 +55,7 @@ def test_workers_killed_between_two_epochs_are_there_again_in_the_next() -> None
     options = {**OPTIONS, "persistent_workers": True}
     loader = DataLoader(Drawn(), **options)
     first = list(loader)
-    for pid in loader.stats()["worker_pids"]:
-        os.kill(pid, signal.SIGKILL)
+    kill_all(loader.stats()["worker_pids"])
     assert same([first, list(loader)], expected(Drawn(), epochs=2, **options))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import signal
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch.utils.data import Dataset
 from penstock import ConfigError, DataLoader, ImageFolder, Reuse, StagedDataset, StateError
 from penstock import transforms as T
 from penstock.plan.renewal import Renewal
+from tests.deaths import kill_all
 from tests.integration.groups import facts_of_ranks
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
@@ -270,8 +270,7 @@ def test_killed_workers_leave_no_trace(files: list[bytes]) -> None:
         for number, batch in enumerate(loader):
             found.append(plain(batch))
             if number % 3 == 1:
-                for pid in loader.stats()["worker_pids"]:
-                    os.kill(pid, signal.SIGKILL)
+                kill_all(loader.stats()["worker_pids"])
         assert same(found, epochs(expected, 1)[0])
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from penstock.cli.main import main
 from penstock.pipeline.op_costs import cut_costs, parts_of
 from penstock.plan.renewal import Renewal
 from penstock.store.chunks import room_beside
+from tests.deaths import kill_all
 
 soundfile = pytest.importorskip("soundfile")
 RATE, SAMPLES = 8_000, 24
@@ -139,8 +138,7 @@ def test_killed_workers_and_resumes_change_nothing(recordings: Path) -> None:
         for number, (x, y) in enumerate(loader):
             found.append((x.numpy().tobytes(), tuple(x.shape), x.dtype, y.tolist()))
             if number == 1:
-                for pid in loader.stats()["worker_pids"]:
-                    os.kill(pid, signal.SIGKILL)
+                kill_all(loader.stats()["worker_pids"])
         assert found == expected[epoch]
     resumed = loader_of(recordings, num_workers=2)
     resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from penstock import DataLoader, Reuse, StagedDataset
 from penstock import transforms as T
 from penstock.policy.diversity import scheduled_unique
+from tests.deaths import kill_all
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
 pytest.importorskip("cv2")
@@ -53,8 +52,7 @@ def test_killed_workers_and_all_ways_to_prepare_count_the_same() -> None:
         for _ in range(4):
             for number, _ in enumerate(loader):
                 if number == 5:
-                    for pid in loader.stats()["worker_pids"]:
-                        os.kill(pid, signal.SIGKILL)
+                    kill_all(loader.stats()["worker_pids"])
         found.append(loader.stats()["reuse"]["diversity"])
     assert found[0] == found[1]
 

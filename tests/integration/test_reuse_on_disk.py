@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from penstock.plan.renewal import Renewal
 from penstock.store.disk import DiskStore
 from penstock.store.disk_listing import listing
 from penstock.store.partial import Entry, Wanted
+from tests.deaths import kill_all
 from tests.integration.groups import facts_of_ranks
 from tests.integration.test_reuse import (
     OPS,
@@ -184,8 +184,7 @@ def test_workers_that_are_killed_leave_no_trace(files: list[bytes], folder: Path
         for number, batch in enumerate(loader):
             found.append(plain(batch))
             if number % 3 == 1:
-                for pid in loader.stats()["worker_pids"]:
-                    os.kill(pid, signal.SIGKILL)
+                kill_all(loader.stats()["worker_pids"])
         assert same(found, epochs(expected, 1)[0])
     assert kept(loader)["found"] > 0
     assert kept(loader)["damaged"] == 0

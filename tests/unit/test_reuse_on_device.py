@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
-import signal
 import time
 import weakref
 from pathlib import Path
@@ -29,6 +27,7 @@ from penstock.lanes.seeding import seed_all
 from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.plan.renewal import Renewal
 from penstock.store.kept_device import DeviceStore
+from tests.deaths import kill_all
 from tests.lanes_on_cpu import CHAIN, CPU, batches_of, iterator_of, photos
 from tests.residents_on_cpu import ROOM, SAMPLES, expected, folder_of, on_device, prepared, same
 from tests.unit.test_gpu_stations import Broken, Interpreted, stations_of
@@ -106,10 +105,7 @@ def test_killed_workers_leave_no_trace(photos: Path) -> None:
                     epoch,
                     8 + epoch,
                 ):  # no more: a sample whose workers die three times is an error
-                    for pid in iterator._source._counters.live().worker_pids:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(pid, signal.SIGKILL)
-                            killed += 1
+                    killed += kill_all(iterator._source._counters.live().worker_pids)
         finally:
             iterator.close()
         assert same(found, expected(photos, dataset, epoch, copies=8)), epoch
