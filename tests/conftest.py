@@ -13,13 +13,23 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.leaks import Snapshot, brand_this_process
 
 HERE = Path(__file__).parent
 STARTS_PROCESSES = (HERE / "integration", HERE / "fault")
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
-LIMIT_S = 8 * 3600 if FULL else 120
+LIMIT_S = 8 * 3600 if FULL else 300
+"""Ten times what the longest takes alone: an exception of the limit's own that falls into a fork is lost, and what it left locked stays so."""
+
+settings.register_profile(
+    "gate",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("gate")  # a busy machine is no failure
 
 # Triton decides when it is loaded, by whichever test comes first, whether kernels run as Python: where there is no GPU they do.
 if not any(Path("/dev").glob("nvidia[0-9]*")):
