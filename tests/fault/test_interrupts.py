@@ -119,20 +119,55 @@ def test_agent_and_workers_ignore_the_terminals_ctrl_c() -> None:
 
 
 ARMED: list[int] = []
+"""Signals for the next fork."""
 
 
 def _interrupt_this_fork() -> None:
-    if ARMED:
-        os.kill(ARMED.pop(), signal.SIGINT)
+    for number in ARMED.copy():
+        os.kill(os.getpid(), number)
+
+
+os.register_at_fork(before=_interrupt_this_fork, after_in_parent=ARMED.clear, after_in_child=ARMED.clear)
+
+
+class Asked(Exception):
+    """By a signal."""
+
+
+@pytest.fixture
+def asked() -> Iterator[list[int]]:
+    """Signals that were heard: handlers of these raise `Asked`."""
+
+    def ask(number: int, _: object) -> None:
+        heard.append(number)
+        raise Asked
+
+    heard: list[int] = []
+    before = {
+        number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    }
+    yield heard
+    assert [signal.signal(number, handler) for number, handler in before.items()] == [ask] * 3
 
 
 def test_ctrl_c_at_the_moment_of_a_fork_is_not_lost() -> None:
     """What the interpreter's hooks around a fork raise is ignored, and an interrupt would be raised there."""
-    os.register_at_fork(before=_interrupt_this_fork)
     loader = DataLoader(Drawn(), **OPTIONS)
-    ARMED.append(os.getpid())
+    ARMED.append(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         iter(loader)
+    assert same(list(loader), expected(Drawn(), epochs=2, **OPTIONS)[0])
+
+
+@pytest.mark.parametrize("sent", [[signal.SIGTERM], [signal.SIGHUP, signal.SIGUSR1]], ids=["one", "two"])
+def test_what_other_handlers_raise_at_the_moment_of_a_fork_is_not_lost(
+    sent: list[int], asked: list[int]
+) -> None:
+    loader = DataLoader(Drawn(), **OPTIONS)
+    ARMED.extend(sent)
+    with pytest.raises(Asked):
+        iter(loader)
+    assert sorted(asked) == sorted(sent)
     assert same(list(loader), expected(Drawn(), epochs=2, **OPTIONS)[0])
 
 

@@ -9,8 +9,8 @@ import socket
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -23,7 +23,10 @@ from penstock.lanes.worker import WorkerSpec
 from penstock.measure.host import name_process
 from penstock.store.arena import Arena, anonymous_file
 
-RESET = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+ASKS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+"""By these a training process is asked for something."""
+HELD = (signal.SIGINT, *ASKS)
+RESET = (signal.SIGCHLD, *ASKS)
 """Handlers of the training process that mean nothing in its agent."""
 
 
@@ -34,7 +37,7 @@ def fork_agent(
     ours, theirs = socket.socketpair()
     pid = -1
     try:
-        with our_own_fork(), interrupts_held(), warnings.catch_warnings():
+        with our_own_fork(), signals_held(), warnings.catch_warnings():
             # Forking beside torch's threads is torch's own rule here; the children touch nothing those threads own.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
@@ -53,21 +56,30 @@ def fork_agent(
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Hold back Ctrl-C for the moment of a fork: in the parent the interpreter's own hooks around it would swallow the
-    interrupt, and in the child it would run the user's handlers a second time."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+def signals_held() -> Iterator[None]:
+    """Hold back what the user's handlers do, for the moment of a fork. What they raise within the interpreter's own hooks around it would be
+    swallowed, and locks that those take (`logging`'s) would stay taken; and in the child they would run a second time."""
+    if threading.current_thread() is not threading.main_thread():  # handlers run in that one only
         yield
         return
+    before = [(number, handler) for number in HELD if callable(handler := signal.getsignal(number))]
     seen: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    held = True
+
+    def stand_in(handler: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda number, frame: seen.append(number) if held else handler(number, frame)
+
     try:
+        for number, handler in before:
+            signal.signal(number, stand_in(handler))
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if seen:
-            signal.raise_signal(signal.SIGINT)
+        held = False  # from here on handlers may raise: one that is not put back is called all the same
+        with ExitStack() as last_first:
+            for late in seen:
+                last_first.callback(signal.raise_signal, late)
+            for number, handler in before:
+                last_first.callback(signal.signal, number, handler)
 
 
 def be_agent(

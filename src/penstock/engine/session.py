@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.engine.agent import AgentConfig
-from penstock.engine.forked import fork_agent, interrupts_held
+from penstock.engine.forked import fork_agent, signals_held
 from penstock.engine.leases import Leases
 from penstock.engine.pinning import Pins
 from penstock.engine.procs import open_pidfd, wait_readable
@@ -89,7 +89,7 @@ class Session:
             self.pid = self._process.pid
             self.spawned = SpawnedWorkers(blueprint.spec, self.arena, blueprint.context, adoptions)
         self.channel = Channel(sock)
-        with interrupts_held():  # or one could come when it is open and nobody knows it yet
+        with signals_held():  # or one could come when it is open and nobody knows it yet
             self._pidfd = open_pidfd(self.pid)
         if self._pidfd < 0:
             say_once(
