@@ -87,6 +87,7 @@ class OpenStore:
         """What was replaced so far in segments; and had been when upkeep was last run by the thread, and for a full store."""
         self._replaced_large = self._tended_large = 0
         """Such files are gone at once. What may be left of killed processes is looked for when some share of all was replaced."""
+        self._folders: set[str] = set()  # of large files, that are there: to ask each time takes a while
         self._retry_at_s = self._locked_out_until_s = 0.0
         self._upkeeping = threading.Lock()
         self._upkeep_s, self._stop = upkeep_s, threading.Event()
@@ -126,7 +127,7 @@ class OpenStore:
                 if waiting.wanted == want:
                     found[at] = decode(waiting.record, self.shelf.digest, want)
         left = np.flatnonzero(samples >= 0)
-        tried = new_rows(len(left))
+        tried: Rows | None = None
         for _ in range(2):  # compaction may move a record while we look for it; its row then says where to
             if len(left):
                 left, tried = self._look_up(wanted, samples, left, tried, found)
@@ -139,7 +140,7 @@ class OpenStore:
         wanted: Sequence[Wanted],
         samples: Samples,
         left: Samples,
-        tried: Rows,
+        tried: Rows | None,
         found: list[Entry | None],
     ) -> tuple[Samples, Rows]:
         """Read what rows lead to for those that are `left`, but not where it was tried; which were not right, and their rows."""
@@ -148,7 +149,7 @@ class OpenStore:
         there = (
             (rows["segment"] != 0) & (rows["renewed"] == epochs) & (rows["length"] <= self.shelf.max_bytes)
         )
-        read = np.flatnonzero(there & (rows != tried))
+        read = np.flatnonzero(there if tried is None else there & (rows != tried))
         of = left[read].tolist()
         right: list[int] = []
         for place, data in self.reader.read(rows[read]):
@@ -164,11 +165,9 @@ class OpenStore:
 
     def put(self, wanted: Wanted, entry: Entry) -> bool:
         kept = False
-        pieces = (
-            encode(self.shelf.digest, wanted, entry)
-            if 0 <= wanted.sample < self.shelf.index.samples
-            else None
-        )
+        pieces = None
+        if 0 <= wanted.sample < self.shelf.index.samples:
+            pieces = encode(self.shelf.digest, wanted, entry)
         if pieces is not None:
             with self._write:
                 if not self.read_only and not self.closed and not self._is_locked_out:
@@ -213,7 +212,9 @@ class OpenStore:
         index, number = self.shelf.index, new_number() | LARGE
         path = self.shelf.path_of(number)
         temporary = path + TEMPORARY
-        self.files.make_folder(path.rpartition("/")[0])
+        if (folder := path.rpartition("/")[0]) not in self._folders:
+            self.files.make_folder(folder)
+            self._folders.add(folder)
         fd = replaced_file(self.shelf, wanted.sample, length, temporary)
         if fd is not None:
             self._replaced_large += 1
@@ -374,9 +375,8 @@ class OpenStore:
             self.flush()
             self._settle_aside()
             much = self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4
-            many = self._replaced_large - self._tended_large >= max(
-                LEAST_LARGE, self.shelf.index.samples // 16
-            )
+            least = max(LEAST_LARGE, self.shelf.index.samples // 16)
+            many = self._replaced_large - self._tended_large >= least
             if (much or many) and not self._is_locked_out:
                 self.compact()
 

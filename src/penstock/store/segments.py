@@ -270,6 +270,11 @@ class SegmentReader:
 def runs_of(places: Rows) -> tuple[list[int], list[Run]]:
     """The order in which rows of the index lie on the disk, and what to read for them: segment, start and end of each range, and which
     part of that order lies in it. Neighbours are one range."""
+    if (
+        places["segment"] >= LARGE
+    ).all():  # a file each: to sort few of them would take as long as to read one
+        large = [(row[0], row[3], row[3] + row[2], at, at + 1) for at, row in enumerate(places.tolist())]
+        return list(range(len(places))), large
     order = np.lexsort((places["offset"], places["segment"]))
     rows = places[order]
     starts = rows["offset"].astype(np.int64)
