@@ -86,12 +86,12 @@ DISK_GUARDS = [
     guard(
         "a record that has moved is looked for where it is",
         f"{UNIT}a_record_that_moves_while_it_is_looked_for_is_found",
-        (PROCESS, "for _ in range(2):", "for _ in range(1):"),
+        ("store/disk_lookup.py", "for _ in range(2):", "for _ in range(1):"),
     ),
     guard(
         "files that were removed are let go of",
         f"{UNIT}a_reader_finds_what_compaction_moved_and_lets_go_of_the_old_file",
-        (SEGMENTS, "            self._let_go()\n", ""),
+        (SEGMENTS, "        self._let_go()\n", ""),
     ),
     guard(
         "no more is held than may be",

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.store.disk import DiskStore
 from penstock.store.disk_files import Files
+from penstock.store.disk_lookup import FEW
 from penstock.store.kept_index import FIRST_ROW, NO_ROW, ROW, KeptIndex, Row, new_rows
 from penstock.store.partial import Entry, Wanted
 
@@ -246,3 +247,30 @@ def test_a_file_that_is_gone_when_it_is_to_be_written_over_is_made_anew(
     assert is_there(store, Wanted(3, 1))
     assert len(files_of(store)) == 1
     assert store.stats()["read_only"] == 0
+
+
+@pytest.mark.parametrize("asked", [1, FEW, FEW + 1, 60])
+def test_a_few_and_many_are_found_alike(tmp_path: Path, asked: int) -> None:
+    """Large and small, some of another epoch, one that is damaged, some that are not there, in any order."""
+    store = DiskStore(tmp_path, "0123456789abcdef", 60, 4 << 20, small_bytes=4096, upkeep_s=0)
+    size = {sample: LARGE if sample % 3 else 1000 for sample in range(60)}
+    for sample in range(50):
+        assert store.put(Wanted(sample, sample % 2), entry(Wanted(sample, sample % 2), size[sample]))
+    store.flush()
+    whole = {sample for sample in range(50) if sample % 2}
+    damaged = next(sample for sample in whole if size[sample] == LARGE)
+    path = next(
+        file for file in files_of(store) if entry(Wanted(damaged, 1)).values.tobytes() in file.read_bytes()
+    )
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    order = np.random.default_rng(0).permutation(60).tolist()
+    for start in range(0, 60, asked):
+        wanted = [Wanted(sample, 1) for sample in order[start : start + asked]]
+        for want, got in zip(wanted, store.get_many(wanted), strict=True):
+            assert (got is not None) == (want.sample in whole - {damaged}), want
+            assert got is None or got.values.tobytes() == entry(want, size[want.sample]).values.tobytes()
+    stats = store.stats()
+    assert (stats["found"], stats["missed"], stats["damaged"]) == (len(whole) - 1, 61 - len(whole), 1)
+    store.close()

@@ -23,6 +23,7 @@ import numpy as np
 
 from penstock.store.disk_files import FULL, Files, LockHeldError, close_locked, try_lock, unlock, wait_lock
 from penstock.store.disk_large import let_go, new_file, remove_files, replaced_file
+from penstock.store.disk_lookup import look_up
 from penstock.store.disk_records import decode, digest_of, encode
 from penstock.store.disk_scan import rebuild
 from penstock.store.disk_upkeep import TEMPORARY, Upkeep, alone, recount
@@ -117,49 +118,17 @@ class OpenStore:
 
     def get_many(self, wanted: Sequence[Wanted]) -> list[Entry | None]:
         found: list[Entry | None] = [None] * len(wanted)
-        samples = np.array(
-            [want[0] if 0 <= want[0] < self.shelf.index.samples else -1 for want in wanted], np.int64
-        )
-        for at, want in enumerate(wanted) if self._waiting else ():
-            waiting = self._waiting.get(want.sample)
-            if waiting is not None:  # before the rows: it leaves here after it has its row
-                samples[at] = -1
-                if waiting.wanted == want:
-                    found[at] = decode(waiting.record, self.shelf.digest, want)
-        left = np.flatnonzero(samples >= 0)
-        tried: Rows | None = None
-        for _ in range(2):  # compaction may move a record while we look for it; its row then says where to
-            if len(left):
-                left, tried = self._look_up(wanted, samples, left, tried, found)
+        left: list[int] = []
+        for at, want in enumerate(wanted):
+            waiting = self._waiting.get(want.sample)  # before its row: it leaves here after it has that
+            if waiting is None and 0 <= want.sample < self.shelf.index.samples:
+                left.append(at)
+            elif waiting is not None and waiting.wanted == want:
+                found[at] = decode(waiting.record, self.shelf.digest, want)
+        damaged = look_up(self.shelf, self.reader, wanted, left, found)
         missed = found.count(None)
-        self._tally.add(len(wanted) - missed, missed, 0, len(left))
+        self._tally.add(len(wanted) - missed, missed, 0, damaged)
         return found
-
-    def _look_up(
-        self,
-        wanted: Sequence[Wanted],
-        samples: Samples,
-        left: Samples,
-        tried: Rows | None,
-        found: list[Entry | None],
-    ) -> tuple[Samples, Rows]:
-        """Read what rows lead to for those that are `left`, but not where it was tried; which were not right, and their rows."""
-        rows = self.shelf.index.at(samples[left])
-        epochs = np.array([wanted[at][1] for at in left.tolist()])
-        there = (
-            (rows["segment"] != 0) & (rows["renewed"] == epochs) & (rows["length"] <= self.shelf.max_bytes)
-        )
-        read = np.flatnonzero(there if tried is None else there & (rows != tried))
-        of = left[read].tolist()
-        right: list[int] = []
-        for place, data in self.reader.read(rows[read]):
-            at = of[place]
-            entry = found[at] = decode(data, self.shelf.digest, wanted[at])
-            if entry is not None:
-                right.append(place)
-        wrong = there
-        wrong[read[right]] = False
-        return left[wrong], rows[wrong]
 
     # ---- writing
 

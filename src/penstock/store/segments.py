@@ -189,7 +189,6 @@ class SegmentReader:
         order, runs = runs_of(places)
         offsets, lengths = places["offset"].tolist(), places["length"].tolist()
         with self._lock:
-            self._let_go()
             for some in (runs[at : at + MOST_OPEN] for at in range(0, len(runs), MOST_OPEN)):
                 for data, (_, start, end, first, last) in zip(self._read_runs(some), some, strict=True):
                     if last - first == 1:
@@ -201,8 +200,16 @@ class SegmentReader:
                         if len(piece) == lengths[at]:
                             yield at, piece
 
+    def read_alone(self, runs: Sequence[Run]) -> Iterator[tuple[int, bytes | memoryview]]:
+        """As `read`, of no more than stay open, of which no two are neighbours: which of them, and its bytes."""
+        with self._lock:
+            for data, (_, start, end, at, _) in zip(self._read_runs(runs), runs, strict=True):
+                if len(data) == end - start:
+                    yield at, data
+
     def _read_runs(self, runs: Sequence[Run]) -> Iterator[bytes | memoryview]:
         """What there is of each: the disk is asked for all of it first."""
+        self._let_go()
         files, once = self.shelf.files, list[int]()
         try:
             ways: list[int | None] = []
@@ -270,11 +277,6 @@ class SegmentReader:
 def runs_of(places: Rows) -> tuple[list[int], list[Run]]:
     """The order in which rows of the index lie on the disk, and what to read for them: segment, start and end of each range, and which
     part of that order lies in it. Neighbours are one range."""
-    if (
-        places["segment"] >= LARGE
-    ).all():  # a file each: to sort few of them would take as long as to read one
-        large = [(row[0], row[3], row[3] + row[2], at, at + 1) for at, row in enumerate(places.tolist())]
-        return list(range(len(places))), large
     order = np.lexsort((places["offset"], places["segment"]))
     rows = places[order]
     starts = rows["offset"].astype(np.int64)
