@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 STARTS_PROCESSES = (HERE / "integration", HERE / "fault")
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
 LIMIT_S = 8 * 3600 if FULL else 300
-"""Ten times what the longest takes alone: an exception of the limit's own that falls into a fork is lost, and what it left locked stays so."""
+"""Ten times what the longest takes alone: a busy machine is no failure, and a hang is one soon enough."""
 
 settings.register_profile(
     "gate",

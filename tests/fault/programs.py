@@ -164,9 +164,8 @@ class Zygote:
         return program
 
     def wait(self, pid: int, timeout_s: float) -> int | None:
-        self._sock.settimeout(
-            timeout_s + START_S
-        )  # it answers when the program has ended, or after `timeout_s`
+        # It answers when the program has ended, or after `timeout_s`.
+        self._sock.settimeout(timeout_s + START_S)
         self._sock.send(json.dumps({"wait": pid, "timeout_s": timeout_s}).encode())
         code: int | None = json.loads(self._sock.recv(64))
         return code

@@ -32,11 +32,12 @@ def test_a_death_while_a_sample_is_prepared_leaves_no_trace_in_the_batches(harm:
 def test_all_workers_killed_at_random_times_leave_no_trace_in_the_batches(collate: Any) -> None:
     options = {**OPTIONS, "collate_fn": collate}
     loader = DataLoader(Drawn(96, pause_s=0.001), **options)
-    batches = []
+    batches, killed = [], 0
     for number, batch in enumerate(loader):
         batches.append(batch)
         if number % 5 == 2:
-            kill_all(loader.stats()["worker_pids"])
+            killed += kill_all(loader.stats()["worker_pids"])
+    assert killed >= 2
     assert same(batches, expected(Drawn(96), **options)[0])
 
 
@@ -44,7 +45,7 @@ def test_a_death_is_noticed_at_once_and_the_next_batch_comes_soon() -> None:
     loader = DataLoader(Drawn(64, pause_s=0.01), **OPTIONS)
     batches = iter(loader)
     next(batches)
-    kill_all(loader.stats()["worker_pids"])
+    assert kill_all(loader.stats()["worker_pids"])
     before = time.monotonic()
     for _ in range(5):  # beyond what was prepared before the kill
         next(batches)
@@ -55,7 +56,7 @@ def test_workers_killed_between_two_epochs_are_there_again_in_the_next() -> None
     options = {**OPTIONS, "persistent_workers": True}
     loader = DataLoader(Drawn(), **options)
     first = list(loader)
-    kill_all(loader.stats()["worker_pids"])
+    assert kill_all(loader.stats()["worker_pids"])
     assert same([first, list(loader)], expected(Drawn(), epochs=2, **options))
 
 

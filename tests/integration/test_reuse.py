@@ -266,11 +266,12 @@ def test_a_file_that_cannot_be_read_is_an_error_when_it_is_due_and_not_before(fi
 def test_killed_workers_leave_no_trace(files: list[bytes]) -> None:
     loader, expected = loader_of(dataset_of(files), workers=2), loader_of(dataset_of(files))
     for _ in range(6):
-        found = []
+        found, killed = [], 0
         for number, batch in enumerate(loader):
             found.append(plain(batch))
             if number % 3 == 1:
-                kill_all(loader.stats()["worker_pids"])
+                killed += kill_all(loader.stats()["worker_pids"])
+        assert killed
         assert same(found, epochs(expected, 1)[0])
 
 

@@ -138,7 +138,7 @@ def test_killed_workers_and_resumes_change_nothing(recordings: Path) -> None:
         for number, (x, y) in enumerate(loader):
             found.append((x.numpy().tobytes(), tuple(x.shape), x.dtype, y.tolist()))
             if number == 1:
-                kill_all(loader.stats()["worker_pids"])
+                assert kill_all(loader.stats()["worker_pids"])
         assert found == expected[epoch]
     resumed = loader_of(recordings, num_workers=2)
     resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))

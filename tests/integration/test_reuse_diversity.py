@@ -52,7 +52,7 @@ def test_killed_workers_and_all_ways_to_prepare_count_the_same() -> None:
         for _ in range(4):
             for number, _ in enumerate(loader):
                 if number == 5:
-                    kill_all(loader.stats()["worker_pids"])
+                    assert bool(kill_all(loader.stats()["worker_pids"])) == bool(workers)
         found.append(loader.stats()["reuse"]["diversity"])
     assert found[0] == found[1]
 
