@@ -96,6 +96,19 @@ def torchvision_chain(workload: str) -> Any:
     return T.Compose(arranged(workload, crop, augment[workload], [T.ToTensor(), T.Normalize(MEAN, STD)]))
 
 
+def torchvision_v2_dataset(root: Path, workload: str) -> Any:
+    """As most new programs have it."""
+    torchvision = import_torchvision()
+    from torchvision.transforms import v2 as T  # noqa: N812
+
+    crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
+    tail = [T.ToImage(), T.ToDtype(torch.float32, scale=True), T.Normalize(MEAN, STD)]
+    augment = [{"W1": T.RandAugment, "W3": T.RandAugment, "AA": T.AutoAugment}[workload]()]
+    dataset = torchvision.datasets.ImageFolder(str(root), T.Compose(arranged(workload, crop, augment, tail)))
+    dataset.samples = Repeated(dataset.samples, REPEATED)
+    return dataset
+
+
 def our_dataset(root: Path, workload: str, policy: Path | None, least: int = REPEATED) -> Any:
     """`least` samples, or a few more: the photos are repeated whole."""
     import penstock

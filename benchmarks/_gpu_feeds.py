@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from _gpu_chains import SIDE, our_dataset, photo_files, photo_root, torchvision_dataset
+from _gpu_chains import (
+    SIDE,
+    our_dataset,
+    photo_files,
+    photo_root,
+    torchvision_dataset,
+    torchvision_v2_dataset,
+)
 from _gpu_plan import Job, Subject
 
 CLASSES = 1000
@@ -72,6 +79,20 @@ class Feed:
             return None
         counts = [int(gpu.get(name, 0)) for name in Lane._fields[:-1]]
         return Lane(*counts, gpu.get("share"))
+
+    @property
+    def is_choosing(self) -> bool:
+        """Whether the loader still compares ways to share the device."""
+        gpu = self.loader.stats().get("gpu") if hasattr(self.loader, "stats") else None
+        return isinstance(gpu, dict) and bool(gpu.get("trying"))
+
+    def facts(self) -> dict[str, Any]:
+        """The lane's mode and the workers at work, if the loader says so."""
+        if not hasattr(self.loader, "stats"):
+            return {}
+        stats = self.loader.stats()
+        mode = (stats.get("gpu") or {}).get("mode", "off")
+        return {"mode": mode, "workers_at_end": len(stats.get("worker_pids") or ())}
 
 
 @contextmanager
@@ -134,9 +155,28 @@ def ours(job: Job, subject: Subject, ground: Ground) -> Feed:
         from _gpu_reuse import reusing
 
         return reusing(job, subject, ground)
+    if subject.adopted:
+        loader = adopting_loader(job, subject, ground)
+        return Feed(batches=iter(loader), loader=loader)
     loader = our_loader(job, subject, ground, our_dataset(ground.root, job.workload, ground.policy))
     with stations(job, subject):
         return Feed(batches=iter(loader), loader=loader)
+
+
+def adopting_loader(job: Job, subject: Subject, ground: Ground) -> Any:
+    """A user's dataset and keywords."""
+    import penstock
+
+    mode = {} if subject.prep == "auto" else {"gpu_prep": gpu_prep(subject, ground.device)}
+    return penstock.DataLoader(
+        torchvision_v2_dataset(ground.root, job.workload),
+        batch_size=job.batch,
+        shuffle=True,
+        num_workers=job.workers or "auto",
+        drop_last=True,
+        device=ground.device,
+        **mode,
+    )
 
 
 def our_loader(job: Job, subject: Subject, ground: Ground, dataset: Any, **more: Any) -> Any:

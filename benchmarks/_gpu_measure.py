@@ -104,6 +104,8 @@ class Window(NamedTuple):
     """To be warm, within `LONGEST_WARMUP`."""
     multiple: int
     """Batches are counted in whole rounds of so many: they come in bursts, one from each worker."""
+    until_chosen: bool = False
+    """To be warm, the loader has also chosen how to share the device."""
 
 
 def window_of(job: Job, chosen: Choice) -> Window:
@@ -111,7 +113,8 @@ def window_of(job: Job, chosen: Choice) -> Window:
     if subject.kind == "limit":
         return Window(min(3.0, chosen.warmup), min(4.0, chosen.seconds), 3, 1)
     least = AHEAD * job.workers + (SEARCH_BATCHES if subject.searches else 0)
-    return Window(chosen.warmup, chosen.seconds, least, job.workers if subject.bursts else 1)
+    multiple = job.workers if subject.bursts else 1
+    return Window(chosen.warmup, chosen.seconds, least, multiple, until_chosen=subject.chooses)
 
 
 def warm_up(training: Training, feed: Feed, window: Window) -> int:
@@ -121,9 +124,8 @@ def warm_up(training: Training, feed: Feed, window: Window) -> int:
         training.step(*next(feed.batches))
         batches += 1
         took = time.perf_counter() - start
-        if took >= window.warmup_s and (
-            batches >= window.least_batches or took >= LONGEST_WARMUP * window.warmup_s
-        ):
+        is_warm = batches >= window.least_batches and not (window.until_chosen and feed.is_choosing)
+        if took >= window.warmup_s and (is_warm or took >= LONGEST_WARMUP * window.warmup_s):
             training.finish()
             return batches
 
@@ -132,7 +134,9 @@ def measured(
     training: Training, feed: Feed, window: Window, after_step: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Train for a while and say how it went."""
+    began = time.perf_counter()
     warm = warm_up(training, feed, window)
+    warm_s = time.perf_counter() - began
     lane, clock, start = feed.lane(), CpuClock(), time.perf_counter()
     waits: list[float] = []
     images, halfway = 0, (0, 0.0)
@@ -153,10 +157,12 @@ def measured(
         "seconds": took,
         "batches": len(waits),
         "warmup_batches": warm,
+        "warmup_s": warm_s,
         "wait_p50_ms": 1e3 * statistics.median(waits),
         "wait_p99_ms": 1e3 * quantile(waits, 0.99),
         "cpu_s_per_1000": 1e3 * clock.seconds() / images,
         **lane_figures(lane, feed.lane()),
+        **feed.facts(),
     }
 
 

@@ -31,6 +31,8 @@ class Subject:
     title: str
     prep: str | Mapping[str, Any] = "off"
     """Ours: the GPU lane's mode, or the fields of a `penstock.GpuPrep`."""
+    adopted: bool = False
+    """Ours: torchvision's `ImageFolder` and v2 transforms, and no keyword but the device, the workers and, unless it is "auto", the mode."""
     whole: bool = False
     """Ours: each batch made by one worker, as torch does it."""
     auto_workers: bool = False
@@ -54,6 +56,11 @@ class Subject:
     def searches(self) -> bool:
         """Whether the lane's share is still being found while the feed is young."""
         return self.lane and (isinstance(self.prep, str) or self.prep.get("share") is None)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the lane's mode is still being found while the feed is young."""
+        return self.prep == "auto"
 
     @property
     def bursts(self) -> bool:
@@ -88,6 +95,12 @@ SUBJECTS: Mapping[str, Subject] = {
         auto_workers=True,
     ),
     "auto": Subject(kind="ours", title="ours, the lane as it decides", prep="auto"),
+    "tv_auto": Subject(kind="ours", title="torchvision dataset, defaults", prep="auto", adopted=True),
+    "tv_off": Subject(kind="ours", title="torchvision dataset, lane off", adopted=True),
+    "tv_on": Subject(
+        kind="ours", title="torchvision dataset, lane concurrent", prep="concurrent", adopted=True
+    ),
+    "tv_idle": Subject(kind="ours", title="torchvision dataset, lane idle", prep="idle", adopted=True),
     "idle": Subject(kind="ours", title="ours, lane in idle time", prep="idle"),
     "task1": Subject(kind="ours", title="tasks of one sample", prep={"mode": "concurrent", "task": 1}),
     "r2": Subject(kind="ours", title="used 2 times, lane off", reuse={"times": 2}),
@@ -137,6 +150,7 @@ SUBJECTS: Mapping[str, Subject] = {
         counted=True,
     ),
 }
+DEFAULTS = ("limit", "tv_auto", "tv_on", "tv_off", "tv_idle")
 LADDER = ("off", "per_sample", "ahead", "dearest", "searched", "finish", "on", "idle", "task1")
 DECODE = ("torch", "decode_off", "off", "on")
 CPU_GPU_RATIOS = (2, 3, 4, 5, 6)
@@ -234,6 +248,25 @@ def main_jobs(chosen: Choice) -> list[Job]:
                 jobs.append(Job(**base, subject="limit"))
             jobs += [
                 Job(**base, workload=workload, workers=workers, subject=subject)
+                for workers in chosen.workers
+                for workload in chosen.workloads
+                for subject in turned(names, repeat)
+                if subject != "limit"
+            ]
+    return jobs
+
+
+def defaults_jobs(chosen: Choice) -> list[Job]:
+    """As a new user meets the loader, beside each mode by itself. Workers: as many as were asked for, 0 is "auto"."""
+    names = chosen.named(DEFAULTS)
+    jobs: list[Job] = []
+    for model in chosen.models:
+        for repeat in range(chosen.repeats):
+            base: dict[str, Any] = {"model": model, "batch": chosen.size(model), "repeat": repeat}
+            if "limit" in names:
+                jobs.append(Job(part="defaults", **base, subject="limit"))
+            jobs += [
+                Job(part="defaults", **base, workload=workload, workers=workers, subject=subject)
                 for workers in chosen.workers
                 for workload in chosen.workloads
                 for subject in turned(names, repeat)
@@ -367,6 +400,7 @@ def reuse_jobs(chosen: Choice) -> list[Job]:
 
 PARTS = {
     "main": main_jobs,
+    "defaults": defaults_jobs,
     "ablation": ablation_jobs,
     "memory": memory_jobs,
     "workers": workers_jobs,

@@ -23,7 +23,7 @@ from _gpu_workers import workers
 PATIENCE, LEAST_PATIENCE_S, STARTING_S = 3.0, 60.0, 30.0
 """A measurement that takes so many times what was expected hangs: the process then says where, and ends. Kernels may have to be
 compiled first."""
-SHOWN = "images_per_s lane_share wait_p50_ms wait_p99_ms cpu_s_per_1000 largest_batch num_device_alloc error"
+SHOWN = "images_per_s mode workers_at_end warmup_s lane_share wait_p50_ms wait_p99_ms cpu_s_per_1000 largest_batch num_device_alloc error"
 FRAMES = 6
 
 

@@ -21,7 +21,7 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import GpuPrep, Options, Reuse
-from penstock.engine.crew import AUTO, Crew, check_workers, count_workers, has_lane, local_world, window_of
+from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, count_workers, window_of
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
@@ -54,7 +54,7 @@ class DataLoader(TorchDataLoader[T_co]):
     on_error: "raise", "skip" or "replace" a sample that fails; max_skipped: how many before it is an error after all.
     worker_memory: private bytes above which a worker is replaced ("2GiB").  slab_bytes: shared memory for batches.
     trace: file for a Chrome/Perfetto trace of the run.
-    gpu_prep: "concurrent": the GPU prepares a share of each batch beside training (docs/gpu.md); "idle", "auto", "off".
+    gpu_prep: "auto": the GPU prepares a share of each batch where that makes training faster (docs/gpu.md); "concurrent", "idle", "off".
     deterministic: fixes who prepares which sample.
     reuse: a `penstock.Reuse`: partly prepared samples are kept and used several times (docs/reuse.md).
     adopt: prepare torchvision's ImageFolder by our own ops, with the same pixels; "fast_decode": with near ones; False: not.
@@ -93,7 +93,7 @@ class DataLoader(TorchDataLoader[T_co]):
         worker_memory: int | str | None = None,
         slab_bytes: int | str = "auto",
         trace: str | os.PathLike[str] | None = None,
-        gpu_prep: str | GpuPrep = "off",
+        gpu_prep: str | GpuPrep = "auto",
         deterministic: bool | None = None,
         reuse: Reuse | None = None,
         adopt: bool | str = True,
@@ -116,7 +116,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if isinstance(num_workers, str):
             if num_workers != AUTO:
                 raise ConfigError(f"num_workers must be a number or 'auto', got {num_workers!r}")
-            num_workers = auto = count_workers(lane=has_lane(device, gpu_prep))
+            num_workers = auto = auto_number(device, gpu_prep)
         if shard is not None and isinstance(sampler, ShardSampler):  # a trainer builds us anew
             sampler, shuffle = None, sampler.shuffle
         own = sampler is None and batch_sampler is None and generator is None
@@ -242,10 +242,9 @@ class DataLoader(TorchDataLoader[T_co]):
         from penstock.engine.build import blueprint_of  # Linux only, as all that these import
         from penstock.engine.iterator import EngineIterator
 
-        lane = has_lane(self.device, self.gpu_prep)
         crew, follows = self._crew, self._crew.auto == self.num_workers and not self._epochs.source.streams
         if follows:
-            crew.auto = self.num_workers = count_workers(lane=lane)
+            crew.auto = self.num_workers = auto_number(self.device, self.gpu_prep)
         self._counters.workers = self.num_workers
         self.check_worker_number_rationality()
         base_seed = self._draw()
@@ -257,8 +256,6 @@ class DataLoader(TorchDataLoader[T_co]):
                 self._options,
                 recipe,
                 base_seed=base_seed,
-                local_world=local_world(),
-                lane=lane,
                 follows=follows,
                 resume=self._epochs.resume,
             ),
@@ -378,8 +375,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """There are to be so many workers from now on, or "auto": at once in an epoch that runs, without a pause. New ones start in
         the background, surplus ones finish what they have and leave; batches do not change."""
         streams, auto = self._epochs.source.streams, workers == AUTO
-        lane = has_lane(self.device, self.gpu_prep)
-        number = count_workers(lane=lane) if auto else check_workers(workers)
+        number = auto_number(self.device, self.gpu_prep) if auto else check_workers(workers)
         engines = self._crew.engines(self.num_workers, streams=streams)
         self.num_workers = self._counters.workers = number
         self._crew.auto = number if auto else 0

@@ -1,40 +1,50 @@
-"""Which mode the lane is in, by what batches tell: off until training waits, then what a trial found."""
+"""The lane's mode and limits, from batches as training takes them."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.gpu.modes import SETTLE, Modes
+from penstock.gpu.modes import SETTLE, SETTLE_WINDOWS, Modes
 from penstock.policy.backlog import FIRST, Seen
-from penstock.policy.sharing import WINDOW, Memory, Sharing
+from penstock.policy.sharing import BLOCK, TURN, Memory, Sharing
+
+AHEAD = 8
+TRIAL = 4 * (SETTLE + TURN * BLOCK)
 
 
-def run(modes: Modes, batches: int, batch_s: dict[Sharing, float], step_s: float = 0.1) -> list[Sharing]:
-    """Batches whose time depends on the mode; what is more than a step is waiting."""
+def run(
+    modes: Modes, batches: int, batch_s: dict[Sharing, float], step_s: float = 0.1, ahead: int = AHEAD
+) -> list[Sharing]:
+    """A job by its seconds per batch in each mode; more than a step is waiting."""
     found = []
     for _ in range(batches):
         period = batch_s[modes.mode]
-        modes.on_batch(Seen(0, 8, max(0.0, period - step_s), period, 0.1, full=True))
         found.append(modes.mode)
+        modes.on_batch(Seen(0, ahead, max(0.0, period - step_s), period, 0.1, full=True))
     return found
-
-
-TRIAL = 4 * (SETTLE + WINDOW + 1)
 
 
 @pytest.mark.parametrize(
     ("times", "best"),
     [
         ({Sharing.OFF: 0.4, Sharing.IDLE: 0.3, Sharing.CONCURRENT: 0.2}, Sharing.CONCURRENT),
-        ({Sharing.OFF: 0.4, Sharing.IDLE: 0.2, Sharing.CONCURRENT: 0.3}, Sharing.IDLE),
+        ({Sharing.OFF: 0.4, Sharing.IDLE: 0.2, Sharing.CONCURRENT: 0.5}, Sharing.IDLE),
         ({Sharing.OFF: 0.2, Sharing.IDLE: 0.3, Sharing.CONCURRENT: 0.4}, Sharing.OFF),
     ],
 )
-def test_a_trial_of_each_way_decides(times: dict[Sharing, float], best: Sharing) -> None:
+def test_trials_decide(times: dict[Sharing, float], best: Sharing) -> None:
     modes = Modes("auto")
     tried = run(modes, TRIAL, times)
-    assert set(tried) == set(Sharing)
-    assert modes.mode is best
+    assert {Sharing.OFF, Sharing.CONCURRENT} <= set(tried)
+    assert (modes.mode, modes.trying) == (best, False)
+
+
+@pytest.mark.parametrize("ahead", [2, 40])
+def test_batches_that_were_begun_before_a_change_of_mode_do_not_count(ahead: int) -> None:
+    tried = run(
+        Modes("auto"), 400, {Sharing.OFF: 0.4, Sharing.IDLE: 0.3, Sharing.CONCURRENT: 0.2}, ahead=ahead
+    )
+    assert tried.index(Sharing.CONCURRENT) == max(SETTLE, SETTLE_WINDOWS * ahead) + TURN * BLOCK
 
 
 def test_a_job_that_does_not_wait_is_never_tried_on() -> None:
@@ -50,10 +60,18 @@ def test_without_room_for_both_only_idle_time_is_tried() -> None:
 
 
 @pytest.mark.parametrize("asked", ["idle", "concurrent"])
-def test_a_mode_that_was_asked_for_stays(asked: str) -> None:
+def test_a_mode_that_was_asked_for_stays_and_has_its_cores_from_the_start(asked: str) -> None:
     modes = Modes(asked)
     assert set(run(modes, TRIAL, dict.fromkeys(Sharing, 0.4))) == {Sharing(asked)}
     assert modes.limit > FIRST
+    assert not modes.takes_cores
+
+
+def test_cores_are_borrowed_only_while_the_lane_works() -> None:
+    modes = Modes("auto", borrows_cores=True)
+    assert not modes.takes_cores
+    run(modes, TRIAL, {Sharing.OFF: 0.4, Sharing.IDLE: 0.3, Sharing.CONCURRENT: 0.2})
+    assert modes.takes_cores
 
 
 def test_a_fixed_share_stays() -> None:

@@ -410,12 +410,13 @@ class Agent:
 
     def _follow(self, now: float) -> None:
         """As many workers as the training process wants: by its own word, or by the cores that it may use."""
-        wanted = self.arena.board.agent[Board.WANTED]
-        if wanted:
-            self.follows = wanted == AS_CORES
-        if self.follows and self.state.kind is not Kind.STREAM:
-            wanted = self.capacity.workers(now, [hand.pid for hand in self.hands.values() if not hand.ended])
-        if wanted > 0 and wanted != self.state.workers and self.arena.has_room_for(wanted):
+        row = self.arena.board.agent
+        if row[Board.WANTED]:
+            self.follows = row[Board.WANTED] == AS_CORES
+        number = 0 if self.follows else max(0, row[Board.WANTED]) or self.config.core.workers
+        pids = [hand.pid for hand in self.hands.values() if not hand.ended]
+        wanted = self.capacity.wanted(number, now, pids, lane=bool(row[Board.LANE]))
+        if wanted != self.state.workers and self.arena.has_room_for(wanted):
             self.happen(ev.Resize(wanted))
             if self.follows:
                 self._tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
@@ -432,8 +433,7 @@ class Agent:
         for hand in self.hands.values():
             used = 0 if hand.ended else host.private_bytes(hand.pid)
             if used > self.config.worker_memory and not self.state.lanes[hand.id].retiring:
-                text = grown_text(hand.name, used, self.config.worker_memory)
-                self._tell(Msg.WARN, text.encode())
+                self._tell(Msg.WARN, grown_text(hand.name, used, self.config.worker_memory).encode())
                 self.happen(ev.Retire(hand.id))
 
     def _stop_workers(self) -> None:

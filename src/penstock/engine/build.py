@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from penstock.config import Options
 from penstock.engine.agent import AgentConfig
-from penstock.engine.crew import enough_of
+from penstock.engine.crew import enough_of, lane_keeps_cores, local_world
 from penstock.engine.progress import resumed_streams
 from penstock.engine.session import Blueprint
 from penstock.engine.state import CoreConfig
@@ -42,8 +42,6 @@ def blueprint_of(
     recipe: Recipe,
     *,
     base_seed: int,
-    local_world: int,
-    lane: bool,
     follows: bool,
     resume: dict[str, Any] | None,
 ) -> Blueprint:
@@ -52,7 +50,8 @@ def blueprint_of(
     streams = isinstance(loader.dataset, IterableDataset)
     if streams and options.on_error != "raise":
         raise ConfigError("on_error needs a map-style dataset: an iterable one cannot go on behind a failure")
-    limit = options.slab_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=local_world)
+    ranks = local_world()
+    limit = options.slab_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=ranks)
     stream_states, first_lane = resumed_streams(resume, loader.num_workers)
     core = CoreConfig(
         workers=loader.num_workers,
@@ -72,8 +71,8 @@ def blueprint_of(
         core=core,
         parent=os.getpid(),
         worker_memory=options.worker_memory,
-        local_world=local_world,
-        has_gpu_lane=lane,
+        local_world=ranks,
+        has_gpu_lane=lane_keeps_cores(loader.device, loader.gpu_prep),
         follows=follows and not streams,
         spans=loader.trace is not None,
         record=os.environ.get("PENSTOCK_RECORD", ""),

@@ -31,22 +31,31 @@ def workers_for(affinity: frozenset[int], local_world: int, *, lane: bool) -> in
 
 class Capacity:
     def __init__(self, parent: int, local_world: int, *, lane: bool) -> None:
-        """`lane`: the training process has a GPU lane."""
+        """`lane`: the training process has a GPU lane that always needs cores."""
         self._parent, self._local_world, self._lane = parent, local_world, lane
         self._bound = any(name in os.environ for name in BINDS)
         self._affinity = affinity_of(parent)
-        self._workers, self._next_s = 0, 0.0
+        self._alone = self._beside_lane = 0
+        self._next_s = 0.0
 
-    def workers(self, now_s: float, pids: list[int]) -> int:
-        """Workers that there are cores for; `pids` are those that there are."""
+    def wanted(self, number: int, now_s: float, pids: list[int], *, lane: bool) -> int:
+        """How many workers there should be: `number`, or as many as there are cores for (0); fewer while a GPU `lane` needs cores. Where the
+        cores decide, a new affinity is passed on to `pids`, the workers that there are."""
+        if number and not lane:
+            return number
         if now_s >= self._next_s:
             self._next_s = now_s + CHECK_S
-            affinity = self._affinity if self._bound else affinity_of(self._parent) or self._affinity
-            if affinity != self._affinity:
-                before, self._affinity = self._affinity, affinity
-                self._pass_on(before, pids)
-            self._workers = workers_for(affinity, self._local_world, lane=self._lane)
-        return self._workers
+            self._look(pids if not number else [])
+        room = self._beside_lane if lane or self._lane else self._alone
+        return min(number, room) if number else room
+
+    def _look(self, pids: list[int]) -> None:
+        affinity = self._affinity if self._bound else affinity_of(self._parent) or self._affinity
+        if affinity != self._affinity and pids:
+            before, self._affinity = self._affinity, affinity
+            self._pass_on(before, pids)
+        self._alone = workers_for(affinity, self._local_world, lane=False)
+        self._beside_lane = workers_for(affinity, self._local_world, lane=True)
 
     def _pass_on(self, before: frozenset[int], pids: list[int]) -> None:
         for pid in (0, *pids):

@@ -27,15 +27,25 @@ def local_world() -> int:
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
 
 
-def has_lane(device: Any, gpu_prep: Any) -> bool:
+def may_have_lane(device: Any, gpu_prep: Any) -> bool:
     """Whether a loader that was given these has a GPU lane, if its chain allows for one."""
     on_gpu = device is not None and torch.device(device).type == "cuda"
     return on_gpu and GpuPrep.of(gpu_prep).mode != "off"
 
 
+def lane_keeps_cores(device: Any, gpu_prep: Any) -> bool:
+    """Whether the GPU lane has cores of its own from the start. With "auto" it takes them from workers, while it works."""
+    return may_have_lane(device, gpu_prep) and GpuPrep.of(gpu_prep).mode != "auto"
+
+
 def count_workers(*, lane: bool = False) -> int:
     """What "auto" comes to; without a lane, this rank's cores."""
     return workers_for(affinity_of(os.getpid()), local_world(), lane=lane)
+
+
+def auto_number(device: Any, gpu_prep: Any) -> int:
+    """What num_workers="auto" comes to for a loader that was given these."""
+    return count_workers(lane=lane_keeps_cores(device, gpu_prep))
 
 
 def check_workers(workers: object) -> int:

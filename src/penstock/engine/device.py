@@ -231,6 +231,7 @@ class DeviceIterator:
         if item.kind == "end":
             if item.value is None:
                 self._halt()
+            self._mover.rest()
             self.on_end()  # it stays on the shelf until the next epoch is entered
             raise StopIteration
         if item.kind == "error":
@@ -249,6 +250,7 @@ class DeviceIterator:
             self.run.hand, self._handed = item.ask, item
             raise
         self._mover.taken(item.arrival, asked_s, self._source.ready, self._source.ahead)
+        self._source.leave_cores(self._mover.takes_cores)
         self.run.hand, self._handed = item.ask, item
         return batch
 

@@ -1,4 +1,8 @@
-"""Whether the GPU helps a loader to prepare its batches: asked for by name it must be possible, otherwise it is silently not done."""
+"""Whether the GPU helps a loader to prepare its batches.
+
+Asked for by name ("concurrent", "idle") it must be possible. With "auto" it is left out where it is not possible, or not wanted: `explain()`
+says why.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,19 @@ import logging
 import sys
 import warnings
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
 from penstock.config import GpuPrep
-from penstock.engine.crew import has_lane
-from penstock.errors import ConfigError
+from penstock.engine.crew import may_have_lane
+from penstock.errors import ConfigError, MissingExtra
 from penstock.gpu.queues import too_few
 from penstock.lanes.prepare import Recipe
 from penstock.lanes.seeding import generators_kept
+from penstock.measure.host import say_once
 
 log = logging.getLogger("penstock")
 
@@ -35,16 +41,12 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
         return recipe, None
     from penstock.gpu.cuda import prep_for
 
-    if wanted.mode == "auto" and not shuffles and not on_device:
-        # An evaluation wants the same pixels each time, whoever has time to make them.
-        wanted = replace(wanted, mode="off")
-    deterministic = loader.deterministic
-    if deterministic is None:
-        deterministic = torch.are_deterministic_algorithms_enabled()
+    deterministic = is_deterministic(loader)
     if loader.on_error != "raise":
         # What cannot be decoded must be found out by a worker, while it can still be left out or replaced.
-        off = wanted.mode == "auto" and not on_device
-        wanted = replace(wanted, share=0.0, mode="off" if off else wanted.mode)
+        wanted = replace(wanted, share=0.0)
+    if wanted.mode == "auto" and not on_device and why_not_auto(loader, shuffles=shuffles):
+        wanted = replace(wanted, mode="off")
     with generators_kept():
         prep = prep_for(
             recipe.dataset,
@@ -65,6 +67,39 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
         raise ConfigError(f"gpu_prep={wanted.mode!r} is not possible: {prep}")
     log.info("the GPU does not help to prepare: %s", prep)
     return recipe, None
+
+
+def is_deterministic(loader: Any) -> bool:
+    if loader.deterministic is None:
+        return torch.are_deterministic_algorithms_enabled()
+    return bool(loader.deterministic)
+
+
+def why_not_auto(loader: Any, *, shuffles: bool) -> str:
+    """Why gpu_prep="auto" leaves everything to workers, whatever the chain; empty where it does not."""
+    if not shuffles:
+        return "the loader does not shuffle, and an evaluation wants the same pixels each time"
+    if loader.on_error != "raise":
+        return f"on_error={loader.on_error!r}: workers must find out what cannot be decoded"
+    if is_deterministic(loader) and GpuPrep.of(loader.gpu_prep).share is None:
+        return "determinism was asked for, and who prepares a sample would depend on the moment"
+    if missing := missing_for_lane():
+        say_once(f"gpu_prep: {missing}")
+    return missing
+
+
+@cache
+def missing_for_lane() -> str:
+    """The package that the lane lacks here."""
+    from penstock.gpu.nvjpeg import library
+    from penstock.kernels.run import require_triton
+
+    try:
+        require_triton()
+        library()
+    except MissingExtra as exc:
+        return str(exc)
+    return ""
 
 
 def refuse_without_workers(loader: Any) -> None:
@@ -113,7 +148,7 @@ def reusing_of(loader: Any) -> Any:
         raise ConfigError("reuse needs Linux: what is kept is shared by processes in ways that only it has")
     from penstock.engine.reusing import reusing  # it imports much
 
-    lane = GpuPrep.of(loader.gpu_prep) if has_lane(loader.device, loader.gpu_prep) else None
+    lane = GpuPrep.of(loader.gpu_prep) if may_have_lane(loader.device, loader.gpu_prep) else None
     found = reusing(loader.reuse, loader.dataset, lane, shared=loader.shard is not None)
     if found is not None and loader.reuse.persistent and loader.seed is None:
         warnings.warn(

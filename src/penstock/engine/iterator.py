@@ -52,6 +52,7 @@ class EngineIterator:
         self._blueprint, self._window, self._timeout_s = blueprint, window, timeout_s
         self._wish = 0
         """Workers that were asked for since, or AS_CORES."""
+        self._leaves_cores = False
         self._width = 0
         """Batches that are open while the caller waits: the window, with a delay."""
         self._counters, self._on_skip = counters, on_skip
@@ -366,6 +367,15 @@ class EngineIterator:
         if session is not None:
             session.want(self._wish)
 
+    def leave_cores(self, needed: bool) -> None:
+        """Whether a GPU lane of the training process needs cores now: workers leave it some, and come back afterwards. May be called
+        from another thread than the one that iterates."""
+        if needed is not self._leaves_cores:
+            self._leaves_cores = needed
+            session = self._session
+            if session is not None:
+                session.leave_cores(needed)
+
     def _changed(self, workers: int, *, follows: bool) -> None:
         self._blueprint = self._blueprint.resized(workers, follows=follows)
         self._counters.workers = workers
@@ -379,6 +389,7 @@ class EngineIterator:
     def _own(self, session: Session) -> None:
         self._session = session
         session.want(self._wish)
+        session.leave_cores(self._leaves_cores)
         self._closer = weakref.finalize(self, session.close)
         self._counters.attach(session.live)
 

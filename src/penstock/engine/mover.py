@@ -90,6 +90,13 @@ class Lane(Protocol):
     residents: Any
     """Samples that are kept on the device; None where none are."""
 
+    @property
+    def takes_cores(self) -> bool:
+        """Whether workers must leave cores to it now."""
+
+    def rest(self) -> None:
+        """Training does not ask for batches for a while."""
+
     def belong_to(self, owner: Any) -> None:
         """Make batches for this iterator."""
 
@@ -204,6 +211,16 @@ class Mover:
                 asked_s = time.perf_counter()
             self.lane.gate.shuts()
             self.lane.taken(arrival, asked_s, ready, ahead)
+
+    def rest(self) -> None:
+        """An epoch has ended."""
+        if self.lane is not None:
+            self.lane.rest()
+
+    @property
+    def takes_cores(self) -> bool:
+        """Whether workers must leave cores to the lane now."""
+        return self.lane is not None and self.lane.takes_cores
 
     def begun(self, pump: Any) -> None:
         """Somebody asks for batches, through this pump."""

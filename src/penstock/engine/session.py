@@ -107,6 +107,11 @@ class Session:
         if not self._closed:
             self.arena.board.agent[Board.WANTED] = workers
 
+    def leave_cores(self, needed: bool) -> None:
+        """Tell the agent whether workers must leave cores to a GPU lane; it looks at every tick. May be called from any thread."""
+        if not self._closed:
+            self.arena.board.agent[Board.LANE] = needed
+
     def send(self, kind: Msg, *chunks: bytes) -> None:
         with contextlib.suppress(
             OSError

@@ -168,6 +168,16 @@ class GpuLane:
             if files:
                 self._wishes.made(entry, files)
 
+    @property
+    def takes_cores(self) -> bool:
+        """Whether workers must leave cores to it now."""
+        can_help = self._ready is None or self._ready.can_help
+        return bool(self._stations) and can_help and self._modes.takes_cores
+
+    def rest(self) -> None:
+        """An epoch has ended: the time until the next batch is asked for is nobody's."""
+        self._taken_s = 0.0
+
     def taken(self, pending: Pending, asked_s: float, ready: int, ahead: int) -> None:
         """Training asked for this batch at `asked_s` and has it now; `ready` more are, of those asked for `ahead`."""
         now, before = time.perf_counter(), self._taken_s
@@ -185,6 +195,7 @@ class GpuLane:
     def stats(self) -> dict[str, Any]:
         return {
             "mode": str(self._modes.mode) if self._stations else "off",
+            "trying": bool(self._stations) and self._modes.trying,
             "share": self._packed_lately,
             "limit": self._wishes.limit,
             "finishes": self._wishes.finishes,

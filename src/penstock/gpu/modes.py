@@ -1,5 +1,4 @@
-"""What the lane does now: its mode (off, in training's pauses, beside it) and what workers leave to it, from what is seen of batches as
-they are taken."""
+"""The lane's mode (off, in training's pauses, beside it) and what workers leave to it, from batches as training takes them."""
 
 from __future__ import annotations
 
@@ -7,17 +6,19 @@ from collections.abc import Callable
 
 from penstock.policy.backlog import Backlog, Seen
 from penstock.policy.sharing import (
-    WINDOW,
+    BLOCK,
     Choice,
     Measured,
     Memory,
     Sharing,
-    after_window,
+    after_block,
     first_choice,
 )
 
 SETTLE = 16
-"""Batches after a change of mode that are not counted: some were prepared before it, and the limit is searched first."""
+"""Batches after a change of mode that do not count, at least: the lane's limit is searched first."""
+SETTLE_WINDOWS = 2
+"""... and so many times the batches that are asked for ahead: those were begun before the change."""
 
 
 class Modes:
@@ -28,13 +29,17 @@ class Modes:
         fixed_share: float | None = None,
         finishes: bool | None = None,
         memory: Callable[[], Memory] | None = None,
+        borrows_cores: bool = False,
     ) -> None:
+        """`borrows_cores`: workers leave the lane cores only while it works."""
         self._asked, self._fixed, self._finishes = asked, fixed_share, finishes
+        self._borrows_cores = borrows_cores
         self._choice: Choice = first_choice(asked)
         self._memory = memory or (lambda: Memory(0, 0, 1))
         self._backlogs = {mode: Backlog() for mode in Sharing}
-        self._unsettled = SETTLE
-        self._batches, self._time_s, self._wait_s = 0, 0.0, 0.0
+        self._settled = 0
+        """Batches since the mode changed, up to those that do not count."""
+        self._batches, self._time_s, self._wait_s, self._worked = 0, 0.0, 0.0, False
 
     @property
     def fixed_share(self) -> float | None:
@@ -45,8 +50,18 @@ class Modes:
         return self._choice.mode
 
     @property
+    def trying(self) -> bool:
+        """Whether modes are still being compared."""
+        return self._asked == "auto" and self._choice.trying
+
+    @property
     def is_idle(self) -> bool:
         return self.mode is Sharing.IDLE
+
+    @property
+    def takes_cores(self) -> bool:
+        """Whether workers must leave cores to the lane now."""
+        return self._borrows_cores and self.mode is not Sharing.OFF
 
     @property
     def limit(self) -> float:
@@ -69,24 +84,32 @@ class Modes:
             self._backlogs[self.mode].on_batch(seen)
         if self._asked != "auto":
             return
-        if self._unsettled:
-            self._unsettled -= 1
+        if self._settled < max(SETTLE, SETTLE_WINDOWS * seen.ahead):
+            self._settled += 1
             return
         self._batches += 1
         self._time_s += seen.period_s
         self._wait_s += seen.wait_s
-        if self._batches == WINDOW:
-            self._on_window()
+        self._worked |= bool(self.limit or self.finishes)
+        if self._batches == BLOCK:
+            self._on_block()
 
-    def _on_window(self) -> None:
-        batch_s, wait_s = self._time_s / WINDOW, self._wait_s / WINDOW
+    def pause(self) -> None:
+        """Training stopped asking, between epochs say: what is under way is no measure."""
+        self._settled = 0
+        self._forget_block()
+
+    def _on_block(self) -> None:
         mode = self.mode
-        self._choice = after_window(
+        self._choice = after_block(
             self._choice,
-            Measured(batch_s, wait_s, max(0.0, batch_s - wait_s)),
+            Measured(self._time_s / BLOCK, self._wait_s / BLOCK, self._worked),
             asked=self._asked,
             memory=self._memory(),
         )
-        self._batches, self._time_s, self._wait_s = 0, 0.0, 0.0
+        self._forget_block()
         if self.mode is not mode:
-            self._unsettled = SETTLE
+            self._settled = 0
+
+    def _forget_block(self) -> None:
+        self._batches, self._time_s, self._wait_s, self._worked = 0, 0.0, 0.0, False

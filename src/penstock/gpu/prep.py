@@ -107,7 +107,8 @@ def planned(
             fixed is not None or on_device is not None
         )  # what lies on the device must be made there
         mode = "concurrent" if wanted.mode == "auto" and nothing_to_try else wanted.mode
-        modes = Modes(mode, fixed_share=fixed, finishes=finishes, memory=memory)
+        auto = wanted.mode == "auto"
+        modes = Modes(mode, fixed_share=fixed, finishes=finishes, memory=memory, borrows_cores=auto)
         made = [] if stations is None else stations(look)
         residents = None
         if on_device is not None:

@@ -1,31 +1,48 @@
-"""How the GPU is shared between training and the preparation lane: not at all, in training's idle time, or beside it. Pure.
+"""How training and the preparation lane share the GPU: not at all, in training's idle time, or side by side. Pure.
 
-Rule 1: a job that does not wait for batches has nothing to gain: the lane stays off and costs nothing, until the job waits.
-Rule 2: memory first. Where the peaks of training and of the lane do not fit together, the lane may only use idle time.
-Rule 3: then a short trial of each way decides, by whole batches per second: what training loses by sharing is in that.
-        A way must be clearly better to be preferred to a gentler one.
-Rule 4: the choice is looked at again when its measure changes, when lanes or memory change, and now and then; more rarely each
-        time that it stands.
+Rule 1: a job that does not wait for batches has nothing to gain. The lane stays off until the job waits.
+Rule 2: memory first. Where the peaks of training and lane do not fit together, the lane may only use idle time.
+Rule 3: a contest decides, by time per batch: "concurrent" against "off". "Idle" is tried only where "concurrent" lengthens training's own
+        steps by more than it gains.
+Rule 4: a difference counts if it exceeds its error. Otherwise both modes are measured again, in turns, and all measurements count; after
+        `ROUNDS` rounds the gentler mode wins.
+Rule 5: a choice is questioned when training waits and batches come more slowly than when it was made; a gentle mode also after a while, if
+        training still waits. Each contest that is held again doubles the rest before the next, so contests cost little.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import sqrt
+from statistics import fmean, median
 from typing import NamedTuple
 
-WINDOW = 16
-"""Batches that one measurement is made of; the first few after a change of mode are not counted by whoever measures."""
+BLOCK = 8
+"""Batches that one measurement is the mean of."""
+TURN, LONGEST_TURN = 4, 12
+"""Blocks that a mode is measured for in one turn; and the most, while batches still come faster and faster (workers warm up)."""
+WARMING = 0.05
+"""A turn goes on while its newest block is faster than the others by this share."""
+ROUNDS = 4
+"""Turns of each mode before a contest ends without a clear winner."""
+ERRORS = 2.0
+"""Standard errors that a difference must exceed."""
+NORMAL = 1.4826 * 1.2533
+"""From the median deviation to the standard error of a median, where deviations are normal."""
 WAITS = 0.02
-"""Share of waiting from which on preparation is worth help."""
+"""Share of its time that training must wait for preparation to be worth help."""
 CLEARLY = 0.01
-"""Gain that makes a way worth it."""
-CHANGED = 0.10
-"""Change of a batch's time that makes a choice doubtful."""
-DOUBTS = 2
-"""Windows in a row that it must be there."""
-SOONEST, LATEST = 32, 1024
-"""Windows after which a choice is looked at again by itself: at first, and after it has stood several times."""
+"""Gain that makes a bolder mode worth it."""
+CHANGED = 0.15
+"""Slower by this share than it has been, a choice is doubtful."""
+RECENT, DOUBTS = 8, 6
+"""Newest blocks of the chosen mode; and how many of them must be doubtful."""
+SHORTEST_REST, LONGEST_REST = 16, 4096
+"""Blocks after a choice in which doubts do not count, from the second contest on."""
+LOOK_AGAIN = 256
+"""Blocks after which a gentle mode is questioned in any case, where training still waits."""
 
 
 class Sharing(StrEnum):
@@ -34,9 +51,6 @@ class Sharing(StrEnum):
     """Temporal sharing: the lane works while the training stream is idle."""
     CONCURRENT = "concurrent"
     """Spatial sharing: the lane works beside training."""
-
-
-GENTLEST_FIRST = (Sharing.OFF, Sharing.IDLE, Sharing.CONCURRENT)
 
 
 class Memory(NamedTuple):
@@ -52,14 +66,19 @@ class Memory(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Means over one window."""
+    """Means over one block."""
 
     batch_s: float
     """From batch to batch."""
     wait_s: float
-    """Of which training waited for the batch."""
-    step_s: float
-    """Time of a training step on the device, by its events."""
+    """Training's wait for the batch, within that."""
+    lane_worked: bool = True
+    """Whether workers left the lane anything."""
+
+    @property
+    def step_s(self) -> float:
+        """Training's own time."""
+        return max(0.0, self.batch_s - self.wait_s)
 
     @property
     def wait_share(self) -> float:
@@ -71,94 +90,162 @@ class Trial(NamedTuple):
     measured: Measured
 
 
+class Contest(NamedTuple):
+    """Two modes, measured in turns."""
+
+    gentle: Sharing
+    bold: Sharing
+
+    def other(self, mode: Sharing) -> Sharing:
+        return self.bold if mode is self.gentle else self.gentle
+
+
+CONCURRENT_PAYS = Contest(Sharing.OFF, Sharing.CONCURRENT)
+IDLE_PAYS = Contest(Sharing.OFF, Sharing.IDLE)
+IDLE_IS_ENOUGH = Contest(Sharing.IDLE, Sharing.CONCURRENT)
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where the choice stands: what runs now, and what is still to be tried."""
+    """The mode that runs now, and how it came to be chosen."""
 
     mode: Sharing
-    untried: tuple[Sharing, ...] = ()
-    """Modes of the trial that goes on, behind the one that runs."""
+    contest: Contest | None = None
+    """The contest that goes on."""
+    turn: tuple[Measured, ...] = ()
+    """Blocks of the mode that runs, in its present turn."""
     trials: tuple[Trial, ...] = ()
-    """Results of the trial that goes on or was the last."""
-    trying: bool = False
-    doubts: int = 0
-    windows: int = 0
-    """Windows since the choice."""
-    patience: int = SOONEST
+    """Blocks of the contests that led here."""
+    usual: Measured | None = None
+    """The best that the mode has done, over some blocks."""
+    recent: tuple[Measured, ...] = ()
+    """Its newest blocks."""
+    blocks: int = 0
+    """Blocks since the choice."""
+    rest: int = 0
 
     @property
-    def inflation(self) -> float:
-        """By how much the mode makes a training step longer, as the last trial found: 0.03 is 3 %."""
-        steps = {trial.mode: trial.measured.step_s for trial in self.trials}
-        off = steps.get(Sharing.OFF, 0.0)
-        return steps[self.mode] / off - 1.0 if off > 0 and self.mode in steps else 0.0
+    def trying(self) -> bool:
+        return self.contest is not None
 
 
 def first_choice(asked: str) -> Choice:
-    """What runs first. `asked` is the user's word: a mode, which then stays, or "auto", for which the job is measured alone first."""
-    return Choice(Sharing.OFF, trying=True) if asked == "auto" else Choice(Sharing(asked))
+    """The mode that the user asked for, which then stays; "auto" begins with the job alone."""
+    return Choice(Sharing.OFF, contest=CONCURRENT_PAYS) if asked == "auto" else Choice(Sharing(asked))
 
 
-def after_window(choice: Choice, measured: Measured, *, asked: str, memory: Memory) -> Choice:
-    """What runs in the next window."""
+def after_block(choice: Choice, measured: Measured, *, asked: str, memory: Memory) -> Choice:
+    """The mode for the next block."""
     if asked != "auto":
         return choice
     if choice.mode is Sharing.CONCURRENT and not memory.fits:
-        return Choice(Sharing.OFF, trying=True)
-    if choice.trying:
-        return after_trial(choice, Trial(choice.mode, measured), memory)
-    return after_use(choice, measured)
+        return questioned(choice)
+    if choice.contest is None:
+        return in_use(choice, measured)
+    turn = (*choice.turn, measured)
+    if len(turn) < TURN or (len(turn) < LONGEST_TURN and is_warming(turn)):
+        return replace(choice, turn=turn)
+    trials = (*choice.trials, *(Trial(choice.mode, each) for each in turn[-TURN:]))
+    return after_turn(replace(choice, turn=(), trials=trials), choice.contest, memory)
 
 
-def reconsidered(choice: Choice, *, asked: str) -> Choice:
-    """Workers, memory or the job have changed: measure anew, unless the user has decided."""
-    return Choice(Sharing.OFF, trying=True) if asked == "auto" else choice
+def is_warming(turn: Sequence[Measured]) -> bool:
+    """Whether batches still come faster from block to block."""
+    *before, last = turn[-TURN:]
+    return last.batch_s < (1.0 - WARMING) * fmean(each.batch_s for each in before)
 
 
-def after_trial(choice: Choice, trial: Trial, memory: Memory) -> Choice:
-    trials = (*choice.trials, trial)
-    untried = choice.untried
-    if trial.mode is Sharing.OFF:
-        if trial.measured.wait_share < WAITS:
-            return decided(choice, trials)
-        untried = (Sharing.IDLE, Sharing.CONCURRENT) if memory.fits else (Sharing.IDLE,)
-    if untried:
-        return replace(choice, mode=untried[0], untried=untried[1:], trials=trials)
-    return decided(choice, trials)
+def after_turn(choice: Choice, contest: Contest, memory: Memory) -> Choice:
+    alone = blocks_of(choice.trials, Sharing.OFF)
+    if choice.mode is Sharing.OFF and not waits(usual_of(alone)):
+        return chosen(choice, Sharing.OFF)
+    if contest.bold is Sharing.CONCURRENT and not memory.fits:
+        contest = IDLE_PAYS
+    gentle, bold = blocks_of(choice.trials, contest.gentle), blocks_of(choice.trials, contest.bold)
+    if not gentle or not bold:
+        return replace(choice, mode=contest.bold if not bold else contest.gentle, contest=contest)
+    gain, error = gained(gentle, bold)
+    if abs(gain - CLEARLY) <= error and min(len(gentle), len(bold)) < ROUNDS * TURN:
+        fewer = contest.gentle if len(gentle) < len(bold) else contest.bold
+        following = contest.other(choice.mode) if len(gentle) == len(bold) else fewer
+        return replace(choice, mode=following, contest=contest)
+    return after_contest(choice, contest.bold if gain > max(CLEARLY, error) else contest.gentle)
 
 
-def decided(choice: Choice, trials: tuple[Trial, ...]) -> Choice:
-    return Choice(preferred(trials), trials=trials, patience=choice.patience)
+def after_contest(choice: Choice, winner: Sharing) -> Choice:
+    """The winner, unless idle time has still to be tried."""
+    tried_idle = bool(blocks_of(choice.trials, Sharing.IDLE))
+    if not tried_idle and winner is Sharing.OFF:
+        return replace(choice, mode=Sharing.IDLE, contest=IDLE_PAYS)
+    if not tried_idle and winner is Sharing.CONCURRENT and slows_more_than_it_gains(choice.trials):
+        return replace(choice, mode=Sharing.IDLE, contest=IDLE_IS_ENOUGH)
+    return chosen(choice, winner)
 
 
-def preferred(trials: tuple[Trial, ...]) -> Sharing:
-    """The gentlest way that no other is clearly faster than."""
-    times = {trial.mode: trial.measured.batch_s for trial in trials}
-    chosen = Sharing.OFF
-    for mode in GENTLEST_FIRST:
-        if mode in times and times[mode] < times[chosen] * (1.0 - CLEARLY):
-            chosen = mode
-    return chosen
+def slows_more_than_it_gains(trials: Sequence[Trial]) -> bool:
+    off, beside = (
+        usual_of(blocks_of(trials, Sharing.OFF)),
+        usual_of(blocks_of(trials, Sharing.CONCURRENT)),
+    )
+    return beside.step_s - off.step_s > off.batch_s - beside.batch_s
 
 
-def after_use(choice: Choice, measured: Measured) -> Choice:
-    """Keep the mode, or try all again."""
-    windows = choice.windows + 1
-    if choice.mode is Sharing.OFF and measured.wait_share < WAITS:
-        return replace(choice, windows=windows, doubts=0)
-    doubts = choice.doubts + 1 if is_doubtful(choice, measured) else 0
-    if doubts >= DOUBTS:
-        return Choice(Sharing.OFF, trying=True)
-    if windows >= choice.patience:
-        return Choice(Sharing.OFF, trying=True, patience=min(LATEST, 2 * choice.patience))
-    return replace(choice, windows=windows, doubts=doubts)
+def chosen(choice: Choice, mode: Sharing) -> Choice:
+    usual = usual_of(blocks_of(choice.trials, mode))
+    return Choice(mode, trials=choice.trials, usual=usual, rest=choice.rest)
 
 
-def is_doubtful(choice: Choice, measured: Measured) -> bool:
-    """The mode is not what it was when it was chosen, or there is waiting where there was none."""
-    then = next((trial.measured for trial in choice.trials if trial.mode is choice.mode), None)
-    if then is None:
-        return False
-    if choice.mode is Sharing.OFF and then.wait_share < WAITS <= measured.wait_share:
+def questioned(choice: Choice) -> Choice:
+    """A new contest, after which doubts rest for longer."""
+    rest = min(LONGEST_REST, max(SHORTEST_REST, 2 * choice.rest))
+    return Choice(Sharing.OFF, contest=CONCURRENT_PAYS, rest=rest)
+
+
+def in_use(choice: Choice, measured: Measured) -> Choice:
+    """Keep the mode, or question it. A lane that has nothing to do is turned off, which gives its cores back."""
+    recent, blocks = (*choice.recent, measured)[-RECENT:], choice.blocks + 1
+    if len(recent) < RECENT:
+        return replace(choice, recent=recent, blocks=blocks)
+    if choice.mode is not Sharing.OFF and not any(waits(each) or each.lane_worked for each in recent):
+        return Choice(Sharing.OFF, usual=usual_of(recent), rest=max(SHORTEST_REST, choice.rest))
+    is_old = choice.mode is not Sharing.CONCURRENT and blocks >= LOOK_AGAIN
+    doubts = sum(waits(each) and (is_old or is_slow(choice, each)) for each in recent)
+    if doubts >= DOUBTS and blocks > choice.rest:
+        return questioned(choice)
+    now = usual_of(recent)
+    best = now if choice.usual is None or now.batch_s < choice.usual.batch_s else choice.usual
+    return replace(choice, recent=recent, blocks=blocks, usual=best)
+
+
+def waits(measured: Measured) -> bool:
+    return measured.wait_share >= WAITS
+
+
+def is_slow(choice: Choice, measured: Measured) -> bool:
+    """Whether batches come more slowly than they did; for a job that did not wait, any wait is slow."""
+    if choice.usual is None or (choice.mode is Sharing.OFF and not waits(choice.usual)):
         return True
-    return abs(measured.batch_s - then.batch_s) > CHANGED * then.batch_s
+    return measured.batch_s > (1.0 + CHANGED) * choice.usual.batch_s
+
+
+def blocks_of(trials: Sequence[Trial], mode: Sharing) -> list[Measured]:
+    return [trial.measured for trial in trials if trial.mode is mode]
+
+
+def usual_of(blocks: Sequence[Measured]) -> Measured:
+    """Medians: an evaluation in the midst of an epoch makes one block as long as many."""
+    return Measured(median(each.batch_s for each in blocks), median(each.wait_s for each in blocks))
+
+
+def gained(gentle: Sequence[Measured], bold: Sequence[Measured]) -> tuple[float, float]:
+    """The share of a batch's time that the bold mode saves, and the error of that."""
+    (before, error), (after, other) = timed(gentle), timed(bold)
+    return 1.0 - after / before, ERRORS * sqrt(error**2 + other**2) * after / before
+
+
+def timed(blocks: Sequence[Measured]) -> tuple[float, float]:
+    """Median time of a batch, and its relative standard error."""
+    times = [each.batch_s for each in blocks]
+    middle = median(times)
+    spread = NORMAL * median(abs(each - middle) for each in times)
+    return middle, spread / sqrt(len(times)) / middle if middle > 0 else 0.0

@@ -34,12 +34,12 @@ class Board:
     """Counters in shared memory. One row per worker, written by that worker alone, and one of the agent's; read by all.
 
     There are rows for `workers` workers, most of which need never come and are not backed by memory until then: the agent's row,
-    which lies first, says how many have come (`LANES`). One column of that row is the training process's: how many workers are
-    `WANTED`, once it has a wish; or AS_CORES.
+    which lies first, says how many have come (`LANES`). Two columns of that row are the training process's: how many workers are
+    `WANTED`, once it has a wish, or AS_CORES; and whether a GPU lane (`LANE`) needs cores now.
     """
 
     TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS, SAMPLES, TASKS, PID = range(9)
-    BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED = range(6)
+    BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED, LANE = range(7)
     """Columns of the agent's row."""
 
     def __init__(self, view: memoryview, workers: int) -> None:
