@@ -88,6 +88,7 @@ def torchvision_chain(workload: str) -> Any:
     T = import_torchvision().transforms  # noqa: N806
     crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
     augment: dict[str, list[Any]] = {
+        "W2": [],
         "W1": [T.RandAugment(2, 9)],
         "W3": [T.RandAugment(2, 9)],
         "AA": [T.AutoAugment()],
@@ -103,7 +104,7 @@ def torchvision_v2_dataset(root: Path, workload: str) -> Any:
 
     crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
     tail = [T.ToImage(), T.ToDtype(torch.float32, scale=True), T.Normalize(MEAN, STD)]
-    augment = [{"W1": T.RandAugment, "W3": T.RandAugment, "AA": T.AutoAugment}[workload]()]
+    augment = [] if workload == "W2" else [T.AutoAugment() if workload == "AA" else T.RandAugment()]
     dataset = torchvision.datasets.ImageFolder(str(root), T.Compose(arranged(workload, crop, augment, tail)))
     dataset.samples = Repeated(dataset.samples, REPEATED)
     return dataset

@@ -24,6 +24,7 @@ from _gpu_chains import (
     torchvision_v2_dataset,
 )
 from _gpu_plan import Job, Subject
+from _gpu_rivals import on_the_gpu, timms
 
 CLASSES = 1000
 WARM_BYTES = 2 << 30
@@ -102,7 +103,9 @@ def feeding(job: Job, subject: Subject, ground: Ground) -> Iterator[Feed]:
     makers: dict[str, Callable[[], Feed]] = {
         "limit": lambda: Feed(batches=resident(job.batch, ground.device)),
         "torch": lambda: torchs(job, ground),
-        "dali": lambda: dalis(job, ground),
+        "dali": lambda: dalis(job, subject, ground),
+        "timm": lambda: Feed(batches=timms(job, ground.root, ground.device)),
+        "gpu_ops": lambda: Feed(batches=on_the_gpu(job, photo_files(ground.root), ground.device)),
         "decode_off": lambda: decode_off(job, ground),
         "ours": lambda: ours(job, subject, ground),
     }
@@ -242,10 +245,10 @@ def decode_off(job: Job, ground: Ground) -> Feed:
     return Feed(batches=iter(loader))
 
 
-def dalis(job: Job, ground: Ground) -> Feed:
+def dalis(job: Job, subject: Subject, ground: Ground) -> Feed:
     from _gpu_dali import Dali
 
-    return Feed(batches=Dali(job, photo_files(ground.root), ground.device))
+    return Feed(batches=Dali(job, photo_files(ground.root), ground.device, subject.tuned))
 
 
 # ---- disk

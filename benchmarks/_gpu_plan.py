@@ -6,14 +6,25 @@ Nothing here imports torch: the process that plans, waits and reports has no use
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
+
+from _gpu_subjects import SUBJECTS, Subject
 
 MODELS: Mapping[str, int] = {"resnet18": 512, "resnet50": 256, "vit_b_16": 256, "tiny": 8}
 """Batch sizes. `tiny` is for trying the script out without a GPU."""
 WORKLOADS = ("W1", "W3", "AA", "DAA")
+"""Of the part `main`; others have W2 too."""
 BATCH_SIZES = (128, 256, 512, 1024)
-START_S: Mapping[str, float] = {"limit": 0.5, "torch": 2.0, "dali": 4.0, "decode_off": 12.0, "ours": 3.0}
+START_S: Mapping[str, float] = {
+    "limit": 0.5,
+    "torch": 2.0,
+    "timm": 2.0,
+    "gpu_ops": 3.0,
+    "dali": 4.0,
+    "decode_off": 12.0,
+    "ours": 3.0,
+}
 """Seconds from asking for a feed to its first batch and from its last to its end, for the estimate."""
 MODEL_S = 8.0
 """Seconds for a process to begin and to tune a model."""
@@ -22,134 +33,10 @@ FILLED_PER_S = 4000.0
 """Samples that all cores together prepare and keep in a second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """Who feeds the training."""
-
-    kind: str
-    """`limit` (one batch that stays), `torch`, `dali`, `decode_off` or `ours`."""
-    title: str
-    prep: str | Mapping[str, Any] = "off"
-    """Ours: the GPU lane's mode, or the fields of a `penstock.GpuPrep`."""
-    adopted: bool = False
-    """Ours: torchvision's `ImageFolder` and v2 transforms, and no keyword but the device, the workers and, unless it is "auto", the mode."""
-    whole: bool = False
-    """Ours: each batch made by one worker, as torch does it."""
-    auto_workers: bool = False
-    """Ours: as many workers as `num_workers="auto"` comes to, whatever others have."""
-    per_sample: bool = False
-    """Ours: the lane has torchvision's ops in the place of its kernels, image after image."""
-    reuse: Mapping[str, Any] = field(default_factory=dict)
-    """Ours: the fields of a `penstock.Reuse`; none: every sample is prepared anew."""
-    room: float = 1.0
-    """With reuse: the share of the samples that there is room for."""
-    plain_order: bool = False
-    """With reuse: a plain shuffle, wherever that puts those that are prepared anew."""
-    counted: bool = False
-    """With reuse: each sample is renewed when its uses are counted down, which comes to all of them in the same epoch."""
-
-    @property
-    def lane(self) -> bool:
-        return self.prep != "off"
-
-    @property
-    def searches(self) -> bool:
-        """Whether the lane's share is still being found while the feed is young."""
-        return self.lane and (isinstance(self.prep, str) or self.prep.get("share") is None)
-
-    @property
-    def chooses(self) -> bool:
-        """Whether the lane's mode is still being found while the feed is young."""
-        return self.prep == "auto"
-
-    @property
-    def bursts(self) -> bool:
-        """Whether batches come in bursts, one from each worker."""
-        return self.kind in ("torch", "decode_off") or self.whole
-
-
-AHEAD = {"mode": "concurrent", "share": 0.3, "choice": "random", "finish": False}
-SUBJECTS: Mapping[str, Subject] = {
-    "limit": Subject(kind="limit", title="limit: one resident batch"),
-    "torch": Subject(kind="torch", title="torch DataLoader, torchvision/PIL"),
-    "dali": Subject(kind="dali", title="DALI, GPU decode and augment"),
-    "decode_off": Subject(kind="decode_off", title="decode on the GPU, the rest on the CPU"),
-    "inter": Subject(kind="ours", title="ours, one worker per batch", whole=True),
-    "off": Subject(kind="ours", title="ours, lane off"),
-    "per_sample": Subject(kind="ours", title="torchvision ops per sample", prep=AHEAD, per_sample=True),
-    "ahead": Subject(kind="ours", title="ahead of time, fused kernels", prep=AHEAD),
-    "dearest": Subject(kind="ours", title="+ cost-aware", prep={**AHEAD, "choice": "dearest"}),
-    "searched": Subject(
-        kind="ours", title="+ as there is room", prep={"mode": "concurrent", "finish": False}
-    ),
-    "finish": Subject(
-        kind="ours",
-        title="workers decode, kernels finish",
-        prep={"mode": "concurrent", "share": 0.0, "finish": True},
-    ),
-    "on": Subject(kind="ours", title="ours, lane concurrent", prep="concurrent"),
-    "on_auto": Subject(
-        kind="ours",
-        title="ours, lane concurrent, workers auto",
-        prep="concurrent",
-        auto_workers=True,
-    ),
-    "auto": Subject(kind="ours", title="ours, the lane as it decides", prep="auto"),
-    "tv_auto": Subject(kind="ours", title="torchvision dataset, defaults", prep="auto", adopted=True),
-    "tv_off": Subject(kind="ours", title="torchvision dataset, lane off", adopted=True),
-    "tv_on": Subject(
-        kind="ours", title="torchvision dataset, lane concurrent", prep="concurrent", adopted=True
-    ),
-    "tv_idle": Subject(kind="ours", title="torchvision dataset, lane idle", prep="idle", adopted=True),
-    "idle": Subject(kind="ours", title="ours, lane in idle time", prep="idle"),
-    "task1": Subject(kind="ours", title="tasks of one sample", prep={"mode": "concurrent", "task": 1}),
-    "r2": Subject(kind="ours", title="used 2 times, lane off", reuse={"times": 2}),
-    "r3": Subject(kind="ours", title="used 3 times, lane off", reuse={"times": 3}),
-    "r5": Subject(kind="ours", title="used 5 times, lane off", reuse={"times": 5}),
-    "r3_on": Subject(
-        kind="ours", title="used 3 times, lane concurrent", prep="concurrent", reuse={"times": 3}
-    ),
-    "r3_on_auto": Subject(
-        kind="ours",
-        title="used 3 times, lane concurrent, workers auto",
-        prep="concurrent",
-        reuse={"times": 3},
-        auto_workers=True,
-    ),
-    "device3": Subject(
-        kind="ours",
-        title="used 3 times, kept on the device",
-        prep="concurrent",
-        reuse={"times": 3, "store": "device"},
-    ),
-    "device3_auto": Subject(
-        kind="ours",
-        title="used 3 times, kept on the device, workers auto",
-        prep="concurrent",
-        reuse={"times": 3, "store": "device"},
-        auto_workers=True,
-    ),
-    "small_off": Subject(
-        kind="ours", title="room for 16 %, used 3 times, lane off", reuse={"times": 3}, room=0.16
-    ),
-    "small_on": Subject(
-        kind="ours",
-        title="room for 16 %, used 3 times, lane concurrent",
-        prep="concurrent",
-        reuse={"times": 3},
-        room=0.16,
-    ),
-    "r3_plain": Subject(
-        kind="ours", title="used 3 times, plain shuffle", reuse={"times": 3}, plain_order=True
-    ),
-    "r3_naive": Subject(
-        kind="ours",
-        title="used 3 times, plain shuffle, reference counts",
-        reuse={"times": 3},
-        plain_order=True,
-        counted=True,
-    ),
-}
+RIVALS = (
+    *("limit", "torch", "timm", "gpu_ops", "dali", "dali_40", "dali_90", "dali_hints"),
+    *("dali_whole", "dali_whole_90", "dali_chw", "dali_16", "tv_auto"),
+)
 DEFAULTS = ("limit", "tv_auto", "tv_on", "tv_off", "tv_idle")
 LADDER = ("off", "per_sample", "ahead", "dearest", "searched", "finish", "on", "idle", "task1")
 DECODE = ("torch", "decode_off", "off", "on")
@@ -258,15 +145,23 @@ def main_jobs(chosen: Choice) -> list[Job]:
 
 def defaults_jobs(chosen: Choice) -> list[Job]:
     """As a new user meets the loader, beside each mode by itself. Workers: as many as were asked for, 0 is "auto"."""
-    names = chosen.named(DEFAULTS)
+    return torchvision_jobs("defaults", chosen, chosen.named(DEFAULTS))
+
+
+def rivals_jobs(chosen: Choice) -> list[Job]:
+    """Others, each as fast as it could be made, and ours with its defaults."""
+    return torchvision_jobs("rivals", chosen, chosen.named(RIVALS))
+
+
+def torchvision_jobs(part: str, chosen: Choice, names: Sequence[str]) -> list[Job]:
     jobs: list[Job] = []
     for model in chosen.models:
         for repeat in range(chosen.repeats):
             base: dict[str, Any] = {"model": model, "batch": chosen.size(model), "repeat": repeat}
             if "limit" in names:
-                jobs.append(Job(part="defaults", **base, subject="limit"))
+                jobs.append(Job(part=part, **base, subject="limit"))
             jobs += [
-                Job(part="defaults", **base, workload=workload, workers=workers, subject=subject)
+                Job(part=part, **base, workload=workload, workers=workers, subject=subject)
                 for workers in chosen.workers
                 for workload in chosen.workloads
                 for subject in turned(names, repeat)
@@ -401,6 +296,7 @@ def reuse_jobs(chosen: Choice) -> list[Job]:
 PARTS = {
     "main": main_jobs,
     "defaults": defaults_jobs,
+    "rivals": rivals_jobs,
     "ablation": ablation_jobs,
     "memory": memory_jobs,
     "workers": workers_jobs,

@@ -1,8 +1,9 @@
-"""Training fed from photos on one GPU: scripts/bench gpu [--part main,defaults,ablation,memory,workers,reuse] [--data DIR|tar] ...
+"""Training fed from photos on one GPU: scripts/bench gpu [--part main,defaults,rivals,ablation,memory,workers,reuse] [--data DIR|tar] ...
 
 main: models and workloads, in turns and several times: the limit (training on one batch that stays on the device), torch's
 DataLoader with torchvision/PIL, DALI where it is installed, ours with one worker per batch, with the GPU lane off, beside training, and in
-idle time. defaults: a torchvision dataset with no keyword but device and num_workers (0: "auto"), beside each mode by itself. ablation: the lane taken apart (--groups ladder,decode,batch). memory: the largest batch that trains in 24 GB, and training
+idle time. defaults: a torchvision dataset with no keyword but device and num_workers (0: "auto"), beside each mode by itself. rivals: DALI in several tunings,
+timm, torchvision on the GPU, and ours with its defaults. ablation: the lane taken apart (--groups ladder,decode,batch). memory: the largest batch that trains in 24 GB, and training
 with 1 % of the card to spare (--groups fit,tight). workers: their number changes while training. reuse: partly prepared samples used several
 times (--groups paper,workers,lane,small,table1, see _gpu_reuse.py).
 
