@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from _gpu_chains import SIDE, torchvision_dataset
 from _gpu_plan import Job
 from _prepare_subjects import MEAN, STD, import_torchvision
 
-AHEAD = 2
+READERS = 4
 
 
 def timms(job: Job, root: Path, device: str) -> Iterator[Any]:
@@ -29,45 +31,28 @@ def timms(job: Job, root: Path, device: str) -> Iterator[Any]:
         drop_last=True,
         pin_memory=device != "cpu",
         collate_fn=fast_collate,
-        persistent_workers=True,
     )
-    prefetching = PrefetchLoader(
-        loader, MEAN, STD, device=torch.device(device), img_dtype=torch.bfloat16 if device != "cpu" else None
-    )
-    return iter(prefetching)
-
-
-class Files(torch.utils.data.Dataset[torch.Tensor]):
-    """Files as they are, again and again."""
-
-    def __init__(self, files: list[str], length: int = 4_000_000) -> None:
-        self.files, self.length = files, length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        read: torch.Tensor = import_torchvision().io.read_file(self.files[index % len(self.files)])
-        return read
+    dtype = torch.bfloat16 if device != "cpu" else None
+    return iter(PrefetchLoader(loader, MEAN, STD, device=torch.device(device), img_dtype=dtype))
 
 
 def on_the_gpu(job: Job, files: list[str], device: str) -> Iterator[Any]:
-    """torchvision alone: workers read, nvJPEG decodes a batch at once, v2 ops run on the device, image by image as they draw."""
+    """torchvision alone: threads read, nvJPEG decodes a batch at once, v2 ops run on the device, image by image as they draw."""
     torchvision = import_torchvision()
     from torchvision.transforms import v2 as T  # noqa: N812
 
-    loader: Any = torch.utils.data.DataLoader(
-        Files(files),
-        job.batch,
-        shuffle=True,
-        num_workers=min(4, job.workers),
-        collate_fn=list,
-        drop_last=True,
-    )
     crop = [T.RandomResizedCrop(SIDE, antialias=True), T.RandomHorizontalFlip()]
     augment = [] if job.workload == "W2" else [T.RandAugment(2, 9)]
     chain = T.Compose([*augment, *crop] if job.workload == "W3" else [*crop, *augment])
     tail = T.Compose([T.ToDtype(torch.bfloat16, scale=True), T.Normalize(MEAN, STD)])
-    for batch in loader:
-        images = torchvision.io.decode_jpeg(batch, mode=torchvision.io.ImageReadMode.RGB, device=device)
-        yield tail(torch.stack([chain(image) for image in images])), torch.zeros(job.batch, dtype=torch.long)
+    read, draw = torchvision.io.read_file, random.Random(job.repeat)
+    with ThreadPoolExecutor(READERS) as pool:
+        following = pool.map(read, draw.choices(files, k=job.batch))
+        while True:
+            batch = list(following)
+            following = pool.map(read, draw.choices(files, k=job.batch))
+            images = torchvision.io.decode_jpeg(batch, mode=torchvision.io.ImageReadMode.RGB, device=device)
+            yield (
+                tail(torch.stack([chain(image) for image in images])),
+                torch.zeros(job.batch, dtype=torch.long),
+            )
