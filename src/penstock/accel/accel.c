@@ -3,6 +3,7 @@
 
 #include "accel.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -26,17 +27,25 @@ static int processors_vectors(void) {
 #endif
 }
 
-static int vectors = -1;
+/* Chosen when the library is loaded, before any thread can call it. Atomic all the same, since tests choose again while others read. */
+static _Atomic int vectors = PLAIN;
 
 /* Use no more than these; what will be used. For tests: each processor has its own way, and all must come to the same. */
 int penstock_vectors(int most) {
-    const int all = processors_vectors();
-    vectors = most < all ? most : all;
-    return vectors;
+    const int all = processors_vectors(), chosen = most < all ? most : all;
+    atomic_store_explicit(&vectors, chosen, memory_order_relaxed);
+    return chosen;
+}
+
+__attribute__((constructor)) static void choose(void) {
+#ifdef __x86_64__
+    __builtin_cpu_init(); /* constructors run in no order that could be relied on */
+#endif
+    penstock_vectors(PERMUTES);
 }
 
 /* Whether to use these. */
-int penstock_uses(int which) { return (vectors < 0 ? penstock_vectors(PERMUTES) : vectors) >= which; }
+int penstock_uses(int which) { return atomic_load_explicit(&vectors, memory_order_relaxed) >= which; }
 
 /* uint8, interleaved, to floats in planes, by a table of 256 values for each channel. */
 void penstock_planes(const uint8_t *image, long stride, int channels, int height, int width, float *out, const float *table) {
