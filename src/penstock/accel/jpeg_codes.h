@@ -97,7 +97,8 @@ static void build_levels(struct table *t, const uint16_t *codes) {
     }
 }
 
-/* Of `said`, 17 + `total` bytes. */
+/* Of `said`, 17 + `total` bytes. Refuses what libjpeg refuses: more codes of a length than there can be, or one that is all ones, which
+ * the format reserves. */
 static int build(struct table *t, const uint8_t *said, int total, int is_dc) {
     const uint8_t *counts = said + 1, *symbols = said + 17;
     int32_t code = 0, at = 0;
@@ -108,7 +109,7 @@ static int build(struct table *t, const uint8_t *said, int total, int is_dc) {
     for (int length = 1; length <= 16; length++) {
         t->base[length] = at - code;
         for (int i = 0; i < counts[length - 1]; i++, at++, code++) {
-            if (code >= 1 << length || (is_dc ? symbols[at] > 11 : (symbols[at] & 15) > 10)) return OTHER;
+            if (code >= (1 << length) - 1 || (is_dc ? symbols[at] > 11 : (symbols[at] & 15) > 10)) return OTHER;
             if (length <= LOOK) fill(t, codes, code, length, symbols[at], is_dc);
         }
         t->limit[length] = code << (16 - length);

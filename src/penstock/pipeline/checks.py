@@ -6,14 +6,18 @@ zeros; libjpeg works through any number of scans, each of which costs as much as
 
 from __future__ import annotations
 
+import re
 import zlib
 
 import numpy as np
 
-from penstock.pipeline.header import BadImage
+from penstock.pipeline.header import STANDALONE, BadImage
 
 MOST_SCANS = 64
 """Of a JPEG file. Usual ones have 1, progressive ones about 10."""
+MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
+"""Of a JPEG segment with a length, or of the image's end; others stand for themselves, or are data."""
+PROFILE = b"ICC_PROFILE\0"
 PIECE = 64 << 10
 SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Numbers per pixel, by PNG colour type."""
@@ -22,13 +26,36 @@ ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (
 
 
 def check_scans(data: bytes) -> None:
-    """Refuse a JPEG file of very many scans. In its data, the marker can be nothing else."""
+    """Refuse a JPEG file of very many scans. Counts what libjpeg would decode: markers inside of a segment (a thumbnail's) or behind the
+    image's end (a phone's video) are no scans."""
     marker = int.from_bytes(b"\xff\xda", "little")
     even = np.frombuffer(data, "<u2", len(data) // 2)
     odd = np.frombuffer(data, "<u2", (len(data) - 1) // 2, offset=1)
-    scans = np.count_nonzero(even == marker) + np.count_nonzero(odd == marker)
+    if np.count_nonzero(even == marker) + np.count_nonzero(odd == marker) <= MOST_SCANS:
+        return  # as nearly always, and four times as fast as to walk from segment to segment
+    at, scans = 2, 0
+    while found := MARKER.search(data, at):
+        code, at = found[0][1], found.end()
+        if code == 0xD9:
+            break
+        at += int.from_bytes(data[at : at + 2], "big")
+        scans += code == 0xDA
     if scans > MOST_SCANS:
         raise BadImage(f"the JPEG file has {scans} scans, more than {MOST_SCANS}")
+
+
+def without_profile(data: bytes) -> bytes:
+    """A JPEG file without its colour profile (ICC), which changes no pixel here. libjpeg refuses a file for a malformed one where warnings are
+    errors; Pillow and our own decoder pass over it."""
+    kept, at = [data[:2]], 2
+    while (
+        data[at : at + 1] == b"\xff" and len(data) - at >= 4 and data[at + 1] not in (0xFF, 0xDA, *STANDALONE)
+    ):
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if data[at + 1] != 0xE2 or data[at + 4 : at + 16] != PROFILE:
+            kept.append(data[at:end])
+        at = end
+    return b"".join([*kept, data[at:]])
 
 
 def check_png(data: bytes) -> None:

@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import accel
-from penstock.pipeline.checks import check_png, check_png_rows, check_scans, is_interlaced
+from penstock.pipeline.checks import (
+    PROFILE,
+    check_png,
+    check_png_rows,
+    check_scans,
+    is_interlaced,
+    without_profile,
+)
 from penstock.pipeline.header import MAX_PIXELS, BadImage, Header, read_header
 from penstock.transforms.libs import pillow, simplejpeg
 from penstock.transforms.windows import Window
@@ -77,8 +84,10 @@ def decode_jpeg(data: bytes, *, least: tuple[int, int] = (0, 0)) -> Image:
 
 
 def strictly(data: bytes, colours: str, least: tuple[int, int] = (0, 0)) -> Image:
-    """By libjpeg, whose warnings are errors here: after them, it fills up with grey."""
+    """By libjpeg, whose warnings are errors here: after them, it fills up with grey. All but those about a colour profile."""
     check_scans(data)
+    if PROFILE in data:
+        data = without_profile(data)
     try:
         pixels: Image = simplejpeg().decode_jpeg(
             data, colorspace=colours, min_height=least[0], min_width=least[1], min_factor=1, strict=True
