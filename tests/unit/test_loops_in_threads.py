@@ -20,7 +20,15 @@ NO_ROOM = "unexpected memory mapping"
 
 def test_loops_in_two_threads_do_not_race(tmp_path: Path) -> None:
     program, file = tmp_path / "threads", tmp_path / "photo.jpg"
-    options = ["-O1", "-g", "-fsanitize=thread", "-Wno-tsan", "-ffp-contract=off", "-I", str(SOURCES[0].parent)]
+    options = [
+        "-O1",
+        "-g",
+        "-fsanitize=thread",
+        "-Wno-tsan",
+        "-ffp-contract=off",
+        "-I",
+        str(SOURCES[0].parent),
+    ]
     command = [compiler(), *options, "-o", str(program), str(HARNESS), *map(str, SOURCES), "-lm", "-lpthread"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode:

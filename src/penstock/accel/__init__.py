@@ -13,6 +13,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.accel.layout import (
+    MOST,
+    check_box,
+    check_numbers,
+    check_share,
+    check_sides,
+    check_table,
+    fits,
+    fits_out,
+    is_dense,
+    pointer,
+    room,
+)
+
+__all__ = [
+    "MOST",
+    "Box",
+    "affine",
+    "compiled",
+    "crc32",
+    "equalizing",
+    "finish",
+    "fits",
+    "fuses",
+    "grey_sum",
+    "jpeg",
+    "jpeg_pays",
+    "look_up",
+    "loops_in",
+    "normal",
+    "planes",
+    "pointer",
+    "resize",
+    "room",
+    "saturate",
+    "sharpen",
+    "stretching",
+]
+
 WORTH_A_CALL = 4096
 """Bytes of which a checksum is worth a call into the library."""
 
@@ -78,7 +117,14 @@ def fast_crc32() -> Any:
 
 def crc32(data: Any, start: int = 0, end: int | None = None, before: int = 0) -> int:
     """zlib's, of a part of some bytes."""
-    stop = len(data) if end is None else end
+    size = len(data)
+    stop = size if end is None else end
+    if type(data) is not bytes:
+        view = memoryview(data)
+        if view.ndim != 1 or view.itemsize != 1 or not view.contiguous:
+            raise ValueError(f"a checksum is of plain bytes, got {view.ndim} dimensions of {view.format!r}")
+    if not 0 <= start <= stop <= size:
+        raise ValueError(f"bytes {start} to {stop} are not a part of {size}")
     whole = stop - (stop - start) % 16
     if whole - start >= WORTH_A_CALL:
         loop = fast_crc32()
@@ -91,25 +137,6 @@ def crc32(data: Any, start: int = 0, end: int | None = None, before: int = 0) ->
 def address_of(data: Any) -> int:
     """Of the first of some bytes."""
     return pointer(np.frombuffer(data, np.uint8))
-
-
-def pointer(array: NDArray[Any]) -> int:
-    """Where an array begins. `ctypes.data` says the same by way of Python code, which is cold wherever pixels were just worked on."""
-    found: int = array.__array_interface__["data"][0]
-    return found
-
-
-def fits(image: NDArray[np.uint8]) -> bool:
-    """Whether an image is laid out as the loops want it: rows of 1 or 3 channels without gaps between pixels."""
-    channels = image.shape[2]
-    return (
-        channels in (1, 3) and image.strides[2] == 1 and image.strides[1] == channels and image.strides[0] > 0
-    )
-
-
-def room(shape: tuple[int, ...], out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
-    """Where a result of this shape is written: to `out`, where that has the shape, else to memory of its own."""
-    return out if out is not None and out.shape == shape else np.empty(shape, np.uint8)
 
 
 Box = tuple[float, float, float, float]
@@ -134,7 +161,10 @@ def resize(
     if loops is None or not fits(image):
         return None
     rows, columns, channels = image.shape
-    out = room((height, width, channels), out)
+    check_sides(height, width)
+    if box is not None:
+        check_box(box, rows, columns)
+    out = room((height, width, channels), out, image)
     place = FOUR_DOUBLES.pack(*(box or (0.0, 0.0, rows, columns)))
     failed = loops.penstock_resample(
         *(pointer(image), image.strides[0], channels, rows, columns, place),
@@ -156,6 +186,8 @@ def finish(parts: Sequence[bytes]) -> list[int]:
     had been read. Only where there are compiled loops."""
     loops, gone = compiled(), ctypes.create_string_buffer(len(parts))
     assert loops is not None
+    if any(len(part) != PART.size for part in parts):
+        raise ValueError(f"each part is packed into {PART.size} bytes, got {[len(part) for part in parts]}")
     if loops.penstock_finish(b"".join(parts), len(parts), gone):
         raise MemoryError(f"no memory to resize {len(parts)} images")
     return [at for at, one in enumerate(gone.raw) if one]
@@ -164,9 +196,10 @@ def finish(parts: Sequence[bytes]) -> list[int]:
 def planes(image: NDArray[np.uint8], out: Any, table: NDArray[np.float32]) -> bool:
     """`table[channel][value]` of each pixel into `out`, a contiguous float32 tensor of channels x height x width."""
     loops = compiled()
-    if loops is None or not fits(image):
+    if loops is None or not fits(image) or not fits_out(image, out):
         return False
     rows, columns, channels = image.shape
+    check_numbers(table, (channels, 256), "table")
     sizes = (image.strides[0], channels, rows, columns)
     loops.penstock_planes(pointer(image), *sizes, out.data_ptr(), pointer(table))
     return True
@@ -176,19 +209,31 @@ def normal(image: NDArray[np.uint8], out: Any, numbers: NDArray[np.float32], *, 
     """(value * scale - mean) / std, or (value / scale - mean) / std, of each pixel of three channels into `out`, as `planes` does;
     `numbers` are the scale, the means and the stds."""
     loops = compiled()
-    if loops is None or not fits(image) or image.shape[2] != 3:
+    if loops is None or not fits(image) or image.shape[2] != 3 or not fits_out(image, out):
         return False
     rows, columns, _ = image.shape
+    check_numbers(numbers, (7,), "numbers")
     loops.penstock_normal(
         pointer(image), image.strides[0], rows, columns, out.data_ptr(), pointer(numbers), divides
     )
     return True
 
 
+JPEG_SIDE = 65535
+"""The greatest height and width that fit into a JPEG file."""
+
+
 @cache
 def jpeg_pays(loops: ctypes.CDLL) -> bool:
     """Whether `jpeg` is faster than libjpeg on this machine."""
     return bool(loops.penstock_jpeg_pays())
+
+
+def is_part(window: tuple[int, int, int, int], size: tuple[int, int]) -> bool:
+    """Whether a part lies within a JPEG image, which is of no greater size than the format allows."""
+    top, left, height, width = window
+    below, beside = size[0] - height, size[1] - width
+    return max(size) <= JPEG_SIDE and min(height, width) > 0 and 0 <= top <= below and 0 <= left <= beside
 
 
 def jpeg(
@@ -202,8 +247,10 @@ def jpeg(
     """A part (top, left, height, width) of a JPEG image of this size, as libjpeg decodes it; None where libjpeg must do it itself: it is
     no plain photo, or something is wrong with it. What lies below the part is read only `to_the_end`, to see that it is whole."""
     loops = compiled()
-    if loops is None or not jpeg_pays(loops):
+    if loops is None or not jpeg_pays(loops) or not is_part(window, size):
         return None
+    if type(data) is not bytes:
+        raise TypeError(f"a JPEG file must be bytes, got {type(data).__name__}")
     out = room((window[2], window[3], 3), out)
     found = loops.penstock_jpeg(data, len(data), *size, *window, to_the_end, pointer(out))
     if found < 0:
@@ -232,8 +279,9 @@ def saturate(
     loops = compiled()
     if loops is None or not fits(image) or image.shape[2] != 3:
         return None
-    out = room(image.shape, out)
-    loops.penstock_saturate(pointer(image), image.strides[0], *image.shape[:2], share, pointer(out))
+    out = room(image.shape, out, image)
+    sizes = (image.strides[0], *image.shape[:2])
+    loops.penstock_saturate(pointer(image), *sizes, check_share(share), pointer(out))
     return out
 
 
@@ -242,11 +290,12 @@ def sharpen(
 ) -> NDArray[np.uint8] | None:
     """Each pixel but those of the border blended with a smooth version of the image: 0 is smooth, 1 the image, more is more."""
     loops = compiled()
-    rows, columns, channels = image.shape
-    if loops is None or min(rows, columns) < 3 or not image.flags.c_contiguous:
+    if loops is None or not is_dense(image) or min(image.shape[:2]) < 3:
         return None
-    out = room(image.shape, out)
-    done = loops.penstock_sharpen(pointer(image), rows, columns * channels, channels, share, pointer(out))
+    rows, columns, channels = image.shape
+    out = room(image.shape, out, image)
+    sizes = (rows, columns * channels, channels)
+    done = loops.penstock_sharpen(pointer(image), *sizes, check_share(share), pointer(out))
     return out if done else None
 
 
@@ -255,12 +304,12 @@ def look_up(
 ) -> NDArray[np.uint8] | None:
     """What each value becomes: by a table of 256, or of 256 x 3 for three channels."""
     loops = compiled()
-    tables = 1 if table.ndim == 1 else table.shape[1]
-    if loops is None or not image.flags.c_contiguous or tables not in (1, image.shape[2]):
+    if loops is None or not is_dense(image):
         return None
+    tables = check_table(table, image.shape[2])
     if tables not in (1, 3):
         return None
-    table, out = np.ascontiguousarray(table), room(image.shape, out)
+    table, out = np.ascontiguousarray(table), room(image.shape, out, image)
     loops.penstock_look_up(pointer(image), image.size, pointer(table), tables, pointer(out))
     return out
 
@@ -286,8 +335,10 @@ def stretching(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     return table
 
 
-FIXED = 32768.0
-"""Coordinates that fit into the loops' fixed point lie within this."""
+FIXED = 32700.0
+"""Coordinates within this fit into the loops' fixed point (16 bits before the point), and so does one step more, with all rounding."""
+FAR = 1 << 20
+"""Windows and parts within this: rounding of a map's numbers comes to no more than 16 pixels over them."""
 
 
 def affine(
@@ -301,17 +352,30 @@ def affine(
     """A window (top, left, height, width) of an image under a map from output to input: the nearest pixels, `fill` outside. `part`
     is what there is of the image, from the corner (top, left) on; outside of it is outside of the image."""
     loops = compiled()
-    top, left, height, width = window
-    a, b, c, d, e, f = matrix
-    corners = [
-        (a * x + b * y + c, d * x + e * y + f) for x in (left, left + width) for y in (top, top + height)
-    ]
-    if loops is None or not fits(part) or any(abs(v) >= FIXED for corner in corners for v in corner):
+    if loops is None or not fits(part) or not fits_fixed(window, matrix):
         return None
-    out = room((height, width, part.shape[2]), out)
+    rows, columns, channels = part.shape
+    if len(fill) != channels:
+        raise ValueError(f"fill must have a value for each of {channels} channels, got {fill}")
+    if max(*map(abs, corner), rows, columns) > FAR:
+        return None
+    out = room((*window[2:], channels), out, part)
     numbers, outside = np.array(matrix, np.float64), np.array(fill, np.uint8)
     loops.penstock_affine(
-        *(pointer(part), part.strides[0], part.shape[2], *corner, *part.shape[:2]),
+        *(pointer(part), part.strides[0], channels, *corner, rows, columns),
         *(pointer(out), *window, pointer(numbers), pointer(outside)),
     )
     return out
+
+
+def fits_fixed(window: tuple[int, int, int, int], matrix: tuple[float, ...]) -> bool:
+    """Whether a map's coordinates are small enough for the loops, everywhere in a window and one pixel around it."""
+    top, left, height, width = window
+    a, b, c, d, e, f = matrix
+    corners = [
+        (a * x + b * y + c, d * x + e * y + f)
+        for x in (left - 1, left + width + 1)
+        for y in (top - 1, top + height + 1)
+    ]
+    near = max(abs(top), abs(left), height, width) <= FAR and min(height, width) > 0
+    return near and all(abs(v) < FIXED for place in corners for v in place)  # not where one is NaN

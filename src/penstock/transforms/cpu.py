@@ -272,7 +272,7 @@ def shifted(
     )  # where in `image` the result begins
     rows, columns = image.shape[:2]
     inside = image[max(0, y) : max(0, min(rows, y + height)), max(0, x) : max(0, min(columns, x + width))]
-    found = accel.room((height, width, image.shape[2]), out)
+    found = accel.room((height, width, image.shape[2]), out, image)
     above, beside = (0, 0) if inside.size == 0 else (max(0, -y), max(0, -x))
     below, behind = above + inside.shape[0], beside + inside.shape[1]
     found[above:below, beside:behind] = inside

@@ -7,8 +7,9 @@ applied to an image, its mask and its boxes alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -67,12 +68,17 @@ def plain(value: Any) -> Any:
 
 def two(value: int | Sequence[int], what: str) -> Size:
     """Height and width from one number or two."""
-    sides = (value, value) if isinstance(value, int) else tuple(value)
-    if len(sides) == 1:
-        sides = sides * 2
-    if len(sides) != 2 or min(sides) < 1:
+    sides: Any = value
+    if not isinstance(value, (tuple, list)):
+        sides = tuple(value) if not isinstance(value, int) and isinstance(value, Iterable) else (value,)
+    if len(sides) not in (1, 2) or not is_side(sides[0]) or not is_side(sides[-1]):
         raise ConfigError(f"{what} must be one number above 0, or (height, width), got {value!r}")
-    return int(sides[0]), int(sides[1])
+    return int(sides[0]), int(sides[-1])
+
+
+def is_side(value: Any) -> bool:
+    """Whether a number of pixels. First what it nearly always is: this is asked for each sample."""
+    return (type(value) is int or isinstance(value, Integral)) and int(value) > 0
 
 
 def check_p(p: float) -> None:
@@ -90,29 +96,50 @@ class Resize(Op):
     max_size: int | None = None
     antialias: bool = True
 
+    def __post_init__(self) -> None:
+        given = self._given()
+        if self.max_size is None and not given:
+            raise ConfigError("Resize needs max_size when size is None")
+        if self.max_size is not None and len(given) == 2:
+            raise ConfigError(f"max_size limits the longer side, but size {self.size!r} gives both sides")
+        if self.max_size is not None and self.max_size <= (given or (0,))[0]:
+            side = f"the shorter side, size={self.size!r}" if given else "0"
+            raise ConfigError(f"max_size must be above {side}, got {self.max_size}")
+
+    def _given(self) -> tuple[int, ...]:
+        """The shorter side, height and width, or nothing."""
+        if self.size is None:
+            return ()
+        return two(self.size, "size")[: len(self.size) if isinstance(self.size, Sized) else 1]
+
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
         return [Step(Code.RESIZE, (*self.target(size), int(self.interpolation), self.antialias))]
 
     def target(self, size: Size) -> Size:
         """A single number is the shorter side's; the other keeps the shape, up to `max_size`."""
-        if self.size is not None and not isinstance(self.size, int) and len(self.size) == 2:
-            return two(self.size, "size")
-        short, long = min(size), max(size)
-        if self.size is None:
-            if self.max_size is None:
-                raise ConfigError("Resize needs max_size when size is None")
-            new_short, new_long = int(self.max_size * short / long), self.max_size
+        given, short, long = self._given(), min(size), max(size)
+        if len(given) == 2:
+            return given[0], given[1]
+        if not given:
+            most = self.max_size or 0  # never 0: see above
+            new_short, new_long = int(most * short / long), most
         else:
-            wanted = self.size if isinstance(self.size, int) else self.size[0]
-            new_short, new_long = wanted, int(wanted * long / short)
+            new_short, new_long = given[0], int(given[0] * long / short)
             if self.max_size is not None and new_long > self.max_size:
                 new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
+        if new_short < 1:
+            raise ValueError(
+                f"Resize(max_size={self.max_size}) leaves no pixel of an image of {size[0]} x {size[1]}"
+            )
         return (new_short, new_long) if size[0] <= size[1] else (new_long, new_short)
 
 
 @dataclass(frozen=True)
 class CenterCrop(Op):
     size: int | Sequence[int]
+
+    def __post_init__(self) -> None:
+        two(self.size, "size")
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
         height, width = two(self.size, "size")
@@ -158,6 +185,9 @@ class RandomCrop(Op):
 
     is_random = True
 
+    def __post_init__(self) -> None:
+        two(self.size, "size")
+
     def draw(self, draws: Draws, size: Size) -> Program:
         height, width = two(self.size, "size")
         left, top, right, bottom = (0, 0, 0, 0) if self.padding is None else sides(self.padding)
@@ -183,6 +213,9 @@ class RandomResizedCrop(Op):
     antialias: bool = True
 
     is_random = True
+
+    def __post_init__(self) -> None:
+        two(self.size, "size")
 
     def draw(self, draws: Draws, size: Size) -> Program:
         target = two(self.size, "size")

@@ -35,7 +35,7 @@ def part_of(program: Sequence[Step], image: Any) -> Part | None:
     if box or not antialias or way not in (Interpolation.BILINEAR, Interpolation.BICUBIC):
         return None
     before, after = (old[0], old[1]), (rows, columns)
-    if before == after:
+    if before == after or min(*before, *after) < 1 or max(*before, *after) > accel.MOST:
         return None
     stride, down = image.strides[0], goes_down_first(before, after)
     address = accel.pointer(image) + top * stride + 3 * left
