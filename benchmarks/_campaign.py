@@ -10,9 +10,10 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LINE_EVERY_S = 30.0
@@ -47,16 +48,16 @@ def campaign(module: str, *, chunk: int, argv: list[str] | None = None, schedule
     chunks = [range(at, min(at + chunk, seeds.stop)) for at in range(seeds.start, seeds.stop, chunk)]
     todo = [part for part in chunks if any(seed not in done for seed in part)]
     display = Display(len(seeds), len(done))
-    running: list[tuple[subprocess.Popen[str], range]] = []
+    running: list[tuple[subprocess.Popen[str], IO[str], range]] = []
     with options.out.open("a", encoding="utf-8") as out:
         while todo or running:
             while todo and len(running) < options.jobs:
                 part = todo.pop(0)
-                running.append((start(module, part), part))
+                running.append((*start(module, part), part))
             time.sleep(POLL_S)
-            for process, part in [entry for entry in running if entry[0].poll() is not None]:
-                running.remove((process, part))
-                found = rows_of(process, part)
+            for process, said, part in [entry for entry in running if entry[0].poll() is not None]:
+                running.remove((process, said, part))
+                found = rows_of(process, said, part)
                 out.writelines(json.dumps(row) + "\n" for row in found if row["seed"] not in done)
                 out.flush()
                 done.update((row["seed"], row) for row in found)
@@ -71,7 +72,8 @@ def read(path: Path) -> dict[int, Row]:
     return {row["seed"]: row for row in rows}
 
 
-def start(module: str, part: range) -> subprocess.Popen[str]:
+def start(module: str, part: range) -> tuple[subprocess.Popen[str], IO[str]]:
+    """A process that plays a part of the seeds, and what it says: a file, since a pipe that nobody reads would hold it up when full."""
     command = [
         sys.executable,
         "-W",
@@ -81,17 +83,18 @@ def start(module: str, part: range) -> subprocess.Popen[str]:
         str(part.start),
         str(part.stop),
     ]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (`rows_of` closes it)
+    return subprocess.Popen(command, cwd=ROOT, stdout=said, text=True), said
 
 
-def rows_of(process: subprocess.Popen[str], part: range) -> list[Row]:
+def rows_of(process: subprocess.Popen[str], said: IO[str], part: range) -> list[Row]:
     """What a process said of its seeds; of those it did not come to, how it ended."""
-    text = process.stdout.read() if process.stdout is not None else ""
-    said = {
-        row["seed"]: row for line in text.splitlines() if line.startswith("{") and (row := json.loads(line))
-    }
+    with said:
+        said.seek(0)
+        lines = said.read().splitlines()
+    rows = {row["seed"]: row for line in lines if line.startswith("{") and (row := json.loads(line))}
     ended = f"the process that should have played it ended with {process.returncode}"
-    return [said.get(seed, {"seed": seed, "ok": False, "why": ended}) for seed in part]
+    return [rows.get(seed, {"seed": seed, "ok": False, "why": ended}) for seed in part]
 
 
 class Display:
