@@ -36,6 +36,23 @@ static void fail(const char *what) {
     abort();
 }
 
+/* ---- files that were decoded last, to begin with again: nearly every change makes a file that is refused, and of those the corpus is full */
+
+#define GOOD 64
+#define GOOD_BYTES 4096
+
+static struct {
+    uint8_t data[GOOD_BYTES];
+    size_t size;
+} good[GOOD];
+static uint32_t good_count;
+
+static void keep_good(const uint8_t *data, size_t size) {
+    if (size > GOOD_BYTES) return;
+    const uint32_t at = good_count < GOOD ? good_count++ : below(GOOD);
+    memcpy(good[at].data, data, good[at].size = size);
+}
+
 /* ---- the target */
 
 /* Where a segment's marker (0xFF) is, from `at` on; -1: there is none before the scan. */
@@ -112,6 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 fail("a part has other pixels than the whole");
         free(part);
     }
+    if (whole == DONE) keep_good(data, size);
 #ifdef WITH_LIBJPEG
     if (whole == DONE) {
         uint8_t *theirs = by_libjpeg(data, size, rows, columns);
@@ -302,6 +320,10 @@ static void mutate_scan(struct file *f) {
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned int seed) {
     struct file f = {.data = data, .size = size, .most = most};
     state = seed * 0x9E3779B97F4A7C15ULL + 1;
+    if (good_count && below(2)) {
+        const uint32_t at = below(good_count);
+        if (good[at].size <= most) memcpy(data, good[at].data, f.size = good[at].size);
+    }
     for (uint32_t turns = 1 + below(3); turns; turns--) {
         const uint32_t how = below(10);
         if (!parse(&f) || how == 0)
