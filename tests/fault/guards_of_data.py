@@ -6,7 +6,10 @@ from tests.fault.guards import guard
 
 CHECKS, DECODE, HEADER = "pipeline/checks.py", "pipeline/decode.py", "pipeline/header.py"
 SOURCES, HTTP, WALK, INDEX = "store/sources.py", "store/http.py", "store/tarwalk.py", "store/tarindex.py"
+LAYOUT = "accel/layout.py"
 IMAGES = "fault/test_mutated_images.py::test_"
+VERDICTS = "fault/test_jpeg_verdicts.py::test_"
+LOOPS = "property/test_loops_layout_properties.py::test_"
 READS = "unit/test_sources.py::test_"
 TARS = "unit/test_tar_index.py::test_"
 SERVER = f"{READS}a_server_that_does_not_honour_the_range_is_an_error"
@@ -37,6 +40,31 @@ DATA_GUARDS = [
         "a JPEG file has a bounded number of scans",
         f"{IMAGES}a_jpeg_of_very_many_scans_is_refused",
         (DECODE, "    check_scans(data)\n", ""),
+    ),
+    guard(
+        "what lies behind a JPEG file's end is no scan",
+        f"{VERDICTS}markers_that_begin_no_scan_do_not_count_as_scans[behind the end]",
+        (CHECKS, "        if code == 0xD9:\n", "        if False:\n"),
+    ),
+    guard(
+        "a malformed colour profile is no damage",
+        f"{VERDICTS}a_colour_profile_that_is_wrong_is_passed_over_with_and_without_the_loops[of no piece-False]",
+        (DECODE, "        data = without_profile(data)\n", "        pass\n"),
+    ),
+    guard(
+        "compiled loops write to memory in one piece only",
+        f"{LOOPS}results_are_right_and_bytes_beside_out_are_left_alone[look_up]",
+        (LAYOUT, "        and out.flags.c_contiguous\n", ""),
+    ),
+    guard(
+        "compiled loops do not write over what they read",
+        f"{LOOPS}an_image_is_not_written_over_while_it_is_read[look_up]",
+        (LAYOUT, "not np.may_share_memory(image, out)", "True"),
+    ),
+    guard(
+        "compiled loops take tables of 256 values only",
+        f"{LOOPS}a_wrong_argument_is_refused_before_c_sees_it[a table of 5 x 3]",
+        (LAYOUT, "table.shape not in ((256,), (256, 1), (256, channels))", "False"),
     ),
     guard(
         "checksums of a PNG file are checked",

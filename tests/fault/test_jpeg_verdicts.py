@@ -148,7 +148,7 @@ def test_a_good_colour_profile_changes_nothing() -> None:
 def test_markers_that_begin_no_scan_do_not_count_as_scans(place: str) -> None:
     """Photos of phones have a video behind them, in which any two bytes come up; a maker's note may hold anything."""
     plain = jpeg_of(photo(40, 56))
-    many = b"\xff\xda" * (MOST_SCANS + 1)
+    many = b"\0\2" + b"\xff\xda\0\2" * (MOST_SCANS + 1)  # each with a length
     segments, rest = taken_apart(plain)
     data = plain + many if place == "behind the end" else put_together([*segments, (0xFE, many)], rest)
     assert judged(data) == ""
