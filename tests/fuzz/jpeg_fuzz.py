@@ -30,7 +30,7 @@ OPTIONS = [
 WITH_LIBJPEG = ["-DWITH_LIBJPEG", "-ljpeg"]
 LONGEST_FILE = 4096
 EXECUTIONS = 100_000
-"""Of one seed of a campaign: about two minutes."""
+"""Of one seed of a campaign: a few minutes of one core."""
 KEPT = ROOT / "out" / "fuzz" / "jpeg"
 
 
