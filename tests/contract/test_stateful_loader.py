@@ -28,7 +28,6 @@ from tests.contract.streams import (
     InDataset,
     InIterator,
     Itself,
-    Shares,
     State,
 )
 
@@ -431,7 +430,7 @@ def test_a_subclass_may_wrap_states(loader_class: Any) -> None:
 
         def load_state_dict(self, state: State) -> None:
             if state:
-                super().load_state_dict(pickle.loads(state["rank 0"]))  # noqa: S301
+                super().load_state_dict(pickle.loads(state["rank 0"]))
 
     make = kinds_of(Ranked, lambda: Itself(9, 9), num_workers=2)
     loader = resumed(make, left_at(make(), 2))

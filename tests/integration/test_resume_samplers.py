@@ -104,11 +104,7 @@ def left_at(loader: DataLoader[Any], batches: int) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "batches"),
-    [
-        (kind, batches)
-        for kind in KNOWN
-        for batches in (0, 1, 3, BATCHES - 1, BATCHES)
-    ],
+    [(kind, batches) for kind in KNOWN for batches in (0, 1, 3, BATCHES - 1, BATCHES)],
 )
 def test_a_sampler_goes_on_behind_the_last_delivered_batch(kind: str, batches: int) -> None:
     first, second = run(make(KNOWN[kind]()), 2)

@@ -74,7 +74,11 @@ def test_a_place_survives_a_checkpoint(kind: str, at: int, every: int) -> None:
     assert [one for one, _ in rest] == [one for one, _ in whole[at + 1 :]]
 
 
-@given(kind=st.sampled_from([Drawing, DrawingWithPlace, DrawingItself]), at=st.integers(0, 5), other=st.integers())
+@given(
+    kind=st.sampled_from([Drawing, DrawingWithPlace, DrawingItself]),
+    at=st.integers(0, 5),
+    other=st.integers(),
+)
 def test_with_a_seed_draws_are_those_of_the_run_that_was_not_interrupted(
     kind: Any, at: int, other: int
 ) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 from penstock.engine.progress import after_end, fresh_state
 
+OUTLIVES = ("kind", "length", "keyed", "sampler", "dataset")
+"""Parts of a state that mean the same in the next epoch."""
 LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
 KEYWORDS = (
@@ -80,7 +82,7 @@ def as_trainers_mean(
         return state
     if "over" in state:
         return after_end(state)
-    if state.get("order") == "streamed" and 0 < batches() <= state["batches"]:
-        kept: dict[str, Any] = {key: state[key] for key in ("kind", "length", "keyed") if key in state}
-        return fresh_state("streamed", state["seed"], state["epoch"] + 1, kept)
+    if state.get("order") != "planned" and 0 < batches() <= state.get("batches", 0):
+        kept: dict[str, Any] = {key: state[key] for key in OUTLIVES if key in state}
+        return fresh_state(state["order"], state["seed"], state["epoch"] + 1, kept)
     return state
