@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import pickle
 from collections.abc import Iterator
@@ -13,13 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, Sampler, get_worker_info
+from torch.utils.data import get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
-from torchdata.stateful_dataloader.sampler import BatchSampler as TheirBatchSampler
-from torchdata.stateful_dataloader.sampler import RandomSampler as TheirRandomSampler
-from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from penstock import DataLoader
+from tests.contract.loaders import each_loader, each_workers, kinds_of, left_at, resumed, seen, stored
 from tests.contract.streams import (
     KINDS,
     Counting,
@@ -28,17 +24,14 @@ from tests.contract.streams import (
     InDataset,
     InIterator,
     Itself,
+    Shares,
     State,
 )
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:resuming an iterable dataset without state_dict"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's constructor
-    pytest.mark.filterwarnings("ignore:resuming .*exact only if the sampler repeats itself"),
 ]
-LOADERS: dict[str, Any] = {"torchdata": StatefulDataLoader, "penstock": DataLoader}
-each_loader = pytest.mark.parametrize("loader_class", LOADERS.values(), ids=LOADERS)
-each_workers = pytest.mark.parametrize("workers", [0, 2])
 
 
 @pytest.fixture(autouse=True)
@@ -47,39 +40,6 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
-
-
-def seen(batches: Any) -> list[Any]:
-    return [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in batches]
-
-
-def stored(state: State) -> State:
-    """As a checkpoint keeps it."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: State = torch.load(file, weights_only=False)
-    return loaded
-
-
-def left_at(loader: Any, batches: int) -> State:
-    iterator = iter(loader)
-    for _ in range(batches):
-        next(iterator)
-    return stored(loader.state_dict())
-
-
-def resumed(make: Any, state: State) -> Any:
-    loader = make()
-    loader.load_state_dict(state)
-    return loader
-
-
-def kinds_of(loader_class: Any, dataset: Any, **settings: Any) -> Any:
-    def make() -> Any:
-        return loader_class(dataset(), **{"batch_size": 3, **settings})
-
-    return make
 
 
 # ---- iterable datasets
@@ -267,13 +227,17 @@ def test_an_error_of_the_dataset_is_the_users_own_and_the_state_before_it_is_goo
 ) -> None:
     make = kinds_of(loader_class, lambda: Fragile(9, 9), num_workers=workers, batch_size=2)
     loader, got = make(), []
-    iterator = iter(loader)
+
+    def to_its_end() -> None:
+        for batch in loader:
+            got.extend(seen([batch]))
+            states.append(stored(loader.state_dict()))
+
+    states: list[State] = []
     with pytest.raises(LookupError, match="no more today"):
-        while True:
-            got += seen([next(iterator)])
-            state = stored(loader.state_dict())
+        to_its_end()
     sound = kinds_of(loader_class, lambda: Itself(9, 9), num_workers=workers, batch_size=2)
-    assert got + seen(resumed(sound, state)) == seen(sound())
+    assert got + seen(resumed(sound, states[-1])) == seen(sound())
 
 
 class Fragile(Itself):
@@ -281,140 +245,6 @@ class Fragile(Itself):
         if len(self.left) == 4:
             raise LookupError("no more today")
         return super().__next__()
-
-
-# ---- map-style datasets
-
-
-class Squares(Dataset[int]):
-    """With something of its own to keep."""
-
-    def __init__(self, size: int = 22) -> None:
-        self.size, self.level = size, 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, key: int) -> int:
-        return key * key + self.level
-
-    def state_dict(self) -> State:
-        return {"level": self.level}
-
-    def load_state_dict(self, state: State) -> None:
-        self.level = state["level"]
-
-
-class Strides(Sampler[int]):
-    """A sampler that keeps its place."""
-
-    def __init__(self) -> None:
-        self.at = 0
-
-    def __len__(self) -> int:
-        return 22
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < 22:
-            self.at += 1
-            yield (self.at * 5) % 22
-        self.at = 0
-
-    def state_dict(self) -> State:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: State) -> None:
-        self.at = state["at"]
-
-
-class WalkingSampler(Sampler[int]):
-    """A sampler whose iterator keeps the place, and which does not repeat itself."""
-
-    turn = 0
-
-    def __len__(self) -> int:
-        return 22
-
-    def __iter__(self) -> Iterator[int]:
-        self.turn += 1
-        return Steps(self.turn)
-
-
-class Steps:
-    def __init__(self, turn: int) -> None:
-        self.turn, self.at = turn, 0
-
-    def __iter__(self) -> Steps:
-        return self
-
-    def __next__(self) -> int:
-        if self.at >= 22:
-            raise StopIteration
-        self.at += 1
-        return (self.at * (2 * self.turn + 1)) % 22
-
-    def state_dict(self) -> State:
-        return {"turn": self.turn, "at": self.at}
-
-    def load_state_dict(self, state: State) -> None:
-        self.turn, self.at = state["turn"], state["at"]
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(8)
-
-
-ORDERS: dict[str, Any] = {
-    "sequential": dict,
-    "shuffled by a generator": lambda: {"shuffle": True, "generator": seeded()},
-    "sampler": lambda: {"sampler": torch.utils.data.RandomSampler(range(22), generator=seeded())},
-    "plain list": lambda: {"sampler": [5, 3, 8, 1, 2, 2, 9]},
-    "batch sampler": lambda: {"batch_sampler": [[1, 2], [3], [4, 5, 6]], "batch_size": 1},
-    "sampler with a place": lambda: {"sampler": Strides()},
-    "torchdata's random": lambda: {"sampler": TheirRandomSampler(range(22), generator=seeded())},
-    "torchdata's batches": lambda: {
-        "batch_sampler": TheirBatchSampler(TheirRandomSampler(range(22), generator=seeded()), 4, False),
-        "batch_size": 1,
-    },
-    "torchdata's distributed": lambda: {"sampler": StatefulDistributedSampler(range(22), 2, 1)},
-    "iterator with a place": lambda: {"sampler": WalkingSampler()},
-}
-
-
-@each_loader
-@each_workers
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_map_style_dataset_goes_on_behind_the_batch_in_hand(
-    order: str, workers: int, loader_class: Any
-) -> None:
-    def make() -> Any:
-        return loader_class(Squares(), **{"batch_size": 4, "num_workers": workers, **ORDERS[order]()})
-
-    whole = seen(make())
-    # At its end this sampler starts over, and torchdata asks it nevertheless.
-    starts_over = order == "sampler with a place" and loader_class is StatefulDataLoader
-    for batches in (1, 2, len(whole))[: 2 if starts_over else 3]:
-        assert seen(resumed(make, left_at(make(), batches))) == whole[batches:]
-
-
-@each_loader
-@each_workers
-def test_the_last_batch_of_a_map_style_dataset_leaves_none_and_then_comes_the_next_epoch(
-    workers: int, loader_class: Any
-) -> None:
-    make = kinds_of(loader_class, Squares, num_workers=workers)
-    whole = seen(make())
-    loader = resumed(make, left_at(make(), len(whole)))
-    assert [seen(loader), seen(loader), seen(loader)] == [[], whole, whole]
-
-
-@each_loader
-def test_the_state_of_a_map_style_dataset_is_carried_along(loader_class: Any) -> None:
-    dataset = Squares()
-    dataset.level = 100
-    state = left_at(loader_class(dataset, batch_size=4), 2)
-    make = kinds_of(loader_class, Squares, batch_size=4)
-    assert seen(resumed(make, state)) == seen(loader_class(dataset, batch_size=4))[2:]
 
 
 # ---- the class
@@ -441,9 +271,9 @@ def test_a_subclass_may_wrap_states(loader_class: Any) -> None:
 
 @each_loader
 def test_torchs_keywords_and_theirs_are_taken_and_kept(loader_class: Any) -> None:
-    loader = loader_class(Squares(), 4, None, None, None, 1, snapshot_every_n_steps=5, prefetch_factor=3)
+    loader = loader_class(Shares(9), 4, None, None, None, 1, snapshot_every_n_steps=5, prefetch_factor=3)
     assert (loader.snapshot_every_n_steps, loader.prefetch_factor, loader.num_workers) == (5, 3, 1)
-    assert loader_class(Squares()).snapshot_every_n_steps == 1
+    assert loader_class(Shares(9)).snapshot_every_n_steps == 1
 
 
 @each_loader
