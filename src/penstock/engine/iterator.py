@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.engine.feed import PLACE_LOST, Ask
-from penstock.engine.leases import without
 from penstock.engine.outcome import Outcome, raise_error
 from penstock.engine.progress import Run
 from penstock.engine.session import AgentGone, Blueprint, Session
 from penstock.engine.shares import Told
 from penstock.engine.streams import Stream, until_heard
+from penstock.engine.unpacking import unpacked
 from penstock.errors import AgentDied, PenstockError
 from penstock.lanes import wire
-from penstock.lanes.layout import Layout, read_batch
-from penstock.lanes.pickles import Ref, loads, pack_keys, rebuild, unpack
+from penstock.lanes.layout import Layout
+from penstock.lanes.pickles import loads, pack_keys
 from penstock.lanes.wire import Msg
 from penstock.measure.counters import Counters
 from penstock.store.arena import AS_CORES
@@ -330,27 +330,7 @@ class EngineIterator:
 
     def _batch(self, payload: bytes, ask: Ask) -> Any:
         assert self._session is not None
-        seq, offset, in_use, layout, count = wire.BATCH.unpack_from(payload)
-        arena, leases = self._session.arena, self._session.leases
-        tenancy = leases.open(seq, in_use)
-
-        def lease(at: int, nbytes: int) -> memoryview:
-            return leases.lease(tenancy, at, nbytes)
-
-        def load(ref: Ref) -> Any:
-            return rebuild(ref, lease(ref.offset, ref.nbytes))
-
-        try:
-            if layout < 0:
-                return unpack(arena.view, offset, load)
-            batch = read_batch(self._layouts[layout], ask.size, offset, lease)
-            if count:
-                tail = payload[wire.BATCH.size :]
-                gone = {int.from_bytes(tail[4 * i : 4 * i + 4], "little") for i in range(count)}
-                batch = without(batch, [i for i in range(ask.size) if i not in gone])
-            return batch
-        finally:
-            leases.seal(tenancy)
+        return unpacked(self._session.arena, self._session.leases, self._layouts, payload, ask.size)
 
     @property
     def ready(self) -> int:
