@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import SequentialSampler
@@ -25,15 +23,17 @@ from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, count_w
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
+from penstock.engine.fitting import checked_interval
 from penstock.engine.helping import helped, lane_stats, other_ways, refuse_without_workers, reusing_of
-from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, prepare_one
+from penstock.engine.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
 from penstock.engine.mover import check_device, moved, mover_for
 from penstock.engine.portable import over_torchs_workers
-from penstock.engine.progress import Promise, Run, resumed_streams
+from penstock.engine.progress import Promise, Run, fast_forward
+from penstock.engine.replay import length_of
 from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, resolve_shard, shared_seed
-from penstock.engine.trainers import KEYWORDS, AskedByAccelerate
+from penstock.engine.trainers import KEYWORDS, AskedByAccelerate, as_trainers_mean
 from penstock.errors import ConfigError
-from penstock.lanes.prepare import Recipe, Streamer, Where
+from penstock.lanes.prepare import Recipe
 from penstock.lanes.seeding import generators_kept
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.skips import Skips
@@ -51,6 +51,7 @@ class DataLoader(TorchDataLoader[T_co]):
     device: batches arrive there, copied in the background; dtype, memory_format: of its image (4-D) tensors.
     task_size: samples per task, or "auto".  prefetch_batches: batches prepared ahead.
     hang_timeout: seconds after which a silent worker is replaced; default: warn every minute.
+    snapshot_every_n_steps: batches after which an iterable dataset is asked for its state again, as torchdata's loader does.
     on_error: "raise", "skip" or "replace" a sample that fails; max_skipped: how many before it is an error after all.
     worker_memory: private bytes above which a worker is replaced ("2GiB").  slab_bytes: shared memory for batches.
     trace: file for a Chrome/Perfetto trace of the run.
@@ -80,6 +81,7 @@ class DataLoader(TorchDataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
         seed: int | None = None,
         shard: Any = None,
         device: Any = None,
@@ -135,6 +137,7 @@ class DataLoader(TorchDataLoader[T_co]):
             persistent_workers=persistent_workers, pin_memory_device=pin_memory_device, in_order=in_order,
         )  # fmt: skip
         self.seed, self.shard, self.device = seed, shard, device
+        self.snapshot_every_n_steps = checked_interval(snapshot_every_n_steps)
         self.dtype, self.memory_format = dtype, memory_format
         self.task_size, self.prefetch_batches, self.hang_timeout = task_size, prefetch_batches, hang_timeout
         self.on_error, self.max_skipped, self.trace = on_error, max_skipped, trace
@@ -172,6 +175,8 @@ class DataLoader(TorchDataLoader[T_co]):
         if reason is not None:
             return super().__iter__()
         self._counters.begin(time.monotonic())
+        if self._epochs.is_over:
+            return self._iterate_nothing()
         if self.num_workers == 0:
             return self._iterate_inline()
         if sys.platform != "linux":
@@ -197,7 +202,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def _iterate_inline(self) -> Any:
         if self.timeout:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-        epochs, streams = self._epochs, self._epochs.source.streams
+        streams = self._epochs.source.streams
         if self.on_error != "raise" and streams:
             raise ConfigError(
                 "on_error needs a map-style dataset: an iterable one cannot go on behind a failure"
@@ -205,15 +210,21 @@ class DataLoader(TorchDataLoader[T_co]):
         refuse_without_workers(self)
         iter(self._index_sampler)
         self._draw()
-        states, _ = resumed_streams(epochs.resume, 0)
         run, asks = self._begin()
+        prepare: Any = prepare_keyed(self._recipe(), self._skips.add)
         if streams:
-            prepare = prepare_next(Streamer(self._recipe(), self.drop_last, (states or {}).get(0)))
-        else:
-            prepare = prepare_keyed(self._recipe(), self._skips.add)
+            prepare = InlineStream(self._recipe(), self.drop_last, self.snapshot_every_n_steps or 0, run)
         iterator = InlineIterator(moved(prepare, mover_for(self)), asks, self._counters)
+        iterator.told = getattr(prepare, "told", iterator.told)
         self._bind(iterator, run)
-        self._fast_forward(iterator, run)
+        fast_forward(iterator, run)
+        return iterator
+
+    def _iterate_nothing(self) -> Any:
+        """A loaded state has the last batch in hand: of its epoch there are none left."""
+        run = self._epochs.new_run()
+        iterator = InlineIterator(prepare_keyed(self._recipe(), self._skips.add), iter(()), self._counters)
+        self._bind(iterator, run)
         return iterator
 
     def _iterate_portable(self) -> Any:
@@ -226,18 +237,6 @@ class DataLoader(TorchDataLoader[T_co]):
         self._bind(iterator, run)
         return iterator
 
-    def _fast_forward(self, iterator: Any, run: Run) -> None:
-        """An iterable dataset that cannot say where it stood is iterated again; what was delivered is thrown away."""
-        skip = run.delivered if run.order == "streamed" and "workers" not in run.extra else 0
-        if skip:
-            warnings.warn(
-                f"resuming an iterable dataset without state_dict(): {skip} batches are prepared again and thrown away",
-                stacklevel=3,
-            )
-        for _ in range(skip):
-            if iterator.pull() is None:
-                break
-
     def _new_engine(self) -> Any:
         from penstock.engine.build import blueprint_of  # Linux only, as all that these import
         from penstock.engine.iterator import EngineIterator
@@ -247,7 +246,7 @@ class DataLoader(TorchDataLoader[T_co]):
             crew.auto = self.num_workers = auto_number(self.device, self.gpu_prep)
         self._counters.workers = self.num_workers
         self.check_worker_number_rationality()
-        base_seed = self._draw()
+        base_seed = self._epochs.based_on(self._draw())
         iter(self._index_sampler)  # torch's iterator asks twice, and a user's sampler may count or draw there
         recipe, helper = helped(self, self._recipe(), shuffles=self._epochs.source.shuffles)
         engine = EngineIterator(
@@ -257,7 +256,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 recipe,
                 base_seed=base_seed,
                 follows=follows,
-                resume=self._epochs.resume,
+                epochs=self._epochs,
             ),
             window=window_of(self, recipe),
             timeout_s=self.timeout,
@@ -283,7 +282,7 @@ class DataLoader(TorchDataLoader[T_co]):
             run, asks = self._begin()
             self._bind(engine, run)
             engine.begin(asks, run.epoch)
-            self._fast_forward(engine, run)
+            fast_forward(engine, run)
         except BaseException:
             engine.close()
             raise
@@ -311,6 +310,7 @@ class DataLoader(TorchDataLoader[T_co]):
             if owner is not None:
                 owner._settle_epoch(held(), run)
 
+        run.streams.follow(engine, carries=keep or not self.num_workers, base_seed=self._epochs.base_seed)
         engine.run, engine.on_end, engine.before_first = run, end, settle
         sampler = self._index_sampler
         engine.length = lambda: len(sampler)
@@ -361,7 +361,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return drawn
 
     def _begin(self) -> tuple[Run, Iterator[Ask]]:
-        run = self._epochs.new_run()
+        run = self._epochs.new_run(self.num_workers)
         said: int | None = getattr(self, "_IterableDataset_len_called", None)
         if said is not None:
             run.promise = Promise(said, self.dataset, self.num_workers)
@@ -388,10 +388,12 @@ class DataLoader(TorchDataLoader[T_co]):
         """Where the newest iterator stands: small, JSON-able, counting batches that were delivered."""
         return self._epochs.state()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next `iter()` continues where `state` was taken."""
+    def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
+        """The next `iter()` continues where `state` was taken. With another dataset or order it is a `StateError`; `strict=False` keeps
+        the seed and the epoch, and starts the epoch over."""
         kept: Any = self._iterator if self.persistent_workers else None
-        if self._epochs.load(state, self.generator) and kept is not None:
+        state = as_trainers_mean(state, sys._getframe(1), lambda: length_of(self))
+        if self._epochs.load(state, self.generator, strict=strict) and kept is not None:
             kept.close()  # its workers draw as they did
 
     # ---- trainers
@@ -430,16 +432,9 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def debug(self, index: Any, epoch: int = 0) -> Any:
         """One sample, prepared in this process with the randomness it has in `epoch`, so that a debugger can step in."""
-        source = self._epochs.source
-        if source.streams:
+        if self._epochs.source.streams:
             raise ConfigError("debug needs a map-style dataset")
         with generators_kept():
             if self._epochs.seed is None:
                 self._draw()
-            position, ordinal, stride = (int(index) if isinstance(index, int) else 0), 0, 1
-            if source.order == "planned" and isinstance(index, int):
-                plan = self._epochs.plan(epoch)
-                position, stride = int(plan.find(np.array([index]))[0]), plan.world
-                ordinal = (position - plan.origin) // stride % plan.batch_size
-            where = Where(epoch, 0, position - ordinal * stride, stride, ordinal)
-            return prepare_one(self._recipe(), where, index)
+            return prepare_one(self._recipe(), self._epochs.where(index, epoch), index)

@@ -86,14 +86,18 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("until", ["the last batch", "the end"])
-def test_a_state_taken_when_an_epoch_is_exhausted_starts_the_next(workers: int, until: str) -> None:
+def test_the_last_batch_does_not_end_an_epoch_but_asking_for_one_more_does(workers: int, until: str) -> None:
     loader = make(workers)
     iterator = iter(loader)
     for _ in range(BATCHES):
         next(iterator)
     if until == "the end":
         assert next(iterator, None) is None
-    assert epoch(resumed(saved(loader), workers)) == whole_run()[1]
+    again = resumed(saved(loader), workers)
+    if until == "the last batch":
+        assert epoch(again) == []
+    assert epoch(again) == whole_run()[1]
+    assert epoch(again) == whole_run()[2]
 
 
 SETTINGS: dict[str, State] = {
@@ -276,5 +280,9 @@ def test_workers_that_stay_draw_by_the_state_that_was_loaded(seed: int) -> None:
     state, rest = saved(other), epoch(other)
     loader = make(2, persistent_workers=True)
     epoch(loader)
-    loader.load_state_dict(state)
+    if seed == loader.seed:
+        loader.load_state_dict(state)
+    else:
+        with pytest.warns(UserWarning, match="saved with seed 8, this loader was given seed 7: 8 is used"):
+            loader.load_state_dict(state)
     assert epoch(loader) == rest

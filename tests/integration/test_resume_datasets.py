@@ -90,7 +90,7 @@ def test_a_stateful_stream_resumes_with_persistent_workers_and_one_by_one() -> N
 
 def test_what_was_read_ahead_of_a_stream_does_not_count() -> None:
     state = left_at(make(Stateful(), 2, prefetch_factor=3), 1)
-    assert state["workers"] == {"0": {"dataset": {"at": 3}, "ended": False}}
+    assert state["workers"]["0"] == {"batches": 1, "ended": False, "since": 0, "dataset": {"at": 3}}
 
 
 def test_the_place_of_a_stream_in_more_workers_than_there_are_is_refused() -> None:

@@ -104,13 +104,7 @@ def left_at(loader: DataLoader[Any], batches: int) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "batches"),
-    [
-        (kind, batches)
-        for kind in KNOWN
-        for batches in (0, 1, 3, BATCHES - 1, BATCHES)
-        if kind != "stateful"
-        or batches != BATCHES  # only its end says that a sampler of the user's has ended
-    ],
+    [(kind, batches) for kind in KNOWN for batches in (0, 1, 3, BATCHES - 1, BATCHES)],
 )
 def test_a_sampler_goes_on_behind_the_last_delivered_batch(kind: str, batches: int) -> None:
     first, second = run(make(KNOWN[kind]()), 2)
@@ -118,9 +112,18 @@ def test_a_sampler_goes_on_behind_the_last_delivered_batch(kind: str, batches: i
     assert len(json.dumps(state)) < 10_000
     loader = make(KNOWN[kind]())
     loader.load_state_dict(state)
-    if kind == "distributed" and batches == BATCHES:
+    assert epoch(loader) == first[batches:]
+    if kind == "distributed":
         loader.sampler.set_epoch(1)  # type: ignore[attr-defined]
-    assert epoch(loader) == (first[batches:] if batches < BATCHES else second)
+    assert epoch(loader) == second
+
+
+def test_an_epoch_that_is_set_runs_whole_where_the_one_before_has_its_last_batch_in_hand() -> None:
+    _, second = run(make(KNOWN["distributed"]()), 2)
+    loader = make(KNOWN["distributed"]())
+    loader.load_state_dict(left_at(make(KNOWN["distributed"]()), BATCHES))
+    loader.sampler.set_epoch(1)  # type: ignore[attr-defined]
+    assert epoch(loader) == second
 
 
 @pytest.mark.parametrize("kind", KNOWN)
@@ -187,7 +190,7 @@ def test_a_stateful_samplers_own_word_is_in_the_state() -> None:
 
 @pytest.mark.parametrize("batch_size", [4, 1], ids=["short last batch", "even"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_sampler_whose_last_batch_is_in_hand_starts_its_next_epoch(
+def test_a_stateful_sampler_whose_last_batch_is_in_hand_has_none_left_and_then_its_next_epoch(
     workers: int, batch_size: int
 ) -> None:
     def fresh() -> DataLoader[Any]:
@@ -197,6 +200,7 @@ def test_a_stateful_sampler_whose_last_batch_is_in_hand_starts_its_next_epoch(
     _, second = epoch(straight), epoch(straight)
     loader = fresh()
     loader.load_state_dict(left_at(fresh(), len(loader)))
+    assert epoch(loader) == []
     assert epoch(loader) == second
 
 

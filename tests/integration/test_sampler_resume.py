@@ -36,7 +36,7 @@ def with_generator(workers: int) -> DataLoader[Any]:
 
 @WORKERS
 @pytest.mark.parametrize("until", ["the last batch", "the end"])
-def test_a_state_at_the_end_of_an_epoch_starts_the_next_one_of_the_samplers_generator(
+def test_after_a_state_at_the_end_of_an_epoch_comes_the_next_one_of_the_samplers_generator(
     workers: int, until: str
 ) -> None:
     loader = with_generator(workers)
@@ -48,8 +48,10 @@ def test_a_state_at_the_end_of_an_epoch_starts_the_next_one_of_the_samplers_gene
     following = seen(loader)
     resumed = with_generator(workers)
     resumed.load_state_dict(state)
+    if until == "the last batch":
+        assert seen(resumed) == []
     assert seen(resumed) == following
-    assert state["epoch"] == 1
+    assert state["epoch"] == (0 if until == "the last batch" else 1)
 
 
 @WORKERS

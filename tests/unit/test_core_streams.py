@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.engine import events as ev
 from penstock.engine.core import State
 from penstock.engine.events import Action, Kind
 from tests.unit.core_steps import done, lost, of, only, running, started, tasks, tell
 
 
-def streaming(*, workers: int = 2, fed: int = 4, **config: int) -> tuple[State, list[ev.Assign]]:
+def streaming(*, workers: int = 2, fed: int = 4, **config: Any) -> tuple[State, list[ev.Assign]]:
     state = started(Kind.STREAM, workers=workers, **config)
     return state, of(ev.Assign, tell(state, *(ev.Feed(seq, 2) for seq in range(fed))))
 
@@ -107,6 +109,25 @@ def test_whose_turn_it_is_goes_by_the_order_of_delivery_not_by_the_number() -> N
 def test_small_batches_of_a_stream_are_placed_as_they_come() -> None:
     state, (_, second) = streaming(fed=2)
     assert only(ev.Place, tell(state, ev.Prepared(1, second.task.id, 100))).worker == 1
+
+
+def test_out_of_order_the_worker_that_owes_least_is_asked() -> None:
+    state, (first, _) = streaming(fed=4, in_order=False)
+    state.sample_s = 0.001
+    delivered, asked = 0, [first]
+    for seq in range(4, 24):
+        said = yields(state, asked.pop(0)) + tell(state, ev.Feed(seq, 2))
+        delivered += len(of(ev.Deliver, said))
+        asked += [one for one in of(ev.Assign, said) if one.worker == 0]
+    assert delivered == 20, "none waits for worker 1, which yields nothing"
+    assert sum(batch.lane == 1 for batch in state.batches.values() if not batch.delivered) == 2
+
+
+def test_out_of_order_batches_of_a_stream_take_memory_as_they_are_yielded() -> None:
+    state, (_, second) = streaming(fed=2, pages=1, in_order=False)
+    placed = only(ev.Place, tell(state, ev.Prepared(1, second.task.id, 100)))
+    assert (placed.worker, state.due) == (1, [1, 0])
+    assert only(ev.Deliver, tell(state, done(second))).seq == 1
 
 
 def test_a_worker_with_an_iterator_is_not_replaced_for_its_size() -> None:

@@ -83,6 +83,8 @@ class Agent:
         self.capacity = Capacity(config.parent, config.local_world, lane=config.has_gpu_lane)
         self.next_tick_s = self.next_memory_s = 0.0
         self.follows, self.stopping, self.polite = config.follows, False, False
+        self.begun = b""
+        """What workers were told of the epoch that began last, if it was not the first."""
 
     def run(self, adoptions: socket.socket | None = None) -> None:
         """Work until the training process ends or says goodbye."""
@@ -219,8 +221,9 @@ class Agent:
             running = [hand for hand in self.hands.values() if not hand.ended]
             self.happen(ev.Abort())
             self.fed.clear()
+            self.begun = payload
             for hand in running:
-                self._post(hand, Msg.RESTART)
+                self._post(hand, Msg.RESTART, payload)
         elif kind == Msg.STUCK:
             self.happen(ev.Stuck(*wire.NEED.unpack(payload)))
         elif kind == Msg.EXITED:
@@ -271,6 +274,8 @@ class Agent:
         if hand.pidfd >= 0:
             self.selector.register(hand.pidfd, selectors.EVENT_READ, lambda _: self._on_worker_end(hand))
         self.happen(ev.WorkerStarted(hand.id, time.monotonic()))
+        if self.begun and self.state.kind is Kind.STREAM:  # it was made for an epoch that is over
+            self._post(hand, Msg.RESTART, self.begun)
 
     def _post(self, hand: Hand, kind: Msg, *chunks: bytes) -> None:
         hand.channel.post(kind, *chunks)
@@ -318,8 +323,8 @@ class Agent:
             self.happen(ev.WorkerUp(worker, now))
         elif kind == Msg.INIT_FAILED:
             self.happen(ev.InitFailed(worker, payload))
-        elif kind == Msg.SKIPPED:
-            self._tell(Msg.REPORT, payload)
+        elif kind in wire.PASSED_ON:
+            self._tell(wire.PASSED_ON[Msg(kind)], payload)
         else:
             (task,) = wire.TASK.unpack(payload)
             self.happen(ANSWERS[Msg(kind)](worker, task))
@@ -335,20 +340,13 @@ class Agent:
             self.happen(ev.LayoutKnown(number, items))
         return number
 
-    def _report_span(self, hand: Hand, task: int, took_ns: int) -> None:
-        issued = self.state.lanes[hand.id].tasks.get(task)
+    def _report_span(self, hand: Hand, number: int, took_ns: int) -> None:
+        issued = self.state.lanes[hand.id].tasks.get(number)
         if issued is not None:
             fed = self.fed.get(issued.task.seq)
             epoch, index = (fed.epoch, fed.batch) if fed is not None else (-1, -1)
-            span = (
-                hand.id,
-                issued.task.kind,
-                index,
-                epoch,
-                time.monotonic_ns(),
-                took_ns,
-                issued.task.samples,
-            )
+            end, task = time.monotonic_ns(), issued.task
+            span = (hand.id, task.kind, index, epoch, end, took_ns, task.samples)
             self._tell(Msg.SPAN, wire.SPAN.pack(*span))
 
     # ---- ends

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 from penstock.config import Options
 from penstock.engine.agent import AgentConfig
 from penstock.engine.crew import enough_of, lane_keeps_cores, local_world
-from penstock.engine.progress import resumed_streams
+from penstock.engine.epochs import Epochs
 from penstock.engine.session import Blueprint
 from penstock.engine.state import CoreConfig
 from penstock.errors import ConfigError
@@ -43,7 +43,7 @@ def blueprint_of(
     *,
     base_seed: int,
     follows: bool,
-    resume: dict[str, Any] | None,
+    epochs: Epochs,
 ) -> Blueprint:
     if multiprocessing.current_process().daemon:
         raise AssertionError("daemonic processes are not allowed to have children")
@@ -52,7 +52,7 @@ def blueprint_of(
         raise ConfigError("on_error needs a map-style dataset: an iterable one cannot go on behind a failure")
     ranks = local_world()
     limit = options.slab_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=ranks)
-    stream_states, first_lane = resumed_streams(resume, loader.num_workers)
+    shares = epochs.shares(loader.num_workers)
     core = CoreConfig(
         workers=loader.num_workers,
         kind=kind_of(recipe, streams=streams),
@@ -61,7 +61,7 @@ def blueprint_of(
         limit_bytes=limit,
         enough=enough_of(loader, recipe),
         base=board_bytes(board_rows(loader.num_workers)),
-        first_lane=first_lane,
+        first_lane=shares.next,
         trims=loader.device is None,
         hang_s=options.hang_s or float(loader.timeout),
         poison_raises=options.on_error == "raise",
@@ -84,7 +84,10 @@ def blueprint_of(
         init_fn=loader.worker_init_fn,
         streams=streams,
         drop_last=loader.drop_last,
-        stream_states=stream_states,
+        places=shares.places,
+        epoch=epochs.upcoming,
+        keyed=epochs.keyed,
+        snapshot_every=loader.snapshot_every_n_steps or 0,
     )
     context = loader.multiprocessing_context
     if context is None:

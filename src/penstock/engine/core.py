@@ -16,6 +16,7 @@ from penstock.engine.events import Action, Event, Kind, Trouble
 from penstock.engine.ledger import Batch, Lane, Waiting
 from penstock.engine.moves import (
     all_waiting,
+    arrive,
     bind,
     blame,
     break_down,
@@ -200,6 +201,8 @@ def on_prepared(state: State, event: ev.Prepared, out: list[Action]) -> None:
         elif batch.layout != event.layout:
             relay(state, batch, event.layout, out)
             return
+    if batch.kind is Kind.STREAM and not state.config.in_order:
+        arrive(state, batch)
     state.waiting.append(Waiting(task.seq, task.start, task.id, event.worker, event.nbytes))
 
 

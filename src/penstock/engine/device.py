@@ -191,6 +191,14 @@ class DeviceIterator:
         """The next batch as it is, for one who throws it away before the iteration begins."""
         return self._source.pull()
 
+    @property
+    def told(self) -> Any:
+        return self._source.told
+
+    def hear_out(self) -> None:
+        if not self._shelf.is_claimed:  # nobody else reads from it
+            self._source.hear_out()
+
     def set_workers(self, workers: int, *, follows: bool) -> None:
         self._source.set_workers(workers, follows=follows)
 

@@ -8,20 +8,25 @@ loader that is dropped ends its workers at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 from penstock.engine.feed import Ask, planned, streamed
-from penstock.engine.progress import Run, check_state, fresh_state, resume_plan, reuse_of
-from penstock.engine.replay import SamplerReplay, epoch_of, set_generator
+from penstock.engine.fitting import Identity, fitted, warn_of_seed
+from penstock.engine.progress import Run, after_end, fresh_state, resume_plan, reuse_of
+from penstock.engine.replay import SamplerReplay, chain_of, epoch_of, length_of, set_generator
+from penstock.engine.shares import Shares, places_of
+from penstock.lanes.prepare import Where
 from penstock.plan.epoch import EpochPlan
 
-EXTRAS = ("generator", "sampler", "sampler_epoch", "samples", "workers", "last_worker")
-"""Parts of a state that belong to the user's sampler or dataset."""
+EXTRAS = ("generator", "sampler", "sampler_epoch", "samples")
+"""Parts of a state that belong to the user's sampler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,18 @@ class Source:
         untouched = batches is None or (type(batches) is BatchSampler and batches.sampler is self.sampler)
         return "planned" if self.own and untouched else "sampled"
 
+    @property
+    def identity(self) -> Identity:
+        order = self.order
+        if order == "streamed":
+            return Identity(order, "iterable", None)
+        length = length_of(self.dataset)
+        *_, sampler = chain_of(self.index_sampler)
+        own = "shuffled" if self.shuffles else "sequential"
+        return Identity(
+            order, own if order == "planned" else type(sampler).__name__, length if length >= 0 else None
+        )
+
     def plan(self, epoch: int, seed: int, kept: int) -> EpochPlan:
         return EpochPlan(
             length=len(self.dataset),
@@ -76,6 +93,12 @@ class Source:
 class Epochs:
     def __init__(self, source: Source, seed: int | None, kept: int = 0) -> None:
         self.source, self.seed, self.kept = source, seed, kept
+        self.given = seed
+        """The seed that the user gave, if any."""
+        self.keyed = seed is not None
+        """Whether an iterable dataset draws by the seed; without one it draws as with torch."""
+        self.base_seed: int | None = None
+        """Of the workers that iterate it."""
         self.next = 0
         self.run: Run | None = None
         self.resume: dict[str, Any] | None = None
@@ -89,8 +112,44 @@ class Epochs:
         """The epoch of the newest iterator, or the one to come."""
         return self.next if self.run is None else self.run.epoch
 
+    @property
+    def upcoming(self) -> int:
+        """The epoch that the next `iter()` runs."""
+        if self.resume is not None:
+            return int(self.resume["epoch"])
+        return self.next if self._told is None else self._told
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next `iter()` goes on with an epoch whose last batch was delivered."""
+        state = self.resume
+        if state is None or "over" not in state:
+            return False
+        set_on_sampler = epoch_of(self.source.index_sampler)
+        told = set_on_sampler if self._told is None and set_on_sampler != self._sampler_epoch else self._told
+        return told in (None, state["epoch"])
+
+    def based_on(self, drawn: int) -> int:
+        """The base seed of new workers: those of an iterable dataset that goes on are seeded as they were."""
+        self.base_seed = (self.resume or {}).get("base_seed", drawn)
+        assert self.base_seed is not None
+        return self.base_seed
+
+    def shares(self, workers: int) -> Shares:
+        """Where the workers of an iterable dataset begin."""
+        return places_of(self.resume, workers)
+
     def plan(self, epoch: int) -> EpochPlan:
         return self.source.plan(epoch, self.seed or 0, self.kept)
+
+    def where(self, index: Any, epoch: int) -> Where:
+        """Where a sample stands in that epoch, as far as is known beforehand."""
+        position, ordinal, stride = (int(index) if isinstance(index, int) else 0), 0, 1
+        if self.source.order == "planned" and isinstance(index, int):
+            plan = self.plan(epoch)
+            position, stride = int(plan.find(np.array([index]))[0]), plan.world
+            ordinal = (position - plan.origin) // stride % plan.batch_size
+        return Where(epoch, 0, position - ordinal * stride, stride, ordinal)
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
@@ -103,11 +162,18 @@ class Epochs:
 
     # ---- runs
 
-    def new_run(self) -> Run:
+    def new_run(self, workers: int = 0) -> Run:
         """The next epoch, from its start or from where a loaded state left it."""
+        shares = self.shares(workers)
         state, self.resume = self.resume, None
         assert self.seed is not None
         told = self._told_epoch()
+        if state is not None and "over" in state:
+            if told is None or told == state["epoch"]:
+                self.next, self.resume = state["epoch"] + 1, after_end(state)
+                self.run = Run(self.source.order, self.seed, state["epoch"], total=0, over=state)
+                return self.run
+            state = after_end(state) | {"epoch": told}
         if state is not None:
             epoch, self._sampler_epoch = state["epoch"], state.get("sampler_epoch", self._sampler_epoch)
         else:
@@ -120,6 +186,10 @@ class Epochs:
                 run.plan = resume_plan(run.plan, state)
                 run.base, run.beyond = state["batches"], set(state["beyond"])
             run.total = run.plan.batches
+        elif run.order == "streamed":
+            run.streams.shares, run.delivered, run.streams.keyed = shares, shares.batches, self.keyed
+            run.streams.began = shares.batches
+            run.passed = 0 if shares.places or state is None else state["batches"]
         elif state is not None:
             run.delivered = state["batches"]
             run.beyond = {run.delivered + ahead for ahead in state["beyond"]}
@@ -131,8 +201,7 @@ class Epochs:
         if run.order == "planned":
             return self._planned(run, into_next)
         if run.order == "streamed":
-            start = run.delivered if "workers" in run.extra else 0
-            return streamed(self.source.batch_size, epoch=run.epoch, start=start)
+            return streamed(self.source.batch_size, epoch=run.epoch, start=run.delivered)
         replay = SamplerReplay(self.source.index_sampler, generator, run)
         return replay.asks(auto_collation=self.source.batch_sampler is not None)
 
@@ -154,7 +223,7 @@ class Epochs:
 
     def retold(self, run: Run) -> bool:
         """Whether another epoch was set after `iter()`, before the first batch, as Lightning does when it resumes."""
-        if run.base or run.delivered or run.beyond:
+        if run.base or run.delivered or run.beyond or run.over is not None:
             return False
         told = self._told_epoch()
         if told is None or told == run.epoch == run.extra.get("sampler_epoch", told):
@@ -171,27 +240,32 @@ class Epochs:
     # ---- states
 
     def state(self) -> dict[str, Any]:
-        source = self.source
-        if self.resume is not None:
-            return dict(self.resume)
-        state = fresh_state(source.order, self.seed, self.next) if self.run is None else self.run.state()
+        source, run = self.source, self.run
+        at_end = run is not None and run.over is not None and not run.finished
+        if self.resume is not None and not at_end:
+            return deepcopy(self.resume)
+        state = fresh_state(source.order, self.seed, self.next) if run is None else run.state()
+        state |= source.identity.facts()
         if source.times > 1:
             state["reuse"] = {"times": source.times, "kept": self.kept}
         if hasattr(source.dataset, "state_dict") and not source.streams:
-            state["dataset"] = source.dataset.state_dict()
+            state["dataset"] = deepcopy(source.dataset.state_dict())
         return state
 
-    def load(self, state: dict[str, Any], generator: torch.Generator | None) -> bool:
-        """Whether samples are drawn otherwise now."""
+    def load(self, state: dict[str, Any], generator: torch.Generator | None, *, strict: bool = True) -> bool:
+        """Whether workers that are there cannot go on with it."""
         source, before = self.source, (self.seed, self.kept)
-        check_state(state, source.order)
+        state = fitted(deepcopy(state), source.identity, strict=strict)
         self.kept = reuse_of(state, source.times, self.kept)
+        warn_of_seed(state["seed"], self.given)
         if "dataset" in state and hasattr(source.dataset, "load_state_dict"):
-            source.dataset.load_state_dict(state["dataset"])
-        if not state["batches"] and "generator" in state:
+            source.dataset.load_state_dict(deepcopy(state["dataset"]))
+        if (not state["batches"] or "over" in state) and "generator" in state:
             set_generator(source.index_sampler, generator, state["generator"])
-        self.resume = dict(state)
+        self.resume = state
+        self.run = None
         self.next = state["epoch"]
+        self.keyed = state.get("keyed", self.keyed)
         if state["seed"] is not None:
             self.seed = state["seed"]
-        return (self.seed, self.kept) != before
+        return source.streams or (self.seed, self.kept) != before

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 from penstock.engine.feed import PLACE_LOST, Ask
 from penstock.engine.outcome import Outcome
 from penstock.engine.progress import Run
+from penstock.engine.shares import Told
 from penstock.errors import PenstockError
-from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
+from penstock.lanes.prepare import Preparer, Recipe, Stopped, Where
 from penstock.lanes.seeding import generators_kept
+from penstock.lanes.streaming import Place, Share, Streamer
 from penstock.measure.counters import Counters
 
 
@@ -27,6 +30,7 @@ class InlineIterator:
     ) -> None:
         self._prepare, self._asks, self._counters = prepare, asks, counters
         self.run = Run("planned", 0, 0)
+        self.told = Told()
         self._ask: Ask | None = None
         """What is being prepared; after an interrupt it is prepared again."""
         self._drawing = False
@@ -34,6 +38,9 @@ class InlineIterator:
         self.on_end: Callable[[], None] = lambda: None
         self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
+
+    def hear_out(self) -> None:
+        """As EngineIterator: there is nobody to wait for."""
 
     def begin(self, asks: Iterator[Ask], epoch: int) -> None:  # noqa: ARG002 - as EngineIterator
         self._asks, self._ask, self._drawing = asks, None, False
@@ -120,15 +127,34 @@ def prepare_keyed(
     return prepare
 
 
-def prepare_next(streamer: Streamer) -> Callable[[Ask], tuple[Any, Any]]:
-    """Takes batches off an iterable dataset, with the process's own generators, and its state if it has one."""
+class InlineStream:
+    """Takes batches off an iterable dataset, with their places. Without a seed it draws from the process's own generators, as torch
+    does; with one the process's generators are put back."""
 
-    def prepare(ask: Ask) -> tuple[Any, Any]:
-        batch = streamer.next_batch(ask.size)
-        state = streamer.state()
-        return batch, None if state is None else (0, state)
+    def __init__(self, recipe: Recipe, drop_last: bool, every: int, run: Run) -> None:
+        self._recipe, self._drop_last, self._every = recipe, drop_last, every
+        self._keyed = run.streams.keyed
+        self._kept = generators_kept if self._keyed else nullcontext
+        self.told = Told()
+        self._begin(run.epoch, run.streams.shares.places.get(0))
 
-    return prepare
+    def _begin(self, epoch: int, place: Place | None = None) -> None:
+        share = Share(0, epoch, self._keyed, self._every)
+        with self._kept():
+            self._streamer = Streamer(self._recipe, self._drop_last, share, place)
+        self._epoch = epoch
+        self.told.started[0] = self._streamer.started
+
+    def __call__(self, ask: Ask) -> tuple[Any, Any]:
+        with self._kept():
+            if ask.epoch != self._epoch:
+                self._begin(ask.epoch)
+            try:
+                batch = self._streamer.next_batch(ask.size)
+            except StopIteration:
+                self.told.ended[0] = self._streamer.end()
+                raise
+            return batch, (0, self._streamer.place())
 
 
 def prepare_one(recipe: Recipe, where: Where, key: Any) -> Any:

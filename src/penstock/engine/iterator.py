@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.engine.feed import PLACE_LOST, Ask
-from penstock.engine.leases import without
 from penstock.engine.outcome import Outcome, raise_error
 from penstock.engine.progress import Run
 from penstock.engine.session import AgentGone, Blueprint, Session
-from penstock.engine.streams import Stream
+from penstock.engine.shares import Told
+from penstock.engine.streams import Stream, until_heard
+from penstock.engine.unpacking import unpacked
 from penstock.errors import AgentDied, PenstockError
 from penstock.lanes import wire
-from penstock.lanes.layout import Layout, read_batch
-from penstock.lanes.pickles import Ref, loads, pack_keys, rebuild, unpack
+from penstock.lanes.layout import Layout
+from penstock.lanes.pickles import loads, pack_keys
 from penstock.lanes.wire import Msg
 from penstock.measure.counters import Counters
 from penstock.store.arena import AS_CORES
@@ -94,13 +95,12 @@ class EngineIterator:
         """Start an epoch: whatever an earlier one left open is void."""
         self._is_begun = False
         self._settle()
-        if self.epoch >= 0:
-            self._stream.start_over()
+        begun = self._stream.start_over(epoch, self._next_seq) if self.epoch >= 0 else b""
         if self._broken:
             self._open.clear()
             self._renew()
         elif self._open or self._ready or self._ended:
-            self._abort()
+            self._abort(begun)
         self._asks, self.epoch, self._ended, self._asking = asks, epoch, False, False
         self._first_seq = self._next_seq
         self._width = self._window(self.workers)
@@ -152,12 +152,12 @@ class EngineIterator:
         head = wire.FEED.pack(seq, ask.epoch, ask.first, ask.stride, ask.batch, ask.size, kind)
         self._session.send(Msg.FEED, head, keys)
 
-    def _abort(self) -> None:
+    def _abort(self, begun: bytes) -> None:
         self._open.clear()
         while self._ready:
             self._drop(self._ready.popleft())
         if self._session is not None:
-            self._session.send(Msg.ABORT)
+            self._session.send(Msg.ABORT, begun)
 
     def _drop(self, frame: tuple[int, int, bytes]) -> None:
         _, kind, payload = frame
@@ -199,9 +199,8 @@ class EngineIterator:
         ask = self._open[seq]
         batch: Any = None if error else self._batch(payload, ask)
         if self._stream.on and not error:
-            batch, worker, state = batch
-            self._stream.advance(worker, state)
-            ask = ask if state is None else ask._replace(state=(worker, state))
+            batch, worker, place = batch
+            ask = ask._replace(state=self._stream.advance(worker, place))
         self._restarts = 0
         if self._session is not None:
             self._session.give_back()  # before more is asked for: a loop that never waits must not take new memory for each batch
@@ -221,6 +220,16 @@ class EngineIterator:
         self._open.pop(self._handed, None)
         if self._ready and self._ready[0][0] == self._handed:
             self._ready.popleft()
+
+    @property
+    def told(self) -> Told:
+        """What workers of an iterable dataset said beside their batches."""
+        return self._stream.told
+
+    def hear_out(self) -> None:
+        """Wait until they have said where they begin."""
+        if self._session is not None and not self._broken:
+            until_heard(self._stream, self._session, self._inbox, self._read)
 
     def pin(self) -> list[int]:
         """Pin the batches' memory for copies to a CUDA device; the seams in it."""
@@ -312,6 +321,8 @@ class EngineIterator:
             self.on_workers(self.workers)
         elif kind == Msg.STARVED:
             self._starved = payload
+        elif kind == Msg.SHARE:
+            self._stream.hear(payload)
         elif kind == Msg.REPORT:
             self._on_skip(json.loads(payload))
         elif kind == Msg.SPAN:
@@ -319,27 +330,7 @@ class EngineIterator:
 
     def _batch(self, payload: bytes, ask: Ask) -> Any:
         assert self._session is not None
-        seq, offset, in_use, layout, count = wire.BATCH.unpack_from(payload)
-        arena, leases = self._session.arena, self._session.leases
-        tenancy = leases.open(seq, in_use)
-
-        def lease(at: int, nbytes: int) -> memoryview:
-            return leases.lease(tenancy, at, nbytes)
-
-        def load(ref: Ref) -> Any:
-            return rebuild(ref, lease(ref.offset, ref.nbytes))
-
-        try:
-            if layout < 0:
-                return unpack(arena.view, offset, load)
-            batch = read_batch(self._layouts[layout], ask.size, offset, lease)
-            if count:
-                tail = payload[wire.BATCH.size :]
-                gone = {int.from_bytes(tail[4 * i : 4 * i + 4], "little") for i in range(count)}
-                batch = without(batch, [i for i in range(ask.size) if i not in gone])
-            return batch
-        finally:
-            leases.seal(tenancy)
+        return unpacked(self._session.arena, self._session.leases, self._layouts, payload, ask.size)
 
     @property
     def ready(self) -> int:

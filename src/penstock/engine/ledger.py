@@ -41,6 +41,8 @@ class Batch:
     layout: int = -1
     slab: Slab | None = None
     parts: dict[int, Slab] = field(default_factory=dict)
+    arrived: bool = False
+    """Of a stream out of order: its iterator has yielded it."""
     relaid: bool = False
     collated: bool = False
     delivered: bool = False
@@ -79,7 +81,7 @@ class Batch:
     def restart(self, kind: Kind) -> None:
         """Forget all progress; the caller has taken care of memory and live tasks."""
         self.kind, self.layout, self.collated, self.error = kind, -1, False, None
-        self.todo = [(0, self.size)]
+        self.todo, self.arrived = [(0, self.size)], False
         self.live.clear()
         self.dropped.clear()
 

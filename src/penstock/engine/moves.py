@@ -274,15 +274,29 @@ def break_down(state: State, error: ev.Error, out: list[Action]) -> None:
 
 
 def bind(state: State, batch: Batch) -> bool:
-    """Ask the next worker whose iterator has not ended, in turn; False when all have."""
+    """Ask the next worker whose iterator has not ended, in turn; out of order, the one that owes least. False when all have ended."""
     count = len(state.lanes)
-    for step in range(count):
-        lane = state.lanes[(state.next_lane + step) % count]
-        if not lane.exhausted:
-            batch.lane = lane.worker
-            state.next_lane = (lane.worker + 1) % count
-            if lane.lost is not None:
-                batch.fail(0, lane.lost)
-                lane.exhausted, lane.lost = True, None
-            return True
-    return False
+    turns = [state.lanes[(state.next_lane + step) % count] for step in range(count)]
+    waiting = [lane for lane in turns if not lane.exhausted]
+    if not waiting:
+        return False
+    lane = waiting[0] if state.config.in_order else min(waiting, key=lambda lane: owed(state, lane))
+    batch.lane = lane.worker
+    state.next_lane = (lane.worker + 1) % count
+    if lane.lost is not None:
+        batch.fail(0, lane.lost)
+        lane.exhausted, lane.lost = True, None
+    return True
+
+
+def owed(state: State, lane: Lane) -> int:
+    """Batches that are asked of this worker's iterator and have not left."""
+    return sum(state.batches[seq].lane == lane.worker for seq in state.due)
+
+
+def arrive(state: State, batch: Batch) -> None:
+    """Out of order, batches of a stream are due in the order in which they are yielded: none waits for a slow worker's."""
+    state.due.remove(batch.seq)
+    here = [at for at, seq in enumerate(state.due) if not state.batches[seq].arrived]
+    state.due.insert(here[0] if here else len(state.due), batch.seq)
+    batch.arrived = True

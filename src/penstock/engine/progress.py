@@ -4,15 +4,20 @@ Rule 1: only batches that `next()` has returned count. What was prefetched is pr
 Rule 2: our own order is entered at a global position, so a resume costs nothing and may use another batch size, worker
 count or world. A sampler's order is replayed: its generator is set back and the delivered batches are drawn again,
 without loading anything.
+Rule 3: a state is a snapshot. Nothing in it is shared with the run, the sampler or the dataset.
+Rule 4: the last batch does not end an epoch, asking for one more does (as in torchdata). A state taken with the last batch in
+hand resumes into no batches; the next `iter()` then runs the next epoch.
 """
 
 from __future__ import annotations
 
 import warnings
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.engine.feed import Ask
+from penstock.engine.shares import Delivered
 from penstock.errors import StateError
 from penstock.plan.epoch import EpochPlan
 
@@ -61,9 +66,15 @@ class Run:
     beyond: set[int] = field(default_factory=set)
     """Batches delivered ahead of a gap (`in_order=False`)."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """State of the user's sampler, its generator or the dataset."""
+    """State of the user's sampler and its generator."""
     after: dict[str, Any] = field(default_factory=dict)
     """What the next epoch starts from, once the sampler has come to its end."""
+    streams: Delivered = field(default_factory=Delivered)
+    """The shares of an iterable dataset's workers."""
+    passed: int = 0
+    """Batches that an older penstock's state counts together: they are drawn again, and passed over."""
+    over: dict[str, Any] | None = None
+    """The state that this run was resumed from, where that has the last batch in hand: there are none left."""
     promise: Promise | None = None
     finished: bool = False
     hand: Ask | None = None
@@ -82,29 +93,32 @@ class Run:
             self.promise.check(self.delivered + len(self.beyond) + 1)
 
     def deliver(self, ask: Ask) -> None:
+        if self.order == "streamed":
+            if ask.state is not None:
+                self.streams.shares.advance(*ask.state)
+                self.delivered = self.streams.shares.batches
+            return
         if ask.batch - self.base >= self.delivered:
             self.beyond.add(ask.batch - self.base)
         while self.delivered in self.beyond:
             self.beyond.discard(self.delivered)
             self.delivered += 1
-        if ask.state is None:
-            return
-        if self.order == "streamed":
-            worker, state = ask.state
-            self.extra.setdefault("workers", {})[str(worker)] = state
-            self.extra["last_worker"] = worker
-        else:
+        if ask.state is not None:
             self.extra["sampler"] = ask.state
             self.extra["samples"] = ask.first + ask.size
 
     @property
     def exhausted(self) -> bool:
+        """The last batch is delivered, as far as is known."""
         return self.finished or (self.total is not None and self.delivered >= self.total)
 
     def state(self) -> dict[str, Any]:
         self.count()
+        if self.over is not None and not self.finished:
+            return deepcopy(self.over)
         if self.exhausted:
-            return fresh_state(self.order, self.seed, self.epoch + 1, self.extra_between())
+            between = fresh_state(self.order, self.seed, self.epoch + 1, self.extra_between())
+            return between if self.finished else in_hand(between, self.base + self.delivered)
         state = {
             "version": VERSION,
             "order": self.order,
@@ -112,8 +126,10 @@ class Run:
             "epoch": self.epoch,
             "batches": self.base + self.delivered,
             "beyond": sorted(ahead - self.delivered for ahead in self.beyond),
-            **self.extra,
+            **deepcopy(self.extra),
         }
+        if self.order == "streamed":
+            state |= self.streams.state()
         if self.plan is not None:
             state["position"] = self.plan.after(self.delivered)
             state["cut"] = [self.plan.batch_size, self.plan.world]
@@ -122,8 +138,36 @@ class Run:
         return state
 
     def extra_between(self) -> dict[str, Any]:
-        """What outlives the epoch: a stateful sampler's own word, a generator as it stands."""
-        return {key: value for key, value in self.extra.items() if key == "sampler"} | self.after
+        """What outlives the epoch: a stateful sampler's own word, a generator as it stands, a dataset that is taken along."""
+        if self.order == "streamed":
+            return self.streams.between()
+        return deepcopy({key: value for key, value in self.extra.items() if key == "sampler"} | self.after)
+
+
+def fast_forward(iterator: Any, run: Run) -> None:
+    """An iterable dataset that cannot say where it stood is iterated again; what was delivered is thrown away."""
+    again = run.streams.shares.to_skip() + run.passed
+    if again:
+        warnings.warn(
+            f"resuming an iterable dataset without state_dict(): {again} batches are prepared again and thrown away",
+            stacklevel=4,
+        )
+    for _ in range(run.passed):
+        pulled = iterator.pull()
+        if pulled is None:
+            break
+        run.deliver(pulled[0])
+
+
+def in_hand(between: dict[str, Any], batches: int) -> dict[str, Any]:
+    """The state of the epoch before `between`, whose last batch was delivered, and nobody has asked for more."""
+    return between | {"epoch": between["epoch"] - 1, "batches": batches, "over": True}
+
+
+def after_end(state: dict[str, Any]) -> dict[str, Any]:
+    """The reverse: what the next epoch begins with."""
+    between = {key: value for key, value in state.items() if key != "over"}
+    return between | {"epoch": state["epoch"] + 1, "batches": 0}
 
 
 def fresh_state(
@@ -134,20 +178,6 @@ def fresh_state(
         "version": VERSION, "order": order, "seed": seed, "epoch": epoch, "batches": 0, "beyond": [], "position": 0,
         **(extra or {}),
     }  # fmt: skip
-
-
-def check_state(state: dict[str, Any], order: str) -> None:
-    if "version" not in state:
-        raise StateError("this is not a state of penstock's DataLoader: it has no version")
-    if state["version"] > VERSION:
-        raise StateError(
-            f"the state has version {state['version']}; this penstock reads up to {VERSION}: upgrade it"
-        )
-    if state["order"] != order:
-        raise StateError(
-            f"the state was saved from a loader whose order was {state['order']}, this one's is {order}: give it the "
-            f"same shuffle, sampler and kind of dataset"
-        )
 
 
 def resume_plan(plan: EpochPlan, state: dict[str, Any]) -> EpochPlan:
@@ -169,17 +199,3 @@ def reuse_of(state: dict[str, Any], times: int, kept: int) -> int:
             f"those that were to come"
         )
     return int(saved["kept"])
-
-
-def resumed_streams(resume: dict[str, Any] | None, workers: int) -> tuple[dict[int, Any] | None, int]:
-    """Each worker's dataset state, and which worker is next, of a loaded state of an iterable dataset."""
-    states = (resume or {}).get("workers")
-    if states is None or resume is None:
-        return None, 0
-    if max(map(int, states)) >= max(1, workers):
-        raise StateError(
-            f"the state holds an iterable dataset's place in {len(states)} workers, this loader has {workers}: "
-            f"give it as many workers, since each has its own share of the data"
-        )
-    next_worker = (resume["last_worker"] + 1) % max(1, workers)
-    return {int(worker): state for worker, state in states.items()}, next_worker

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import warnings
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from itertools import chain
 from typing import Any
 
@@ -42,9 +43,9 @@ class SamplerReplay:
         snapshot: Callable[[], Any] | None = None
         if self._stateful is not None:
             if "sampler" in run.extra:
-                self._stateful.load_state_dict(run.extra["sampler"])
+                self._stateful.load_state_dict(deepcopy(run.extra["sampler"]))
                 skip = 0
-            snapshot = self._stateful.state_dict
+            snapshot = self._snapshot
         batches = self._replayed() if run.delivered or run.beyond else self._from_start()
         asks = sampled(
             self._to_its_end(batches, run.delivered - skip),
@@ -57,6 +58,10 @@ class SamplerReplay:
         if self._stateful is not None and run.delivered:
             return renumbered(asks, run.delivered, run.extra.get("samples", 0))
         return asks
+
+    def _snapshot(self) -> Any:
+        assert self._stateful is not None
+        return deepcopy(self._stateful.state_dict())
 
     def _from_start(self) -> Iterator[Any]:
         extra = self._run.extra

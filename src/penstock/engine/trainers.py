@@ -9,9 +9,18 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+from penstock.engine.progress import after_end, fresh_state
+
+OUTLIVES = ("kind", "length", "keyed", "sampler", "dataset")
+"""Parts of a state that mean the same in the next epoch."""
+LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
+
 KEYWORDS = (
+    "snapshot_every_n_steps",
     "seed",
     "shard",
     "device",
@@ -57,3 +66,23 @@ def keeps_engine(accelerate: Any) -> bool:
         return True
     built = getattr(accelerate, "DataLoader", None)  # `penstock run` has put ours there
     return getattr(built, "__module__", "").startswith("penstock.")
+
+
+def as_trainers_mean(
+    state: dict[str, Any], caller: FrameType | None, batches: Callable[[], int]
+) -> dict[str, Any]:
+    """The state, as the trainer that loads it understands it.
+
+    Lightning counts an epoch as done with its last batch: a checkpoint taken then goes on with the next epoch, and an iterator without
+    batches would be that epoch. `batches` says how many an epoch has, or -1.
+    """
+    while caller is not None and caller.f_code.co_name == "load_state_dict":  # of a subclass
+        caller = caller.f_back
+    if caller is None or not caller.f_globals.get("__name__", "").startswith(LIGHTNING):
+        return state
+    if "over" in state:
+        return after_end(state)
+    if state.get("order") != "planned" and 0 < batches() <= state.get("batches", 0):
+        kept: dict[str, Any] = {key: state[key] for key in OUTLIVES if key in state}
+        return fresh_state(state["order"], state["seed"], state["epoch"] + 1, kept)
+    return state

@@ -36,6 +36,7 @@ class Msg(IntEnum):
     DROPPED = 23
     INIT_FAILED = 24
     SKIPPED = 25
+    STANDS = 26
     # training process -> agent
     FEED = 32
     RELEASE = 33
@@ -54,8 +55,11 @@ class Msg(IntEnum):
     SPAN = 55
     LOST = 56
     WORKERS = 57
+    SHARE = 58
 
 
+PASSED_ON = {Msg.SKIPPED: Msg.REPORT, Msg.STANDS: Msg.SHARE}
+"""What the agent passes on from a worker to the training process, unopened."""
 ASSIGN = Struct("<qqqqqqqiiiBBBx")
 """task, seq, epoch, first position, stride, offset, batch number in the epoch, start, size, layout, kind,
 key kind, poisoned; then the offsets of parts (collate) or the task's keys."""
@@ -77,6 +81,10 @@ NEED = Struct("<qq")
 """seq, bytes"""
 WORKER = Struct("<ii")
 """worker; its pid, its exit code, or the number of workers there are to be"""
+BEGIN = Struct("<qq")
+"""mark of the epoch's beginning (its first seq), epoch: with ABORT and RESTART"""
+SHARE = Struct("<qiB")
+"""mark, worker, whether it is at its end; then the packed place of its share"""
 SPAN = Struct("<iiqqqqi")
 """worker, kind, seq, epoch, end and duration in nanoseconds, samples"""
 BATCH = Struct("<qqqii")

@@ -24,11 +24,14 @@ from penstock.lanes.failures import dumps_error, failure_note
 from penstock.lanes.kinds import Kind
 from penstock.lanes.layout import Layout, Mismatch, Write, describe, widened, writer
 from penstock.lanes.pickles import Packed, Ref, dumps, is_portable, loads, rebuild, unpack, unpack_keys
-from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Unfit, Where
+from penstock.lanes.prepare import Preparer, Recipe, Stopped, Unfit, Where
+from penstock.lanes.seeding import seed_all
+from penstock.lanes.streaming import Place, Share, Streamer
 from penstock.lanes.torch_private import enter_worker, numpy_worker_seed, wrap_exception
 from penstock.lanes.unfinished import finished
 from penstock.lanes.wire import Channel, Msg
 from penstock.measure.host import RunDelay
+from penstock.plan.seeds import ShareSeeds
 from penstock.store.arena import Arena, Board
 
 WRITERS = 64
@@ -45,8 +48,13 @@ class WorkerSpec:
     init_fn: Callable[[int], None] | None
     streams: bool
     drop_last: bool
-    stream_states: dict[int, Any] | None = None
-    """Where each worker's iterable dataset goes on, by its own `state_dict`."""
+    places: dict[int, Place] | None = None
+    """Where each worker's share of an iterable dataset goes on."""
+    epoch: int = 0
+    mark: int = 0
+    """Says which beginning of an epoch a place belongs to."""
+    keyed: bool = False
+    snapshot_every: int = 1
 
 
 class Job(NamedTuple):
@@ -79,6 +87,7 @@ class Worker:
         self.row = arena.board.row(worker)
         self.preparer = Preparer(spec.recipe, self._began, f"worker {worker}")
         self.streamer: Streamer | None = None
+        self.mark = spec.mark
         self.jobs: deque[Job] = deque()
         self.pending: dict[int, Pending] = {}
         self.layouts: dict[int, Layout] = {}
@@ -94,15 +103,17 @@ class Worker:
     def start(self) -> None:
         """Torch's worker set-up, in torch's order: threads, seeds, worker info, the user's init function."""
         torch.set_num_threads(1)
-        seed = self.spec.base_seed + self.id
+        spec = self.spec
+        seed = spec.base_seed + self.id
         random.seed(seed)
         torch.manual_seed(seed)
-        np.random.seed(numpy_worker_seed(self.spec.base_seed, self.id))
-        enter_worker(self.id, self.spec.workers, seed, self.spec.recipe.shown)
+        np.random.seed(numpy_worker_seed(spec.base_seed, self.id))
+        enter_worker(self.id, spec.workers, seed, spec.recipe.shown)
         try:
-            if self.spec.init_fn is not None:
-                self.spec.init_fn(self.id)
-            self.restart(first=True)
+            self._enter(spec.epoch)
+            if spec.init_fn is not None:
+                spec.init_fn(self.id)
+            self.restart(spec.epoch, (spec.places or {}).get(self.id))
         except Exception:  # noqa: BLE001 - the user's code; its error is sent on
             self.channel.send(
                 Msg.INIT_FAILED, b"P" + dumps((self._wrapped(), f"while worker {self.id} started"))
@@ -110,11 +121,25 @@ class Worker:
         else:
             self.channel.send(Msg.UP)
 
-    def restart(self, *, first: bool = False) -> None:
-        """A new epoch begins with the same processes: an iterable dataset is iterated anew."""
+    def restart(self, epoch: int, place: Place | None = None) -> None:
+        """An epoch begins: an iterable dataset is iterated anew, or from `place` on."""
         if self.spec.streams:
-            state = (self.spec.stream_states or {}).get(self.id) if first else None
-            self.streamer = Streamer(self.spec.recipe, self.spec.drop_last, state)
+            self._enter(epoch)
+            share = Share(self.id, epoch, self.spec.keyed, self.spec.snapshot_every)
+            begin = lambda: self._began(0)  # noqa: E731
+            self.streamer = Streamer(self.spec.recipe, self.spec.drop_last, share, place, begin)
+            self._tell_place(self.streamer.started)
+
+    def _enter(self, epoch: int) -> None:
+        """With a seed, what the worker of an iterable dataset is told of its seed depends on that and the epoch."""
+        if self.spec.streams and self.spec.keyed:
+            start = ShareSeeds(self.spec.recipe.seed, epoch, self.id).start
+            seed_all(start)
+            enter_worker(self.id, self.spec.workers, torch.initial_seed(), self.spec.recipe.shown)
+
+    def _tell_place(self, place: Place) -> None:
+        head = wire.SHARE.pack(self.mark, self.id, place.carried)
+        self.channel.send(Msg.STANDS, head, dumps(place))
 
     def run(self) -> None:
         while self.running:
@@ -142,7 +167,8 @@ class Worker:
             self.layouts[layout] = loads(payload[wire.LAYOUT.size :])
         elif kind == Msg.RESTART:
             self.jobs.clear()
-            self._guarded(None, self.restart)
+            self.mark, epoch = wire.BEGIN.unpack(payload)
+            self._guarded(None, lambda: self.restart(epoch))
         elif kind == Msg.STOP:
             self.running = False
 
@@ -296,17 +322,17 @@ class Worker:
 
     def _stream(self, job: Job) -> None:
         assert self.streamer is not None
-        self._began(0)
         before = time.perf_counter_ns()
         try:
             result = self.streamer.next_batch(job.size)
         except StopIteration:
+            self._tell_place(self.streamer.end())
             self.channel.send(Msg.EXHAUSTED, wire.TASK.pack(job.task))
             return
         took_ns = self._since(before)
         self.row[Board.PREPARE_NS] += took_ns
         self.row[Board.SAMPLES] += job.size
-        self._offer(job, (result, self.id, self.streamer.state()), took_ns)
+        self._offer(job, (result, self.id, self.streamer.place()), took_ns)
 
     def _samples(self, job: Job, keys: list[Any]) -> tuple[list[tuple[int, Any]], int]:
         before = time.perf_counter_ns()

@@ -32,6 +32,7 @@ def _digest(text: str) -> int:
 
 _SAMPLE: Final = _digest("sample")
 _BATCH: Final = _digest("batch")
+_SHARE: Final = _digest("share")
 _ORDER: Final = _digest("order")
 _RENEWAL: Final = _digest("renewal")
 _PARTIAL: Final = _digest("partial")
@@ -88,6 +89,25 @@ class SeedStream:
     def batch(self, position: int) -> int:
         """The seed of code that sees a whole batch, which begins at `position`."""
         return mix64(self._batch ^ (int(position) & MASK64))
+
+
+class ShareSeeds:
+    """The seeds of one worker's share of an iterable dataset, in one epoch."""
+
+    __slots__ = ("_batch", "start")
+
+    def __init__(self, seed: int, epoch: int, worker: int) -> None:
+        self.start = mix64(_start(_SHARE, seed, epoch) ^ worker)
+        """Of what is drawn in `iter(dataset)`."""
+        self._batch = mix64(self.start)
+
+    def sample(self, batch: int, ordinal: int) -> int:
+        """The seed of one sample; `batch` counts the batches of this share."""
+        return mix64(mix64(self._batch ^ (batch & MASK64)) ^ (ordinal & MASK64))
+
+    def collate(self, batch: int) -> int:
+        """The seed of a collate function over that batch."""
+        return self.sample(batch, -1)
 
 
 class Company(NamedTuple):
