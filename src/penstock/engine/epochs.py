@@ -8,7 +8,7 @@ loader that is dropped ends its workers at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
 from penstock.engine.feed import Ask, planned, streamed
 from penstock.engine.progress import Run, check_state, fresh_state, resume_plan, reuse_of
-from penstock.engine.replay import SamplerReplay, epoch_of, set_generator
+from penstock.engine.replay import SamplerReplay, chain_of, epoch_of, set_generator
 from penstock.plan.epoch import EpochPlan
 
 EXTRAS = ("generator", "sampler", "sampler_epoch", "samples", "workers", "last_worker")
@@ -58,11 +58,19 @@ class Source:
         untouched = batches is None or (type(batches) is BatchSampler and batches.sampler is self.sampler)
         return "planned" if self.own and untouched else "sampled"
 
+    def following(self, sampler: Any, batch_sampler: Any) -> Source:
+        """The same with the samplers that the loader has now: a subclass may have replaced them since, as timm's loader does."""
+        if sampler is self.sampler and batch_sampler is self.batch_sampler:
+            return self
+        own = self.own and sampler is self.sampler
+        return replace(self, sampler=sampler, batch_sampler=batch_sampler, own=own)
+
     def plan(self, epoch: int, seed: int, kept: int) -> EpochPlan:
+        cut = next((link for link in chain_of(self.batch_sampler) if hasattr(link, "batch_size")), None)
         return EpochPlan(
             length=len(self.dataset),
-            batch_size=getattr(self.batch_sampler, "batch_size", 1),
-            drop_last=getattr(self.batch_sampler, "drop_last", False),
+            batch_size=getattr(cut, "batch_size", 1),
+            drop_last=getattr(cut, "drop_last", False),
             shuffle=self.shuffles,
             seed=seed,
             epoch=epoch,
