@@ -32,7 +32,7 @@ from penstock.engine.mover import check_device, moved, mover_for
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, resumed_streams
 from penstock.engine.shard import ShardSampler, check_still_alone, dealt, shared_seed
-from penstock.engine.trainers import KEYWORDS, AskedByAccelerate
+from penstock.engine.trainers import AskedByAccelerate, keywords_of
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe, Streamer
 from penstock.lanes.seeding import generators_kept
@@ -407,7 +407,7 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def penstock_keywords(self) -> dict[str, Any]:
         """The keywords that torch's DataLoader does not have, as they were given."""
-        return {name: getattr(self, name) for name in KEYWORDS}
+        return keywords_of(self)
 
     # ---- looking in
 
