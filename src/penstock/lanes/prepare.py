@@ -18,6 +18,7 @@ from torch.utils.data import Subset, default_collate
 from penstock.errors import SampleError, every_sample_failed
 from penstock.lanes.kinds import COLLATING, FETCHING
 from penstock.lanes.odd import odd_one
+from penstock.lanes.origins import path_of
 from penstock.lanes.seeding import seed_all, seed_sample
 from penstock.lanes.torch_private import private_collate
 from penstock.lanes.unfinished import getter
@@ -120,6 +121,8 @@ class Skip(NamedTuple):
     key: str
     error: str
     replaced_by: str | None
+    path: str | None = None
+    """The file that it was read from, where the dataset knows."""
 
 
 @dataclass(slots=True)
@@ -222,6 +225,7 @@ class Preparer:
                 repr(key),
                 f"{type(exc).__name__}: {exc}",
                 other and repr(other[0]),
+                path_of(self.recipe.dataset, key),
             )
             self.skips.append(skip)
             if other is not None:
