@@ -20,7 +20,7 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import GpuPrep, Options, Reuse
-from penstock.engine.arguments import check_adopt, check_lane, check_num_workers
+from penstock.engine.arguments import check_adopt, check_lane, check_num_workers, say_once
 from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, count_workers, window_of
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
@@ -270,6 +270,9 @@ class DataLoader(TorchDataLoader[T_co]):
         except BaseException:
             engine.close()
             raise
+
+    def check_worker_number_rationality(self) -> None:
+        say_once(self.num_workers, super().check_worker_number_rationality)
 
     def _iterate_workers(self, engine: Any, *, fresh: bool) -> Any:
         if not fresh and self._epochs.resume is None and self._prefetches_next:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from operator import index
 from typing import Any
 
@@ -34,3 +36,16 @@ def check_lane(device: Any, gpu_prep: object) -> None:
         raise ConfigError(
             f"gpu_prep={mode!r} needs device='cuda', got device={device!r}: give that device, or leave gpu_prep out"
         )
+
+
+_said = False
+"""Whether this process has been told of too many workers."""
+
+
+def say_once(workers: int, check: Callable[[], None]) -> None:
+    """Torch's warning of more workers than cores, by its own `check`: it would come with every loader and every epoch, in every rank."""
+    global _said
+    if _said or os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    _said = workers > len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else bool(workers)
+    check()
