@@ -74,6 +74,12 @@ def _seeds_end_with_their_test() -> Iterator[None]:
         seeding._sample_seed = seeding._company = None
 
 
+@pytest.fixture
+def cuda_seems_to_be_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of loaders with `device="cuda"` that bring nothing there: their constructor would refuse it."""
+    monkeypatch.setattr("penstock.engine.mover.missing", lambda _: "")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

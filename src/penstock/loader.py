@@ -19,19 +19,21 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import GpuPrep, Options, Reuse
+from penstock.engine.arguments import check_adopt, check_lane, check_num_workers, say_once
 from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, count_workers, window_of
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
 from penstock.engine.fitting import checked_interval
 from penstock.engine.helping import helped, lane_stats, other_ways, refuse_without_workers, reusing_of
-from penstock.engine.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
+from penstock.engine.inline import InlineIterator, InlineStream, prepare_keyed
+from penstock.engine.looking import debugged, in_words
 from penstock.engine.mover import check_device, moved, mover_for
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, fast_forward
 from penstock.engine.replay import length_of
-from penstock.engine.shard import ShardSampler, check_shardable, is_sharded, resolve_shard, shared_seed
-from penstock.engine.trainers import KEYWORDS, AskedByAccelerate, as_trainers_mean
+from penstock.engine.shard import ShardSampler, check_still_alone, dealt, shared_seed
+from penstock.engine.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
 from penstock.lanes.seeding import generators_kept
@@ -100,8 +102,7 @@ class DataLoader(TorchDataLoader[T_co]):
         reuse: Reuse | None = None,
         adopt: bool | str = True,
     ) -> None:
-        if adopt not in (True, False, "fast_decode"):
-            raise ConfigError(f'adopt must be True, False or "fast_decode", got {adopt!r}')
+        check_adopt(adopt)
         GpuPrep.of(gpu_prep)
         self._options = Options.checked(
             seed=seed,
@@ -119,18 +120,11 @@ class DataLoader(TorchDataLoader[T_co]):
             if num_workers != AUTO:
                 raise ConfigError(f"num_workers must be a number or 'auto', got {num_workers!r}")
             num_workers = auto = auto_number(device, gpu_prep)
-        if shard is not None and isinstance(sampler, ShardSampler):  # a trainer builds us anew
-            sampler, shuffle = None, sampler.shuffle
-        own = sampler is None and batch_sampler is None and generator is None
-        rank, world, shuffles = 0, 1, bool(shuffle)
-        if shard is not None and not is_sharded(batch_sampler):
-            check_shardable(dataset, sampler, batch_sampler)
-            rank, world = resolve_shard(shard)
-            sampler, shuffle, own = (
-                ShardSampler(dataset, rank, world, shuffle=shuffles, drop_last=drop_last),
-                None,
-                True,
-            )
+        check_num_workers(num_workers)
+        given = sampler, batch_sampler, generator
+        sampler, shuffle, rank, world, shuffles, own = dealt(
+            dataset, shuffle, given, shard, drop_last=drop_last
+        )
         super().__init__(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last, timeout,
             worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,
@@ -144,6 +138,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.worker_memory, self.slab_bytes, self.adopt = worker_memory, slab_bytes, adopt
         self.gpu_prep, self.deterministic, self.reuse = gpu_prep, deterministic, reuse
         self._reusing = reusing_of(self)
+        check_lane(device, gpu_prep)
         if type(self.sampler) is SequentialSampler and batch_sampler is None:
             own = self.sampler.data_source is dataset
         source = Source(
@@ -171,9 +166,15 @@ class DataLoader(TorchDataLoader[T_co]):
     # ---- iteration
 
     def __iter__(self) -> Any:
-        reason = self._not_ours()
-        if reason is not None:
-            return super().__iter__()
+        return super().__iter__() if self._not_ours() else self._iterate(keep=self.persistent_workers)
+
+    def _get_iterator(self) -> Any:
+        """torch's way to an iterator of one's own, for subclasses that call it (ultralytics' InfiniteDataLoader)."""
+        return super()._get_iterator() if self._not_ours() else self._iterate(keep=False)
+
+    def _iterate(self, *, keep: bool) -> Any:
+        self._follow_samplers()
+        check_still_alone(self.shard, self._epochs.source.world)
         self._counters.begin(time.monotonic())
         if self._epochs.is_over:
             return self._iterate_nothing()
@@ -181,7 +182,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return self._iterate_inline()
         if sys.platform != "linux":
             return self._iterate_portable()
-        if not self.persistent_workers:
+        if not keep:
             return self._iterate_workers(self._new_engine(), fresh=True)
         kept: Any = self._iterator
         if kept is not None and not kept.closed:
@@ -270,6 +271,9 @@ class DataLoader(TorchDataLoader[T_co]):
             engine.close()
             raise
 
+    def check_worker_number_rationality(self) -> None:
+        say_once(self.num_workers, super().check_worker_number_rationality)
+
     def _iterate_workers(self, engine: Any, *, fresh: bool) -> Any:
         if not fresh and self._epochs.resume is None and self._prefetches_next:
             run = self._epochs.new_run()
@@ -324,6 +328,9 @@ class DataLoader(TorchDataLoader[T_co]):
 
     # ---- order
 
+    def _follow_samplers(self) -> None:
+        self._epochs.source = self._epochs.source.following(self.sampler, self.batch_sampler)
+
     @property
     def _prefetches_next(self) -> bool:
         """Whether the next epoch is asked for before this one has ended."""
@@ -357,7 +364,8 @@ class DataLoader(TorchDataLoader[T_co]):
         """The draw that torch's iterator makes for its base seed; the first one is our seed, if none was given."""
         drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         if self._epochs.seed is None:
-            self._epochs.seed = drawn if self.shard is None else shared_seed(drawn)
+            alone = self.shard is None
+            self._epochs.seed = drawn if alone else shared_seed(drawn, self._epochs.source.world)
         return drawn
 
     def _begin(self) -> tuple[Run, Iterator[Ask]]:
@@ -386,11 +394,13 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the newest iterator stands: small, JSON-able, counting batches that were delivered."""
+        self._follow_samplers()
         return self._epochs.state()
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """The next `iter()` continues where `state` was taken. With another dataset or order it is a `StateError`; `strict=False` keeps
         the seed and the epoch, and starts the epoch over."""
+        self._follow_samplers()
         kept: Any = self._iterator if self.persistent_workers else None
         state = as_trainers_mean(state, sys._getframe(1), lambda: length_of(self))
         if self._epochs.load(state, self.generator, strict=strict) and kept is not None:
@@ -403,7 +413,7 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def penstock_keywords(self) -> dict[str, Any]:
         """The keywords that torch's DataLoader does not have, as they were given."""
-        return {name: getattr(self, name) for name in KEYWORDS}
+        return keywords_of(self)
 
     # ---- looking in
 
@@ -432,9 +442,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def debug(self, index: Any, epoch: int = 0) -> Any:
         """One sample, prepared in this process with the randomness it has in `epoch`, so that a debugger can step in."""
-        if self._epochs.source.streams:
-            raise ConfigError("debug needs a map-style dataset")
-        with generators_kept():
-            if self._epochs.seed is None:
-                self._draw()
-            return prepare_one(self._recipe(), self._epochs.where(index, epoch), index)
+        return debugged(self, index, epoch)
+
+    def __repr__(self) -> str:
+        return in_words(self)

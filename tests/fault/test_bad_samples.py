@@ -55,6 +55,35 @@ def test_an_exception_carries_the_users_traceback_and_names_sample_position_batc
     assert "penstock: sample 9 (position 9 of epoch 0, batch 2) failed in 'prepare' on worker " in text
 
 
+def test_frames_of_ours_above_the_users_are_one_line() -> None:
+    _, (error,) = drained(DataLoader(Broken({9}), **OPTIONS))
+    said = str(error).splitlines()
+    at = said.index("Original Traceback (most recent call last):")
+    assert said[at + 1].endswith(" frames of penstock's own)")
+    assert "in __getitem__" in said[at + 2]
+    assert not any("penstock/lanes" in line for line in said)
+
+
+class Uneven(Drawn):
+    """One sample is longer than the others."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(3, 5 if index == 9 else 4, dtype=torch.uint8)
+
+
+@BOTH
+@pytest.mark.parametrize("more", [{}, {"task_size": 1}, {"on_error": "skip"}])
+def test_the_sample_that_does_not_go_with_the_others_is_named_in_a_note(
+    options: dict[str, Any], more: dict[str, Any]
+) -> None:
+    _, (error,) = drained(DataLoader(Uneven(32), **options, **more))
+    assert error.__notes__[0] == (
+        "penstock: sample 9 has Tensor of uint8 (3, 5) in sample, where sample 8 has Tensor of uint8 (3, 4): give all samples of a "
+        "batch one form, or a collate_fn that brings them together"
+    )
+    assert "penstock: " not in str(error), "once is enough"
+
+
 def test_of_several_bad_samples_the_first_in_order_is_the_one_that_is_raised() -> None:
     for _ in range(5):
         _, (error,) = drained(DataLoader(Broken({20, 21, 22, 23}), task_size=1, **OPTIONS))

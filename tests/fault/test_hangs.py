@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from penstock import DataLoader, WorkerDied, WorkerHung
+from penstock.measure.host import RunDelay
 from tests.fault.datasets import Drawn, Harmful, counted, expected, same
 from tests.fault.programs import fair, state_of, until
 
@@ -75,6 +79,41 @@ def test_slow_samples_are_not_mistaken_for_hangs() -> None:
     loader = DataLoader(Drawn(12, pause_s=0.3), **OPTIONS)
     assert same(list(loader), expected(Drawn(12), **OPTIONS)[0])
     assert loader.stats()["restarts"] == 0
+
+
+class Busy(Drawn):
+    """Each sample is a tenth of a second of computing, on whatever share of a core there is."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        until_s = time.thread_time() + 0.1
+        while time.thread_time() < until_s:
+            pass
+        return super().__getitem__(index)
+
+
+def to_the_first_core(_: int) -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+@pytest.mark.skipif(RunDelay().read() == 0, reason="the kernel does not count waits")
+def test_workers_that_are_not_given_a_core_are_not_mistaken_for_hung_ones() -> None:
+    """Ten others want the workers' only core: a sample takes more than a second, ten times less than which is the worker's own."""
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}}); print(flush=True)\nwhile True: pass"
+    others = [subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) for _ in range(10)]
+    try:
+        for other in others:
+            assert other.stdout is not None
+            other.stdout.readline()  # it has begun
+        loader = DataLoader(Busy(6), **OPTIONS, worker_init_fn=to_the_first_core)
+        began_s = time.monotonic()
+        assert same(list(loader), expected(Drawn(6), **OPTIONS)[0])
+        assert time.monotonic() - began_s > 3 * OPTIONS["hang_timeout"], "they were short of time"
+        assert loader.stats()["restarts"] == 0
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
 
 
 def test_a_consumer_that_takes_its_time_makes_no_worker_look_hung() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import ConcatDataset, Subset, get_worker_info
 
-from penstock import ConfigError, DataLoader, ImageFolder, StagedDataset
+from penstock import ConfigError, DataLoader, ImageFolder, StagedDataset, TooManySkipped
 from penstock import transforms as T
 from penstock.transforms.steps import Code, Step
 from tests.torchvision_here import torchvision
@@ -116,6 +118,35 @@ def test_a_corrupt_file_is_an_error_of_its_sample(photos: Path, tmp_path: Path) 
     reasons = {entry["key"]: entry["error"] for entry in loader.skipped()}
     assert reasons["1"].startswith("BadImage: the JPEG file cannot be decoded")
     assert reasons["2"].startswith("BadImage: not a JPEG, PNG or WebP file")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["ours", "wrapped", "adopted", "torchvision's"])
+def test_what_was_left_out_is_reported_with_its_file(
+    photos: Path, tmp_path: Path, workers: int, kind: str
+) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    bad = sorted((tmp_path / "photos").rglob("*.jpg"))[1]
+    bad.write_bytes(b"no image at all")
+    if kind in ("ours", "wrapped"):
+        dataset: Any = ImageFolder(tmp_path / "photos", T.Resize((8, 8)))
+    else:
+        transforms = torchvision().transforms.v2
+        chain = transforms.Compose([transforms.Resize((8, 8)), transforms.PILToTensor()])
+        dataset = torchvision().datasets.ImageFolder(str(tmp_path / "photos"), chain)
+    key = [path for path, _ in dataset.samples].index(str(bad))
+    if kind == "wrapped":
+        rest = [number for number in range(len(dataset)) if number != key]
+        dataset = ConcatDataset([Subset(dataset, rest), Subset(dataset, [key])])
+        key = len(rest)
+    options: dict[str, Any] = {"num_workers": workers, "on_error": "skip", "adopt": kind != "torchvision's"}
+    loader: DataLoader[Any] = DataLoader(dataset, 4, **options)
+    assert sum(len(labels) for _, labels in loader) == len(dataset) - 1
+    (skip,) = loader.skipped()
+    assert (skip["key"], skip["path"]) == (str(key), str(bad))
+    strict: DataLoader[Any] = DataLoader(dataset, 4, max_skipped=0, **options)
+    with pytest.raises(TooManySkipped, match=re.escape(f"sample {key} ({bad}): ")):
+        list(strict)
 
 
 def test_a_dataset_may_be_used_without_a_loader(photos: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import random
 from typing import Any
 
@@ -236,3 +237,49 @@ def test_without_shuffle_the_order_is_the_datasets_in_every_epoch() -> None:
     loader: DataLoader[Any] = DataLoader(Noisy(), 5, seed=1)
     for _ in range(2):
         assert order_of(loader) == list(range(SIZE))
+
+
+# ---- torch's own view of a seed
+
+
+class Seeds(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, key: int) -> torch.Tensor:
+        return torch.tensor([torch.initial_seed(), torch.randint(2**62, ())])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_seed_that_torch_says_a_sample_has_fits_a_tensor(workers: int) -> None:
+    for batch in DataLoader(Seeds(), 1, seed=3, num_workers=workers):
+        seed, drawn = batch[0].tolist()
+        assert seed >= 0
+        again = torch.Generator().manual_seed(seed)
+        assert drawn == int(torch.randint(2**62, (), generator=again)), "it is the seed of these draws"
+
+
+def test_draws_of_a_release_do_not_change() -> None:
+    found = hashlib.blake2b(digest_size=8)
+    for seed in (0, 5, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1, 18197544083696129447):
+        seed_all(seed)
+        drawn = [torch.rand(50), torch.randn(70), torch.randint(2**60, (9,)), torch.randperm(40)]
+        drawn += [torch.empty(8).exponential_(), torch.bernoulli(torch.full((30,), 0.4))]
+        drawn += [torch.multinomial(torch.ones(20), 5)]
+        for part in (*(tensor.numpy() for tensor in drawn), np.random.rand(5)):
+            found.update(part.tobytes())
+        found.update(str(random.random()).encode())
+    assert found.hexdigest() == "39678c7bd7c6f8dc"
+
+
+def seeded_by_itself(worker: int) -> None:
+    torch.manual_seed(worker)
+    np.random.seed(worker)
+    random.seed(worker)
+
+
+def test_seeding_in_worker_init_fn_changes_no_sample() -> None:
+    plain = DataLoader(Noisy(), 5, seed=3, num_workers=2)
+    assert epoch(DataLoader(Noisy(), 5, seed=3, num_workers=2, worker_init_fn=seeded_by_itself)) == epoch(
+        plain
+    )

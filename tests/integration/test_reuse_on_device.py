@@ -21,6 +21,7 @@ from tests.lanes_on_cpu import CHAIN, CPU, photos, two
 from tests.residents_on_cpu import folder_of, same
 
 __all__ = ["photos"]
+pytestmark = pytest.mark.usefixtures("cuda_seems_to_be_here")
 COPIES = 3
 
 

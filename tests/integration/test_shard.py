@@ -173,13 +173,60 @@ def test_without_group_and_seed_ranks_would_not_agree() -> None:
         iter(loader)
 
 
-def test_auto_needs_torchrun_or_a_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
+@pytest.mark.parametrize("given", [{"RANK": "1"}, {"WORLD_SIZE": "2"}, {"RANK": "first", "WORLD_SIZE": "2"}])
+def test_half_of_torchruns_environment_is_refused(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="RANK and WORLD_SIZE"):
         make(0, 1, shard="auto")
 
 
 # ---- auto
+
+
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_auto_on_one_machine_is_one_rank_and_needs_no_seed(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch)
+    torch.manual_seed(3)
+    loader = make(0, 1, workers, shard="auto", seed=None)
+    seen = epoch(loader)
+    torch.manual_seed(3)
+    assert seen == epoch(make(0, 1, workers, shard=None, seed=None)), "as without shard="
+    assert isinstance(loader.sampler, DistributedSampler)
+
+
+def test_a_pair_of_one_rank_needs_no_seed_either() -> None:
+    assert sorted(order_of(make(0, 1, seed=None))) == list(range(SIZE))
+
+
+def rank_that_builds_its_loader_too_early(rank: int, meeting: str, out: str) -> None:
+    loader: DataLoader[Any] = DataLoader(Noisy(), 3, shard="auto")
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    try:
+        iter(loader)
+        said = ""
+    except ConfigError as exc:
+        said = str(exc)
+    Path(out, f"{rank}.json").write_text(json.dumps(said))
+    dist.destroy_process_group()
+
+
+def test_a_loader_built_before_its_process_group_does_not_give_all_data_to_every_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone(monkeypatch)
+    for said in facts_of_ranks(rank_that_builds_its_loader_too_early, tmp_path):
+        assert "build it after init_process_group()" in said
 
 
 def test_auto_reads_torchruns_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -241,6 +242,7 @@ def test_a_connection_that_breaks_in_a_read_is_an_error_of_that_sample(
     assert sum(len(labels) for _, labels in loader) == COUNT - len(hit)
     assert {int(skip["key"]) for skip in loader.skipped()} == hit
     assert "the connection ended after" in loader.skipped()[0]["error"]
+    assert all(re.fullmatch(rf"{web}/ok/\S+\.tar: \S+", skip["path"]) for skip in loader.skipped())
 
     strict: DataLoader[Any] = DataLoader(tar, 4, num_workers=workers, seed=1)
     with pytest.raises(BadRead) as caught:

@@ -169,6 +169,43 @@ def test_a_silent_worker_is_killed_after_the_hang_timeout() -> None:
     assert tell(state, ev.Tick(2.1, (5,))) == [ev.Dump(0, 2.1), ev.Kill(0, "hang")]
 
 
+def test_a_worker_that_is_not_given_a_core_is_not_silent() -> None:
+    state = laid_out(workers=1, hang_s=2.0)
+    tell(state, ev.Feed(1, 2), ev.Tick(0.0, (5,), (7.0,)))
+    assert tell(state, ev.Tick(9.0, (5,), (14.5,))) == [], "1.5 s of these 9 were its own"
+    assert tell(state, ev.Tick(9.6, (5,), (14.5,))) == [ev.Dump(0, pytest.approx(2.1)), ev.Kill(0, "hang")]
+
+
+def test_nor_is_one_that_starts_without_a_core() -> None:
+    state = new_state(CoreConfig(workers=1, kind=Kind.SLOTS, hang_s=2.0))
+    tell(state, ev.Feed(0, 2), ev.WorkerStarted(0, 100.0))
+    assert tell(state, ev.Tick(150.0, (0,), (31.0,))) == []
+    assert of(ev.Kill, tell(state, ev.Tick(151.0, (0,), (31.0,)))) == [ev.Kill(0, "hang")]
+
+
+def test_a_replacement_begins_to_wait_anew() -> None:
+    state = laid_out(workers=1, hang_s=2.0)
+    tell(state, ev.Feed(1, 2), ev.Tick(0.0, (5,), (50.0,)))
+    tell(state, ev.WorkerLost(0, -1, -1, "was killed"), ev.WorkerStarted(0, 1.0), ev.WorkerUp(0, 1.0))
+    assert tell(state, ev.Tick(1.1, (5,), (0.1,)), ev.Tick(3.0, (5,), (0.1,))) == []
+    assert of(ev.Kill, tell(state, ev.Tick(3.2, (5,), (0.1,)))) == [ev.Kill(0, "hang")]
+
+
+def test_a_worker_without_tasks_is_not_silent_when_it_is_given_one_between_two_ticks() -> None:
+    """The agent looks seldom while nothing is to be done."""
+    state = laid_out(workers=1, hang_s=0.5)
+    tell(state, ev.Tick(10.0, (5,)))
+    assert of(ev.Kill, tell(state, ev.Feed(1, 2), ev.Tick(10.5, (5,)), ev.Tick(10.9, (5,)))) == []
+    assert of(ev.Kill, tell(state, ev.Tick(11.0, (5,)))) == [ev.Kill(0, "hang")]
+
+
+def test_a_minute_without_a_core_is_not_reported_as_silence() -> None:
+    state = laid_out(workers=1)
+    tell(state, ev.Feed(1, 2), ev.Tick(0.0, (5,), (0.0,)))
+    assert tell(state, ev.Tick(70.0, (5,), (30.0,))) == []
+    assert tell(state, ev.Tick(90.0, (5,), (30.0,))) == [ev.Dump(0, 60.0)]
+
+
 def test_a_worker_that_finishes_samples_is_not_silent() -> None:
     state = laid_out(workers=1, hang_s=2.0)
     tell(state, ev.Feed(1, 2), ev.Tick(0.0, (5,)), ev.Tick(1.9, (6,)))

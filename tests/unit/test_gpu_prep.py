@@ -434,7 +434,8 @@ def test_an_iteration_that_is_broken_off_in_idle_mode_ends(photos: Path) -> None
     assert not ended.is_alive()
 
 
+@pytest.mark.usefixtures("cuda_seems_to_be_here")
 def test_help_that_was_asked_for_needs_somebody_to_help(photos: Path) -> None:
-    loader: Any = DataLoader(ImageFolder(photos, CHAIN), 2, gpu_prep="concurrent", device="cpu")
+    loader: Any = DataLoader(ImageFolder(photos, CHAIN), 2, gpu_prep="concurrent", device="cuda")
     with pytest.raises(ConfigError, match="needs workers to help"):
         iter(loader)

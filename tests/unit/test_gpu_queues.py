@@ -52,6 +52,7 @@ def test_cuda_that_starts_afterwards_is_in_time() -> None:
     assert said("import penstock, torch; " + STARTS_CUDA + SAYS) == str(ENOUGH)
 
 
+@pytest.mark.usefixtures("cuda_seems_to_be_here")
 def test_explain_says_that_there_are_too_few(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"device": "cuda", "gpu_prep": "concurrent", "num_workers": 1}
     loader = DataLoader(ImageFolder(photos, CHAIN), **options)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -211,3 +213,68 @@ def test_waiting_for_a_core_only_grows() -> None:
     first = delay.read()
     assert 0 <= first <= delay.read()
     os.close(delay._fd)
+
+
+# ---- a process that waits for a core
+
+SPINS = "print(flush=True)\nwhile True: pass"
+needs_schedstat = pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists() or host.RunDelay().read() == 0,
+    reason="the kernel does not count waits",
+)
+
+
+@contextmanager
+def spinning(count: int, *, idly: bool = False) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that are always ready to run, all on one core; `idly`: when nobody else wants it."""
+    place = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}}); "
+    if idly:
+        place += "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); "
+    processes = [
+        subprocess.Popen([sys.executable, "-c", place + SPINS], stdout=subprocess.PIPE) for _ in range(count)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()  # it has begun
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@needs_schedstat
+def test_a_process_that_others_keep_from_its_core_waits_and_the_present_wait_counts() -> None:
+    """One that runs only when nobody else wants to may wait for seconds, and the kernel counts that when it is over."""
+    with spinning(1, idly=True) as (victim,), spinning(3):
+        waits = host.CoreWaits(victim.pid)
+        began_s, began = time.monotonic(), waits.seconds(time.monotonic())
+        while time.monotonic() - began_s < 2.0:
+            time.sleep(0.02)
+            waited, passed = waits.seconds(time.monotonic()) - began, time.monotonic() - began_s
+        assert waited > 0.5 * passed
+        waits.close()
+
+
+@needs_schedstat
+def test_a_stopped_or_sleeping_process_does_not_wait_for_a_core() -> None:
+    with spinning(1) as (process,):
+        os.kill(process.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 20
+        while host.process_state(process.pid) != "T" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        waits = host.CoreWaits(process.pid)
+        before = waits.seconds(time.monotonic())
+        time.sleep(0.3)
+        assert waits.seconds(time.monotonic()) == before
+        waits.close()
+
+
+def test_of_a_process_that_is_gone_nothing_is_said() -> None:
+    process = subprocess.Popen(["true"])
+    waits = host.CoreWaits(process.pid)
+    process.wait()
+    assert waits.seconds(1.0) >= 0.0
+    waits.close()
+    assert host.CoreWaits(process.pid).seconds(1.0) == 0.0

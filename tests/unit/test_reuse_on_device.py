@@ -33,6 +33,7 @@ from tests.residents_on_cpu import ROOM, SAMPLES, expected, folder_of, on_device
 from tests.unit.test_gpu_stations import Broken, Interpreted, stations_of
 
 __all__ = ["photos"]
+pytestmark = pytest.mark.usefixtures("cuda_seems_to_be_here")
 
 
 # ---- bytes

@@ -24,7 +24,7 @@ from penstock.engine.core import CoreConfig, new_state, on_event
 from penstock.engine.events import Action, Event, Kind, Trouble
 from penstock.engine.procs import Hand, open_pidfd, sent_hand
 from penstock.engine.record import Recorder
-from penstock.engine.troubles import apart, end_text, grown_text, oom_text, packed
+from penstock.engine.troubles import after_text, apart, end_text, grown_text, oom_text, packed
 from penstock.lanes import wire
 from penstock.lanes.wire import Channel, Fed, Msg, slice_keys
 from penstock.measure import host
@@ -100,14 +100,17 @@ class Agent:
                 self._start(worker)
         while not self.stopping:
             busy = any(lane.tasks for lane in self.state.lanes) or self.state.memory.free > 0
-            for key, mask in self.selector.select(0 if self.to_start else TICK_S if busy else SLOW_TICK_S):
-                key.data(mask)
+            self._hear(0.0 if self.to_start else TICK_S if busy else SLOW_TICK_S)
             if self.to_start:  # one at a time: a fork takes a while, and others want tasks meanwhile
                 self._start(self.to_start.popleft())
             self._tick(time.monotonic())
         if adoptions is not None:
             self._adopt_rest(adoptions)
         self._stop_workers()
+
+    def _hear(self, within_s: float) -> None:
+        for key, mask in self.selector.select(within_s):
+            key.data(mask)
 
     # ---- the core
 
@@ -380,13 +383,8 @@ class Agent:
         lane = self.state.lanes[hand.id]
         if not lane.stopping:
             what, stack = apart(cause)
-            then = (
-                "its share is lost"
-                if self.state.kind is Kind.STREAM
-                else "it was about to leave"
-                if self.state.is_surplus(lane)
-                else "it is replaced"
-            )
+            streams, surplus = self.state.kind is Kind.STREAM, self.state.is_surplus(lane)
+            then = after_text(streams=streams, surplus=surplus)
             self._tell(Msg.WARN, f"{what}; {then}{stack}".encode())
         self.happen(ev.WorkerLost(hand.id, task, ordinal, cause, hand.hung))
 
@@ -394,17 +392,24 @@ class Agent:
         if now < self.next_tick_s:
             return
         self.next_tick_s = now + TICK_S
+        self._hear(
+            0.0
+        )  # all that was said by `now`: we may have been without a core since we heard the last of it
         if os.getppid() != self.config.parent:
             self.stopping = True
         self._follow(now)
         self._post_board()
-        self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT))))
+        self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT)), self._waits(now)))
         for hand in list(self.hands.values()):
             if report := hand.heard_out(now):
                 self._tell(Msg.WARN, report.encode())
         if self.config.worker_memory and now >= self.next_memory_s:
             self.next_memory_s = now + MEMORY_CHECK_S
             self._check_memory()
+
+    def _waits(self, now: float) -> tuple[float, ...]:
+        hands = (self.hands.get(lane.worker) for lane in self.state.lanes)
+        return tuple(0.0 if hand is None or hand.ended else hand.waits.seconds(now) for hand in hands)
 
     def _follow(self, now: float) -> None:
         """As many workers as the training process wants: by its own word, or by the cores that it may use."""

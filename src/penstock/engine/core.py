@@ -100,6 +100,7 @@ def on_released(state: State, event: ev.Released, _: list[Action]) -> None:
 def on_worker_started(state: State, event: ev.WorkerStarted, _: list[Action]) -> None:
     lane = state.lanes[event.worker]
     lane.starting, lane.beat_s, lane.dumped_s, state.now_s = True, event.at_s, event.at_s, event.at_s
+    lane.wait_s, lane.expected = 0.0, False
 
 
 def on_worker_up(state: State, event: ev.WorkerUp, _: list[Action]) -> None:
@@ -318,30 +319,33 @@ def on_grow_denied(state: State, _event: ev.GrowDenied, _: list[Action]) -> None
 
 def on_tick(state: State, event: ev.Tick, out: list[Action]) -> None:
     state.now_s = event.at_s
-    for lane, beat in zip(state.lanes, event.beats, strict=True):
+    waits = event.waits or (0.0,) * len(event.beats)
+    for lane, beat, wait_s in zip(state.lanes, event.beats, waits, strict=True):
+        expected, lane.expected = lane.expected, expects_beats(state, lane)
         if lane.condemned:
             continue
         if lane.stopping and event.at_s - lane.stopped_s >= STOP_S:
             lane.condemned = True
             out.append(ev.Kill(lane.worker, "does not end"))
-        elif not lane.starting and (beat != lane.beat or not expects_beats(state, lane)):
-            lane.beat, lane.beat_s, lane.dumped_s = beat, event.at_s, event.at_s
+        elif not lane.starting and (beat != lane.beat or not (expected and lane.expected)):
+            lane.beat, lane.beat_s, lane.dumped_s, lane.wait_s = beat, event.at_s, event.at_s, wait_s
         else:
-            on_silence(state, lane, event.at_s, out)
+            on_silence(state, lane, event.at_s, wait_s, out)
     steal(state, out)
     if state.config.trims and not state.due and not state.growing:
         out.extend(ev.Shrink(*span) for span in state.memory.give_up())
         state.refused = 0
 
 
-def on_silence(state: State, lane: Lane, at_s: float, out: list[Action]) -> None:
-    silent = at_s - lane.beat_s
+def on_silence(state: State, lane: Lane, at_s: float, wait_s: float, out: list[Action]) -> None:
+    """A worker that was not given a core is not silent: only the time counts in which it had one, or slept."""
+    silent = at_s - lane.beat_s - (wait_s - lane.wait_s)
     patience_s = max(state.config.hang_s, START_S) if lane.starting else state.config.hang_s
     if state.config.hang_s and silent >= patience_s:
         lane.up, lane.condemned = False, True
         out.append(ev.Dump(lane.worker, silent))
         out.append(ev.Kill(lane.worker, "hang"))
-    elif at_s - lane.dumped_s >= WARN_SILENT_S:
+    elif at_s - lane.dumped_s >= WARN_SILENT_S <= silent:
         lane.dumped_s = at_s
         out.append(ev.Dump(lane.worker, silent))
 

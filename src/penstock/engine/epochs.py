@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -75,11 +75,19 @@ class Source:
             order, own if order == "planned" else type(sampler).__name__, length if length >= 0 else None
         )
 
+    def following(self, sampler: Any, batch_sampler: Any) -> Source:
+        """The same with the samplers that the loader has now: a subclass may have replaced them since, as timm's loader does."""
+        if sampler is self.sampler and batch_sampler is self.batch_sampler:
+            return self
+        own = self.own and sampler is self.sampler
+        return replace(self, sampler=sampler, batch_sampler=batch_sampler, own=own)
+
     def plan(self, epoch: int, seed: int, kept: int) -> EpochPlan:
+        cut = next((link for link in chain_of(self.batch_sampler) if hasattr(link, "batch_size")), None)
         return EpochPlan(
             length=len(self.dataset),
-            batch_size=getattr(self.batch_sampler, "batch_size", 1),
-            drop_last=getattr(self.batch_sampler, "drop_last", False),
+            batch_size=getattr(cut, "batch_size", 1),
+            drop_last=getattr(cut, "drop_last", False),
             shuffle=self.shuffles,
             seed=seed,
             epoch=epoch,

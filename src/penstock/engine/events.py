@@ -191,10 +191,12 @@ class Stuck(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time passes. `beats[w]` counts what worker w has finished, sample by sample."""
+    """Time passes. `beats[w]` counts what worker w has begun, sample by sample; `waits[w]` the seconds in which its process wanted a
+    core and had none, where that is known."""
 
     at_s: float
     beats: tuple[int, ...]
+    waits: tuple[float, ...] = ()
 
 
 Event = (

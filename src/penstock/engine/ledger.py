@@ -165,7 +165,11 @@ class Lane:
     """Deaths in a row with work to do but none begun, and none finished between: nobody but the worker is to blame."""
     beat: int = 0
     beat_s: float = 0.0
+    wait_s: float = 0.0
+    """What its process had waited for a core by then."""
     dumped_s: float = 0.0
+    expected: bool = False
+    """It was to show a beat when time passed last: from then on it can be silent."""
 
     def add(self, issued: Issued) -> None:
         self.tasks[issued.task.id] = issued

@@ -32,11 +32,30 @@ def check_device(device: Any, dtype: torch.dtype | None, memory_format: torch.me
             )
         return
     try:
-        torch.device(device)
+        wanted = torch.device(device)
     except (RuntimeError, TypeError) as exc:
         raise ConfigError(
             f"device must be a torch device such as 'cuda' or 'cpu', got {device!r}: {exc}"
         ) from exc
+    if reason := missing(wanted):
+        raise ConfigError(
+            f"device={device!r}, but {reason}: give another, 'cpu' for example, or leave it out"
+        )
+
+
+def missing(device: torch.device) -> str:
+    """Why this process does not have the device, in words; "" where it has it, or nobody can say."""
+    if device.type in ("cpu", "meta"):
+        return ""
+    try:
+        kind = torch.get_device_module(device)
+        if not kind.is_available():
+            return f"torch finds no {device.type} device here (torch.{device.type}.is_available() is False)"
+        if (device.index or 0) >= (count := kind.device_count()):
+            return f"torch finds only {count} such device{'' if count == 1 else 's'} here"
+    except (RuntimeError, AttributeError):
+        return ""  # a backend of others, which tells when it is used
+    return ""
 
 
 def mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:

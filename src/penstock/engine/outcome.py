@@ -29,9 +29,10 @@ def raise_error(data: bytes, ask: Ask) -> None:
         key = repr(ask.keys[at]) if at < len(ask.keys) else "?"
         position = ask.first + at * ask.stride
         raise worded(trouble, key=key, epoch=ask.epoch, position=position, batch=ask.batch)
-    wrapped, note = loads(data[1:])
+    wrapped, notes = loads(data[1:])
     try:
         wrapped.reraise()
     except BaseException as exc:
-        exc.add_note(note)
+        for note in notes:
+            exc.add_note(note)
         raise

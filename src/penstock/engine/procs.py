@@ -15,7 +15,7 @@ from typing import Any
 from penstock.engine.troubles import user_frames
 from penstock.lanes import wire
 from penstock.lanes.wire import Channel
-from penstock.measure.host import DUMP_SIGNAL, catches, process_state
+from penstock.measure.host import DUMP_SIGNAL, CoreWaits, catches, process_state
 
 DUMP_WAIT_S = 0.3
 """Time for a worker to write its stack before it is killed or reported."""
@@ -50,6 +50,7 @@ class Hand:
     process: Any = None
     """The multiprocessing object, where the agent is the parent."""
     pidfd: int = -1
+    waits: CoreWaits = field(init=False)
     layouts: set[int] = field(default_factory=set)
     """Layouts the worker has been told."""
     ended: bool = False
@@ -66,7 +67,7 @@ class Hand:
         return f"worker {self.id} (pid {self.pid})"
 
     def __post_init__(self) -> None:
-        self.pidfd = open_pidfd(self.pid)
+        self.pidfd, self.waits = open_pidfd(self.pid), CoreWaits(self.pid)
 
     def unregister(self, selector: selectors.BaseSelector) -> None:
         for registered in (self.channel.sock, self.pidfd):
@@ -139,6 +140,7 @@ class Hand:
     def close(self) -> None:
         self.kill_at = self.warn_at = None
         self.channel.close()
+        self.waits.close()
         for fd in (self.lifeline, self.crash, self.pidfd):
             if fd >= 0:
                 os.close(fd)

@@ -20,7 +20,7 @@ from torch.utils.data import DistributedSampler
 from penstock.engine.feed import Ask, sampled
 from penstock.engine.progress import Run
 
-REPEAT = ("torch.utils.data.", "accelerate.data_loader")
+REPEAT = ("torch.utils.data.", "accelerate.data_loader", "penstock.")
 """Modules whose samplers give the same batches again when their generator or epoch is set back."""
 
 

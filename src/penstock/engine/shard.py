@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -31,16 +31,18 @@ def is_sharded(batch_sampler: Any) -> bool:
 
 
 def resolve_shard(shard: Any) -> tuple[int, int]:
-    """(rank, world) of `shard="auto"` (torch.distributed, else torchrun's environment) or of the pair given."""
+    """(rank, world) of `shard="auto"` (torch.distributed, else torchrun's environment, else one rank) or of the pair given."""
     if shard == "auto":
-        if dist.is_available() and dist.is_initialized():
+        if has_group():
             return dist.get_rank(), dist.get_world_size()
+        if not os.environ.keys() & {"RANK", "WORLD_SIZE"}:
+            return 0, 1
         try:
-            return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        except KeyError:
+            shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        except (KeyError, ValueError):
             raise ConfigError(
-                "shard='auto' needs torch.distributed to be initialised, or RANK and WORLD_SIZE as torchrun sets them; "
-                "or give shard=(rank, world)"
+                f"shard='auto' needs RANK and WORLD_SIZE as torchrun sets them, both or neither; there is "
+                f"RANK={os.environ.get('RANK')!r}, WORLD_SIZE={os.environ.get('WORLD_SIZE')!r}: give shard=(rank, world)"
             ) from None
     try:
         rank, world = (int(number) for number in shard)
@@ -51,9 +53,24 @@ def resolve_shard(shard: Any) -> tuple[int, int]:
     return rank, world
 
 
-def shared_seed(seed: int) -> int:
-    """Rank 0's seed on every rank."""
-    if not (dist.is_available() and dist.is_initialized()):
+def check_still_alone(shard: Any, world: int) -> None:
+    """A loader that took itself for the only rank, since there was no process group yet, would read all data on every rank."""
+    if shard == "auto" and world == 1 and has_group() and dist.get_world_size() > 1:
+        raise ConfigError(
+            f"this loader was built with shard='auto' before there was a process group, so it has all of the data; now there are "
+            f"{dist.get_world_size()} ranks: build it after init_process_group(), or give shard=(rank, world)"
+        )
+
+
+def has_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def shared_seed(seed: int, world: int | None = None) -> int:
+    """Rank 0's seed on every rank; of a world that is known to have one rank, that rank's own."""
+    if world == 1:
+        return seed
+    if not has_group():
         raise ConfigError(
             "shard without a torch.distributed process group needs seed=: all ranks must share one order"
         )
@@ -91,3 +108,29 @@ class ShardSampler(DistributedSampler[Any]):
         plan = self.plan_of(self.epoch)
         for batch in range(plan.batches):
             yield from plan.keys(plan.positions(batch)).tolist()
+
+
+class Dealt(NamedTuple):
+    """What the constructor goes on with."""
+
+    sampler: Any
+    shuffle: bool | None
+    rank: int
+    world: int
+    shuffles: bool
+    own: bool
+    """Whether the order is ours: no sampler or generator of the user's decides it."""
+
+
+def dealt(dataset: Any, shuffle: Any, given: tuple[Any, Any, Any], shard: Any, *, drop_last: bool) -> Dealt:
+    """The order that these arguments come to; `given`: the user's sampler, batch_sampler and generator."""
+    sampler, batch_sampler, _ = given
+    if shard is not None and isinstance(sampler, ShardSampler):  # a trainer builds the loader anew
+        given, shuffle, sampler = (None, *given[1:]), sampler.shuffle, None
+    shuffles, own = bool(shuffle), all(part is None for part in given)
+    if shard is None or is_sharded(batch_sampler):
+        return Dealt(sampler, shuffle, 0, 1, shuffles, own)
+    check_shardable(dataset, sampler, batch_sampler)
+    rank, world = resolve_shard(shard)
+    sampler = ShardSampler(dataset, rank, world, shuffle=shuffles, drop_last=drop_last)
+    return Dealt(sampler, None, rank, world, shuffles, own=True)

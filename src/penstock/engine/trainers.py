@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from torch.utils.data import Sampler
+
+from penstock.engine.feed import CHUNK
 from penstock.engine.progress import after_end, fresh_state
+from penstock.plan.epoch import EpochPlan
 
 OUTLIVES = ("kind", "length", "keyed", "sampler", "dataset")
 """Parts of a state that mean the same in the next epoch."""
@@ -42,6 +46,45 @@ KEYWORDS = (
 """Parameters of our DataLoader that torch's does not have."""
 CARRIED = "penstock_keywords"
 """The attribute under which Accelerate finds all of them at once, when it has been told to look."""
+
+
+class Keywords(dict[str, Any]):
+    """Our keywords of a loader, on their way to the one that is built from it."""
+
+    shuffled_by_seed = False
+    """Whether the loader's order is our own shuffle with a seed of the user's: whoever deals it out must keep it."""
+
+
+def keywords_of(loader: Any) -> Keywords:
+    found = Keywords({name: getattr(loader, name) for name in KEYWORDS})
+    source = loader._epochs.source
+    found.shuffled_by_seed = loader.seed is not None and source.order == "planned" and source.shuffles
+    return found
+
+
+class SeededOrder(Sampler[int]):
+    """Our shuffle of a data set as a sampler, for those who deal batches out themselves: a function of (seed, epoch)."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self.dataset, self.seed, self.epoch = dataset, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[int]:
+        plan = EpochPlan(
+            length=len(self),
+            batch_size=CHUNK,
+            drop_last=False,
+            shuffle=True,
+            seed=self.seed,
+            epoch=self.epoch,
+        )
+        for batch in range(plan.batches):
+            yield from plan.keys(plan.positions(batch)).tolist()
 
 
 class AskedByAccelerate:

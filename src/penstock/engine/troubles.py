@@ -54,6 +54,13 @@ def grown_text(who: str, used_bytes: int, limit_bytes: int) -> str:
     )
 
 
+def after_text(*, streams: bool, surplus: bool) -> str:
+    """What becomes of the place of a worker that has ended."""
+    if streams:
+        return "its share is lost"
+    return "it was about to leave" if surplus else "it is replaced"
+
+
 def apart(cause: str) -> tuple[str, str]:
     """The sentence of a cause, and its stack as lines to put behind everything else."""
     what, newline, stack = cause.partition("\n")

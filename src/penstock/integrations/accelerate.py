@@ -10,7 +10,8 @@ replaces these:
   skipped batches into a resume, so that samples are augmented as in the run that was not interrupted;
 - `DataLoaderDispatcher`, the same for one process that reads for all: a subclass that only lets our keywords through.
 
-How the data is divided among processes, padded and placed on the device stays Accelerate's business.
+How the data is divided among processes, padded and placed on the device stays Accelerate's business. The order in which it is
+divided is ours where the loader shuffles by itself and has a `seed=`: the same in every run, and that of the loader alone.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import RandomSampler
 
 from penstock.engine.progress import fresh_state
+from penstock.engine.replay import chain_of
 from penstock.engine.shard import shared_seed
-from penstock.engine.trainers import CARRIED, KEYWORDS
+from penstock.engine.trainers import CARRIED, KEYWORDS, SeededOrder
 from penstock.errors import ConfigError, MissingExtra
 from penstock.loader import DataLoader
 
@@ -62,6 +65,8 @@ def build(dataset: Any, **kwargs: Any) -> Any:
     keywords = kwargs.pop(CARRIED, None)
     if keywords is None:
         return TorchDataLoader(dataset, **kwargs)
+    if getattr(keywords, "shuffled_by_seed", False):
+        keep_order(kwargs.get("batch_sampler") or kwargs.get("sampler"), dataset, keywords["seed"])
     if keywords["shard"] is not None:
         raise ConfigError(
             "shard together with Accelerate would shard twice: its prepare() divides the data by itself"
@@ -71,6 +76,13 @@ def build(dataset: Any, **kwargs: Any) -> Any:
     if keywords["seed"] is None:
         keywords = {**keywords, "seed": program_seed()}
     return DataLoader(dataset, **(kwargs | keywords))
+
+
+def keep_order(sampler: Any, dataset: Any, seed: int) -> None:
+    """Have what Accelerate deals out come in our order for this seed. Its RandomSampler draws from the program's generator."""
+    for link in chain_of(sampler):
+        if isinstance(getattr(link, "sampler", None), RandomSampler):
+            link.sampler = SeededOrder(dataset, seed)
 
 
 def program_seed() -> int:
@@ -97,6 +109,11 @@ class Shard(theirs.DataLoaderShard):  # type: ignore[misc]
         super().__init__(dataset, **kwargs)
         if ours:
             self.use_stateful_dataloader = True
+
+    def set_sampler(self, sampler: Any) -> None:
+        """Accelerate puts its seedable sampler here, which is needed where an order would not be the same everywhere: ours is."""
+        if not any(isinstance(link, SeededOrder) for link in chain_of(self.batch_sampler)):
+            super().set_sampler(sampler)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import sys
+from pathlib import Path
 
 from penstock.lanes.kinds import STAGES, Kind
 from penstock.lanes.pickles import dumps, unpack_keys
 from penstock.lanes.prepare import Where
+from penstock.lanes.torch_private import wrap_exception
+
+MARK = "penstock: "
+"""How notes of ours begin."""
+OURS = f'  File "{Path(__file__).parents[1]}/'
+"""How a frame of ours does, in the text of a traceback."""
 
 
 def failure_note(kind: int, where: Where, keys: tuple[int, bytes], ordinal: int, worker: int) -> str:
@@ -26,9 +33,46 @@ def failure_note(kind: int, where: Where, keys: tuple[int, bytes], ordinal: int,
     )
 
 
-def dumps_error(wrapped: Any, note: str) -> bytes:
-    """The exception for its journey; one that cannot be pickled travels as its traceback text."""
+def dumps_failure(where: str, note: str) -> bytes:
+    """The exception being handled, for its journey: as torch's loader would send it, without frames of ours above the user's, and with
+    notes of ours beside it, as it has them where no process was crossed. One that cannot be pickled travels as its text."""
+    exc = sys.exception()
+    notes = [*take_notes(exc), note]
+    wrapped = wrap_exception(where)
+    wrapped.exc_msg = folded(wrapped.exc_msg)
     with contextlib.suppress(Exception):
-        return dumps((wrapped, note))
+        return dumps((wrapped, notes))
     wrapped.exc_type = RuntimeError
-    return dumps((wrapped, note))
+    return dumps((wrapped, notes))
+
+
+def take_notes(exc: BaseException | None) -> list[str]:
+    """Notes of ours, taken off an exception: its text would have them in the midst."""
+    notes = getattr(exc, "__notes__", None)
+    if not isinstance(notes, list):
+        return []
+    ours = [note for note in notes if isinstance(note, str) and note.startswith(MARK)]
+    for note in ours:
+        notes.remove(note)
+    return ours
+
+
+def folded(text: str) -> str:
+    """The text of an exception; in each traceback the frames of ours that lead to other code are one line."""
+    lines: list[str] = []
+    ours: list[list[str]] = []
+    leads = False
+    for line in text.splitlines(keepends=True):
+        frame = line.startswith('  File "')
+        if leads and frame and line.startswith(OURS):
+            ours.append([line])
+        elif ours and not frame and line.startswith("    "):  # what belongs to the frame above
+            ours[-1].append(line)
+        else:
+            if frame and ours:
+                lines.append(f"  ({len(ours)} frame{'s' if len(ours) > 1 else ''} of penstock's own)\n")
+            else:  # there is no other code: then these frames are what there is to say
+                lines += [part for whole in ours for part in whole]
+            ours, leads = [], line.rstrip().endswith("Traceback (most recent call last):")
+            lines.append(line)
+    return "".join([*lines, *(part for whole in ours for part in whole)])

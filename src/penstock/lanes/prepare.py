@@ -13,11 +13,14 @@ from functools import partial
 from operator import getitem
 from typing import Any, NamedTuple
 
-from torch.utils.data import Subset, default_collate
+import numpy as np
+import torch
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 from penstock.errors import SampleError, every_sample_failed
 from penstock.lanes.kinds import COLLATING, FETCHING
 from penstock.lanes.odd import odd_one
+from penstock.lanes.origins import path_of
 from penstock.lanes.seeding import seed_all, seed_sample
 from penstock.lanes.torch_private import private_collate
 from penstock.lanes.unfinished import getter
@@ -85,6 +88,15 @@ class Recipe:
         return bool(getattr(self.dataset, "_penstock_repeatable", True))
 
 
+def is_inert(dataset: Any) -> bool:
+    """Whether getting a sample runs nobody's code: a list, or tensors. Seeding costs such samples more than all else."""
+    if type(dataset) is Subset:
+        return is_inert(dataset.dataset) and type(dataset.indices) in (list, range)
+    if type(dataset) is TensorDataset:
+        return all(type(tensor) is torch.Tensor for tensor in dataset.tensors)
+    return type(dataset) in (list, tuple, range, torch.Tensor, np.ndarray)
+
+
 def wants_batches(dataset: Any) -> bool:
     if type(dataset) is Subset:
         # Subset's own __getitems__ is a loop over samples unless the inner dataset has a real one.
@@ -120,6 +132,8 @@ class Skip(NamedTuple):
     key: str
     error: str
     replaced_by: str | None
+    path: str | None = None
+    """The file that it was read from, where the dataset knows."""
 
 
 @dataclass(slots=True)
@@ -164,9 +178,12 @@ class Preparer:
             dataset._penstock_begin(where.epoch, keys)
         batch = self.stream(where.epoch).batch(where.first)
         position, ordinal = where.position(where.start), where.start
+        # Where no code that could draw runs for a sample, only what comes behind the last of them can tell that it was seeded.
+        unseeded = where.start + len(keys) - 1 if self.recipe.on_error == "raise" and is_inert(dataset) else 0
         for key in keys:
             self.on_sample(ordinal)
-            seed(sample_seed(position, key), Company(batch, ordinal))
+            if ordinal >= unseeded:
+                seed(sample_seed(position, key), Company(batch, ordinal))
             if self.recipe.on_error != "raise":
                 yield from self._forgiving(where, ordinal, position, key, poisoned, get)
             else:
@@ -222,6 +239,7 @@ class Preparer:
                 repr(key),
                 f"{type(exc).__name__}: {exc}",
                 other and repr(other[0]),
+                path_of(self.recipe.dataset, key),
             )
             self.skips.append(skip)
             if other is not None:

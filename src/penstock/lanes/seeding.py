@@ -16,6 +16,9 @@ import torch
 
 from penstock.plan.seeds import Company, op_seed
 
+MASK63 = (1 << 63) - 1
+"""torch's seeds are signed: `torch.tensor(torch.initial_seed())` must fit. Its CPU generator uses the low 32 bits, so draws are the same."""
+
 _sample_seed: int | None = None
 _company: Company | None = None
 _calls: dict[str, int] = {}
@@ -35,7 +38,7 @@ def seed_all(seed: int, company: Company | None = None) -> None:
     seed_sample(seed, company)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed & MASK63)
 
 
 def call_seed(op: str) -> int:

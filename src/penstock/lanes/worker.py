@@ -20,14 +20,14 @@ import numpy as np
 import torch
 
 from penstock.lanes import wire
-from penstock.lanes.failures import dumps_error, failure_note
+from penstock.lanes.failures import dumps_failure, failure_note
 from penstock.lanes.kinds import Kind
 from penstock.lanes.layout import Layout, Mismatch, Write, describe, widened, writer
 from penstock.lanes.pickles import Packed, Ref, dumps, is_portable, loads, rebuild, unpack, unpack_keys
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Unfit, Where
 from penstock.lanes.seeding import seed_all
 from penstock.lanes.streaming import Place, Share, Streamer
-from penstock.lanes.torch_private import enter_worker, numpy_worker_seed, wrap_exception
+from penstock.lanes.torch_private import enter_worker, numpy_worker_seed
 from penstock.lanes.unfinished import finished
 from penstock.lanes.wire import Channel, Msg
 from penstock.measure.host import RunDelay
@@ -115,9 +115,7 @@ class Worker:
                 spec.init_fn(self.id)
             self.restart(spec.epoch, (spec.places or {}).get(self.id))
         except Exception:  # noqa: BLE001 - the user's code; its error is sent on
-            self.channel.send(
-                Msg.INIT_FAILED, b"P" + dumps((self._wrapped(), f"while worker {self.id} started"))
-            )
+            self.channel.send(Msg.INIT_FAILED, self._failure(f"while worker {self.id} started"))
         else:
             self.channel.send(Msg.UP)
 
@@ -227,15 +225,15 @@ class Worker:
                 if job is None
                 else failure_note(job.kind, job.where, (job.key_kind, job.tail), ordinal, self.id)
             )
-            blob = b"P" + dumps_error(self._wrapped(), note)
+            blob = self._failure(note)
             if job is None:
                 self.channel.send(Msg.INIT_FAILED, blob)
             else:
                 self.channel.send(Msg.FAILED, wire.FAILED.pack(job.task, max(0, ordinal)), blob)
 
-    def _wrapped(self) -> Any:
+    def _failure(self, note: str) -> bytes:
         """The exception being handled, as torch's loader would send it."""
-        return wrap_exception(f"in DataLoader worker process {self.id}")
+        return b"P" + dumps_failure(f"in DataLoader worker process {self.id}", note)
 
     def _slots(self, job: Job) -> None:
         keys = unpack_keys(job.key_kind, job.tail)

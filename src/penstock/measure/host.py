@@ -188,6 +188,43 @@ class RunDelay:
         return int(os.pread(self._fd, 64, 0).split()[1]) if self._fd >= 0 else 0
 
 
+class CoreWaits:
+    """How long another process has waited for a core, the wait that goes on now included; always 0 where the kernel does not tell. It is
+    the first thread that counts, in which a worker prepares its samples."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._seen, self._since_s = pid, (0, 0), 0.0
+        try:
+            self._fd = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+
+    def seconds(self, now_s: float) -> float:
+        """So far; asked for every few hundredths of a second, or a wait that goes on is taken for longer than it is."""
+        ran, waited, times = self._read()
+        going_on = 0.0
+        # The kernel adds a wait to its count when the wait is over: one that is ready to run, and has not run since we looked, waits.
+        if (ran, waited) == self._seen and times and process_state(self._pid) == "R":
+            going_on = now_s - self._since_s
+        else:
+            self._seen, self._since_s = (ran, waited), now_s
+        return waited / 1e9 + going_on
+
+    def _read(self) -> tuple[int, int, int]:
+        if self._fd < 0:
+            return 0, 0, 0
+        try:
+            ran, waited, times = os.pread(self._fd, 64, 0).split()
+        except (OSError, ValueError):  # it has ended
+            return *self._seen, 0
+        return int(ran), int(waited), int(times)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 def name_process(name: str) -> None:
     """The name that `ps` and `top` show (15 characters)."""
     with contextlib.suppress(OSError):

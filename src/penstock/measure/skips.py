@@ -18,9 +18,10 @@ class Skips:
     def add(self, skip: dict[str, Any]) -> None:
         self._found[skip["epoch"], skip["position"]] = skip
         if len(self._found) > self._most:
+            file = f" ({skip['path']})" if skip.get("path") else ""
             raise TooManySkipped(
                 f"{len(self._found)} samples failed, more than max_skipped={self._most}; the last: sample "
-                f"{skip['key']}: {skip['error']}. loader.skipped() lists them; raise max_skipped to go on."
+                f"{skip['key']}{file}: {skip['error']}. loader.skipped() lists them; raise max_skipped to go on."
             )
 
     def report(self) -> list[dict[str, Any]]:

@@ -216,6 +216,9 @@ class AudioFolder(Dataset[tuple[Any, Any]]):
         """A sample, for messages."""
         return f"sample {index}, {self.samples[index][0]}"
 
+    def _penstock_path(self, index: int) -> str:
+        return str(self.samples[index][0])
+
 
 def audio_files(root: str) -> Iterator[str]:
     """Every audio file below a folder, in the order of their names."""

@@ -236,6 +236,11 @@ def flattened(transform: Any) -> list[Any]:
         return []
     if isinstance(transform, Compose):
         return [op for inner in transform.transforms for op in flattened(inner)]
+    if isinstance(transform, (str, bytes)):
+        raise ConfigError(
+            f"a transform is an op of penstock.transforms, a list of ops or a function, got the text {transform!r}: give the op "
+            f"itself, such as penstock.transforms.Resize(256)"
+        )
     if isinstance(transform, Sequence):
         return [op for inner in transform for op in flattened(inner)]
     return [transform]

@@ -222,6 +222,9 @@ class ImageFolder(StagedDataset):
     def name(self, index: int) -> str:
         return f"sample {index}, {self.samples[index][0]}"
 
+    def _penstock_path(self, index: int) -> str:
+        return str(self.samples[index][0])
+
     knows_targets = True
 
     def target_of(self, index: int) -> Any:

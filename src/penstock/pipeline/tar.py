@@ -97,6 +97,10 @@ class TarDataset(StagedDataset):
         shard, within = self._where(index)
         return f"sample {self._keys[shard][within]!r} of {shown(self.urls[shard])}"
 
+    def _penstock_path(self, index: int) -> str:
+        shard, within = self._where(index)
+        return f"{shown(self.urls[shard])}: {self._keys[shard][within]}"
+
     def close(self) -> None:
         """Let go of files and connections; a later read opens them again."""
         self.files.close()

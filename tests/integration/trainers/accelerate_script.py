@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, set_seed
 from ranks import report
 from samples import BATCH, KEYWORDS, Noisy, facts_of, shown
+from torch.utils.data import RandomSampler
 
 from penstock import ConfigError, DataLoader
 from penstock.integrations.accelerate import enable
@@ -24,7 +25,9 @@ RESUMED = {1: 0, 4: 1, 6: 1}
 SAMPLERS = {
     "generator": DataLoaderConfiguration(),
     "seedable": DataLoaderConfiguration(use_seedable_sampler=True),
+    "seeded": DataLoaderConfiguration(),
 }
+"""In the first two the order is that of a sampler of the user's, which Accelerate gives a generator, or replaces by one with a seed."""
 
 
 def prepared(sampler: str, seed: int = 3) -> tuple[Any, Any, Any, Any]:
@@ -32,7 +35,8 @@ def prepared(sampler: str, seed: int = 3) -> tuple[Any, Any, Any, Any]:
     accelerator = Accelerator(cpu=True, dataloader_config=SAMPLERS[sampler])
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    loader = DataLoader(Noisy(), BATCH, shuffle=True, num_workers=2, seed=5, **KEYWORDS)
+    order = {"shuffle": True} if sampler == "seeded" else {"sampler": RandomSampler(Noisy())}
+    loader = DataLoader(Noisy(), BATCH, num_workers=2, seed=5, **order, **KEYWORDS)  # type: ignore[arg-type]
     return accelerator, *accelerator.prepare(model, optimizer, loader)
 
 
@@ -111,7 +115,7 @@ def main(folder: str) -> None:
             facts[sampler]["rests"] = {
                 step: rest_of_run(sampler, there, step, epoch) for step, epoch in RESUMED.items()
             }
-        facts["skipping"] = skipping("seedable", 3)
+        facts["skipping"] = {sampler: skipping(sampler, 3) for sampler in ("seedable", "seeded")}
     facts["warnings"] = [str(warning.message) for warning in caught if "penstock" in warning.filename]
     report(folder, facts)
     Accelerator(cpu=True).end_training()

@@ -20,18 +20,18 @@ LIMIT_S = 110
 Facts = dict[str, Any]
 
 
-def run_ranks(script: str, folder: Path, *args: str) -> list[Facts]:
+def run_ranks(script: str, folder: Path, *args: str, world: int = WORLD) -> list[Facts]:
     """What `report()` was given in each rank of `script`."""
     processes = [
         subprocess.Popen(
             [sys.executable, str(HERE / script), str(folder), *args],
-            env=environment(rank, port),
+            env=environment(rank, port, world),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         for port in [free_port()]
-        for rank in range(WORLD)
+        for rank in range(world)
     ]
     try:
         outputs = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
@@ -44,17 +44,17 @@ def run_ranks(script: str, folder: Path, *args: str) -> list[Facts]:
             process.kill()
     for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
         assert process.returncode == 0, f"rank {rank} ended with {process.returncode}:\n{output[-6000:]}"
-    return [json.loads(report_file(folder, rank).read_text()) for rank in range(WORLD)]
+    return [json.loads(report_file(folder, rank).read_text()) for rank in range(world)]
 
 
-def environment(rank: int, port: int) -> dict[str, str]:
+def environment(rank: int, port: int, world: int = WORLD) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     return kept | {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "NODE_RANK": "0",
-        "WORLD_SIZE": str(WORLD),
-        "LOCAL_WORLD_SIZE": str(WORLD),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "CUDA_VISIBLE_DEVICES": "",
