@@ -129,6 +129,8 @@ def chains() -> dict[str, Any]:
                 *tail,
             ]
         ),
+        "RGB": v2.Compose([v2.RGB(), v2.RandomResizedCrop(32), v2.Identity(), *tail]),
+        "grey, then RGB": v2.Compose([v2.Resize((20, 20)), v2.Grayscale(1), v2.RGB(), *tail]),
         "grey, and grey at random": v2.Compose([v2.Grayscale(1), v2.RandomGrayscale(0.5), v2.PILToTensor()]),
         "Python in a choice": v2.Compose([v2.Resize((30, 30)), v2.RandomApply([upside_down]), *tail]),
     }
@@ -157,7 +159,7 @@ NAMES = (
     "RandAugment, v1", "AutoAugment, v1", "TrivialAugment, v1", "TrivialAugment", "testing, v2", "testing, v1",
     "jitter", "crop and pad", "uint8", "with Python in it", "erasing behind", "nested", "AugMix", "AugMix, v1", "AugMix, few ops",
     "AugMix of grey", "SimCLR", "SimCLR, v1", "turned", "turned, v1", "colours", "colours, v1", "one of them", "sizes",
-    "grey, and grey at random", "Python in a choice",
+    "grey, and grey at random", "Python in a choice", "RGB", "grey, then RGB",
 )  # fmt: skip
 
 
@@ -216,7 +218,7 @@ def test_the_generator_is_left_where_torchvision_leaves_it(photos: Path) -> None
 
 WHOLLY = [
     "AugMix", "AugMix, v1", "AugMix, few ops", "AugMix of grey", "SimCLR", "SimCLR, v1", "turned", "turned, v1", "colours", "colours, v1",
-    "one of them", "sizes",
+    "one of them", "sizes", "RGB",
 ]  # fmt: skip
 
 

@@ -92,7 +92,7 @@ class AdoptedChain:
             inner = list(nested(op))
             names = {type(part).__name__ for part in inner}
             try:
-                if is_grey and "RandomGrayscale" in names:
+                if is_grey and names & {"RandomGrayscale", "RGB"}:
                     raise Unadoptable("the channels of a grey image")
                 if any(type(part) not in known or is_patched(part) for part in inner):
                     raise Unadoptable("a transform that we do not know within one that we do")

@@ -1,7 +1,7 @@
 """What torchvision's transforms draw, as programs: by torchvision's own code, from torch's generator, on an image that has a size and no
 pixels. Only exact types are known; parameters that our steps do not have raise `Unadoptable`, and the transform stays a call in Python.
 
-`pipeline.not_adopted` says why each of the others stays one. docs/transforms.md has both lists, and a test compares them.
+`pipeline.adoptable` says why each of the others stays one. docs/transforms.md has both lists, and a test compares them.
 """
 
 from __future__ import annotations
@@ -243,6 +243,7 @@ def resize_drawn(op: Any, size: Size) -> Program:
 
 
 def nothing(_op: Any, _size: Size) -> Program:
+    """Identity; and RGB, of images that are."""
     return []
 
 
@@ -368,7 +369,7 @@ BOTH: dict[str, Draw] = {
 NEW: dict[str, Draw] = {
     "RandAugment": policy, "AutoAugment": policy, "TrivialAugmentWide": policy, "AugMix": aug_mix,
     "RandomResize": resize_drawn, "RandomShortestSize": resize_drawn, "ScaleJitter": resize_drawn, "RandomZoomOut": zoom_out,
-    "RandomChoice": random_choice, "RandomOrder": random_order, "Identity": nothing,
+    "RandomChoice": random_choice, "RandomOrder": random_order, "Identity": nothing, "RGB": nothing,
 }  # fmt: skip
 OLD: dict[str, Draw] = {
     "RandAugment": old_policy, "AutoAugment": old_policy, "TrivialAugmentWide": old_policy, "AugMix": aug_mix,
