@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from penstock import ConfigError, DataLoader, Reuse
 from penstock import ImageFolder as OurFolder
 from penstock import transforms as T
+from penstock.lanes.seeding import seed_all
 from penstock.pipeline.adopt import adopted
 from penstock.pipeline.adopted_images import AdoptedImages
 from penstock.plan.renewal import Renewal
@@ -161,6 +163,44 @@ def test_a_resume_and_a_killed_worker_change_no_batch(root: Path) -> None:
     resumed.load_state_dict(state)
     assert same(epochs(resumed, 1)[0], whole[1][2:])
     assert same(epochs(resumed, 1)[0], whole[2])
+
+
+@WORKERS
+def test_a_function_behind_the_split_is_given_pictures_and_draws_by_the_sample(
+    root: Path, workers: int
+) -> None:
+    from PIL import Image
+
+    def perhaps_turned(image: Any) -> Any:
+        assert isinstance(image, Image.Image)
+        return image.transpose(Image.Transpose.ROTATE_180) if torch.rand(1) < 0.5 else image
+
+    def made() -> Any:
+        return folder(root, [v2().RandomRotation(30), v2().Resize((20, 20)), perhaps_turned])
+
+    found = epochs(loader_of(made(), workers, Reuse(times=2, split=2)), 4)
+    assert all(
+        same(a, b)
+        for a, b in zip(found, epochs(loader_of(made(), 0, Reuse(times=2, split=2)), 4), strict=True)
+    )
+    assert "perhaps_turned anew for each" in loader_of(made(), 0, Reuse(times=2, split=2)).explain()
+
+
+def test_the_dataset_that_workers_get_can_be_sent_to_them(root: Path) -> None:
+    ops = [
+        *usual(),
+        *mixed(),
+        v2().RandomApply([v2().ColorJitter(0.3)]),
+        v2().RandomOrder([v2().RandomInvert()]),
+    ]
+    made = AdoptedImages(adopted(folder(root, ops)))  # type: ignore[arg-type]
+    sent = pickle.loads(pickle.dumps(made))
+    assert sent.chain.identity == made.chain.identity
+    for index in range(3):
+        seed_all(index)
+        one = made[index]
+        seed_all(index)
+        assert torch.equal(one[0], sent[index][0])
 
 
 @WORKERS

@@ -27,8 +27,8 @@ from penstock.pipeline.staged import StagedDataset, files_digest, is_ours, read_
 from penstock.pipeline.their_draws import CONTAINERS, Draw, adopters, nested, version, way
 from penstock.transforms import ops as ours
 from penstock.transforms import policies
-from penstock.transforms.cpu import crop
-from penstock.transforms.foreign import Foreign
+from penstock.transforms.cpu import crop, picture
+from penstock.transforms.foreign import Foreign, titled
 from penstock.transforms.libs import pillow
 from penstock.transforms.outcomes import VALUES
 from penstock.transforms.theirs import Theirs
@@ -119,11 +119,24 @@ def by_pillow(data: bytes) -> Image:
 def op_of(op: Any, draw: Draw | None) -> ours.Op:
     """The op of our chain for one of torchvision's, or for a function."""
     if draw is None:
-        return Foreign(op)
+        return Foreign(OnPicture(op))
     make = OURS.get(type(op).__name__)
     if make is not None and all(type(part).__name__ in OURS for part in nested(op)):
         return make(op)
     return Theirs(type(op).__name__, version(op), parameters(op), draw, op, counted(op))
+
+
+class OnPicture:
+    """A function of a torchvision chain, which is given pictures there."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.__name__ = function, titled(function)
+
+    def __call__(self, image: Image) -> Any:
+        return self.function(picture(image))
+
+    def __repr__(self) -> str:
+        return repr(self.function)
 
 
 def inner(op: Any) -> list[ours.Op]:
