@@ -75,7 +75,7 @@ def test_an_adopted_chain(photos: Path) -> None:
         "  RandomPerspective  N  cpu, Python only   (not a transform that we know, or with parameters that we do not: it is called as "
         "it is)\n"
         "  RandAugment  N  cpu, gpu\n"
-        "  RandomRotation  N  cpu   (not always on the GPU: affine maps with interpolation BICUBIC have no kernel)\n"
+        "  RandomRotation  N  cpu                (not always on the GPU: affine maps with interpolation BICUBIC have no kernel)\n"
         "  to tensor  N  cpu, Python only float32  (RandomErasing: called on the finished tensor)\n"
         "  together  N per sample and core, over 3 samples\n"
         "  the GPU cannot help: RandomPerspective, RandomErasing: called as it is, in Python"
