@@ -24,7 +24,7 @@ Chain = tuple[float, Sequence[tuple[str, float]]]
 LEVELS = np.arange(256, dtype=np.uint8)
 SHIFTED_AT_MOST = 2048
 """Pixels a side of an image in which single precision finds a shifted pixel to well within half a level."""
-BY_LEVEL = frozenset({"Brightness", "Posterize", "Solarize"})
+BY_LEVEL = frozenset({"Brightness", "Solarize"})
 
 
 def mixed(image: Image, kept: float, chains: Sequence[Chain], version: str, way: int) -> Image:
@@ -103,7 +103,10 @@ def looked_up(image: Image, table: Image) -> Image:
 
 def stretched(image: Image, version: str, way: int) -> Image:
     """AutoContrast depends on the lowest and the highest level of a channel: asked of an image that has all levels between them."""
-    lowest, highest = image.min(axis=(0, 1)), image.max(axis=(0, 1))
+    lowest, highest = (
+        image.min(axis=0).min(axis=0),
+        image.max(axis=0).max(axis=0),
+    )  # rows first, which is vectorised
     levels = np.clip(LEVELS[:, None], lowest, highest).astype(np.uint8)
     found = theirs(tensor(levels.reshape(16, 16, -1)), "AutoContrast", 0.0, version, way)
     return looked_up(image, array(found).reshape(256, -1))
