@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from penstock import ConfigError, DataLoader, Reuse
+from penstock import ConfigError, DataLoader, GpuPrep, Reuse
 from penstock import ImageFolder as OurFolder
 from penstock import transforms as T
+from penstock.engine.reusing import Reusing
 from penstock.lanes.seeding import seed_all
 from penstock.pipeline.adopt import adopted
 from penstock.pipeline.adopted_images import AdoptedImages
@@ -270,6 +271,15 @@ def test_what_cannot_be_kept_is_said_with_its_reason(root: Path) -> None:
     dataset.transform = dataset.transforms.transform = v2().Compose([v2().Resize((4, 4)), *tail()])
     with pytest.raises(ConfigError, match="another transform"):
         iter(loader)
+
+
+def test_on_the_device_torchvisions_draws_must_stand_behind_the_split(root: Path) -> None:
+    """What is gone from there is made again beside training, whose generator torchvision would draw from."""
+    made = AdoptedImages(adopted(folder(root, mixed())))  # type: ignore[arg-type]
+    lane = GpuPrep(mode="concurrent")
+    with pytest.raises(ConfigError, match="AugMix, RandomAffine before the split"):
+        Reusing(Reuse(times=3, split=3, store="device"), made, lane)
+    assert Reusing(Reuse(times=3, split=1, store="device"), made, lane).split == 1
 
 
 def test_without_reuse_nothing_changes(root: Path) -> None:

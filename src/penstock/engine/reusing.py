@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -35,6 +36,7 @@ from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_device import DeviceStore
 from penstock.store.kept_memory import MemoryStore
 from penstock.transforms.outcomes import outcomes_in_row
+from penstock.transforms.theirs import Theirs
 
 log = logging.getLogger("penstock")
 
@@ -62,6 +64,8 @@ class Reusing:
             refuse_on_device(dataset, prep)
         self.wanted, self.source = wanted, dataset
         self.split = split_of(wanted, dataset.chain)
+        if wanted.store == "device":
+            refuse_draws_beside_training(dataset.chain.ops[: self.split])
         if wanted.store == "disk":
             check_path(wanted)
         self.room = room_of(wanted, dataset, self.split, shared=shared)
@@ -219,6 +223,17 @@ def refuse_on_device(dataset: Any, prep: GpuPrep | None) -> None:
     if reason:
         raise ConfigError(
             f"Reuse(store='device') is not possible: {reason}; or take store='memory' or 'disk'"
+        )
+
+
+def refuse_draws_beside_training(ops: Sequence[Any]) -> None:
+    """ConfigError where what is gone from the device could not be made again without touching the program's own generator: that is done
+    in a thread of the training process."""
+    names = [op.name for op in ops if isinstance(op, Theirs)]
+    if names:
+        raise ConfigError(
+            f"Reuse(store='device') is not possible with {', '.join(names)} before the split: torchvision draws from the program's own generator, "
+            f"which a thread beside training must not touch. Split before it, or take store='memory' or 'disk'"
         )
 
 
