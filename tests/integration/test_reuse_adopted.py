@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(jpeg_of(photo(60 + 3 * (at % 7), 80, at), quality=70))
     return root
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As workers have it: threads that spin beside them only take their time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def v2() -> Any:
@@ -109,9 +119,9 @@ def mixed() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("split", [0, 2, 3, 4])
+@pytest.mark.parametrize("split", [0, 2, 4])
 def test_batches_are_those_of_loaders_that_never_kept_anything(root: Path, split: int) -> None:
-    found = epochs(loader_of(folder(root, mixed()), 2, Reuse(times=3, split=split)), 5)
+    found = epochs(loader_of(folder(root, mixed()), 2, Reuse(times=3, split=split)), 4)
     for epoch, batches in enumerate(found):
         fresh = loader_of(folder(root, mixed()), 0, Reuse(times=3, split=split))
         fresh.set_epoch(epoch)
