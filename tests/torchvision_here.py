@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from torch import library
 
 REFERENCE = Path(sys.prefix) / "reference"
@@ -33,6 +34,13 @@ def torchvision() -> ModuleType:
         _define_ops()
         import torchvision
     return torchvision
+
+
+@cache
+def use_convolutions() -> None:
+    """torchvision's AugMix and GaussianBlur use torch's convolutions, which on some machines open a file of their own when the first of them
+    is compiled, and keep it: before any test looks at what is open."""
+    torch.nn.functional.conv2d(torch.zeros(1, 3, 48, 48), torch.zeros(3, 1, 3, 3), groups=3)
 
 
 @cache

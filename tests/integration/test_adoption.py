@@ -12,7 +12,7 @@ import torch
 from penstock.lanes.seeding import seed_all
 from penstock.pipeline.adopt import adopted
 from penstock.pipeline.header import BadImage
-from tests.torchvision_here import torchvision
+from tests.torchvision_here import torchvision, use_convolutions
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -22,6 +22,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve smooth images of different sizes and formats, two classes."""
     from PIL import Image
 
+    use_convolutions()
     root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(1)
     for number in range(12):
         folder = root / ("cat" if number % 2 else "dog")
@@ -62,7 +63,88 @@ def chains() -> dict[str, Any]:
         "with Python in it": v2.Compose([v2.Resize((40, 40)), upside_down, v2.RandomHorizontalFlip(), *tail]),
         "erasing behind": v2.Compose([v2.RandomResizedCrop(32), *tail, v2.RandomErasing(p=1.0)]),
         "nested": v2.Compose([v2.Compose([v2.Resize((36, 36)), v2.Grayscale(3)]), *tail]),
+        "AugMix": v2.Compose([v2.RandomResizedCrop(48), v2.AugMix(severity=10), *tail]),
+        "AugMix, v1": v1.Compose([v1.RandomResizedCrop(48), v1.AugMix(severity=10), *old_tail]),
+        "AugMix, few ops": v2.Compose(
+            [
+                v2.AugMix(mixture_width=2, chain_depth=3, all_ops=False, interpolation="nearest"),
+                v2.RandomCrop(40),
+                *tail,
+            ]
+        ),
+        "AugMix of grey": v2.Compose(
+            [v2.Resize(40), v2.Grayscale(1), v2.AugMix(severity=8), v2.PILToTensor()]
+        ),
+        "SimCLR": v2.Compose(
+            [
+                v2.RandomResizedCrop(48),
+                v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+                v2.RandomGrayscale(0.5),
+                v2.RandomApply([v2.GaussianBlur((5, 9), (0.1, 2.0))], p=0.5),
+                v2.RandomSolarize(128, p=0.3),
+                *tail,
+            ]
+        ),
+        "SimCLR, v1": v1.Compose(
+            [
+                v1.RandomResizedCrop(48),
+                v1.RandomApply([v1.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+                v1.RandomGrayscale(0.5),
+                v1.RandomApply([v1.GaussianBlur(5, (0.1, 2.0))], p=0.5),
+                v1.RandomSolarize(128, p=0.3),
+                *old_tail,
+            ]
+        ),
+        "turned": v2.Compose(
+            [
+                v2.RandomRotation(30),
+                v2.RandomAffine(20, (0.2, 0.1), (0.5, 1.5), 10, interpolation="bilinear", fill=(3, 60, 200)),
+                v2.RandomAffine((0, 0), (0.3, 0.3), center=(5, 9)),
+                v2.RandomRotation((-200, 200), interpolation="bicubic", fill=9),
+                *tail,
+            ]
+        ),
+        "turned, v1": v1.Compose(
+            [v1.RandomRotation(30, fill=7), v1.RandomAffine(20, (0.2, 0.1), (0.5, 1.5), 10), *old_tail]
+        ),
+        "colours": v2.Compose([v2.Resize((40, 50)), *colours(v2), *tail]),
+        "colours, v1": v1.Compose([v1.Resize((40, 50)), *colours(v1), *old_tail]),
+        "one of them": v2.Compose(
+            [
+                v2.RandomChoice(
+                    [v2.RandomVerticalFlip(1.0), v2.Grayscale(3), v2.RandomRotation(90)], p=[0.5, 0.3, 0.2]
+                ),
+                v2.RandomOrder(
+                    [v2.RandomCrop(50), v2.RandomInvert(), v2.Compose([v2.RandAugment(), v2.Identity()])]
+                ),
+                *tail,
+            ]
+        ),
+        "sizes": v2.Compose(
+            [
+                v2.RandomShortestSize([50, 60, 70], max_size=90),
+                v2.RandomZoomOut(side_range=(1.0, 1.5), fill=8, p=0.7),
+                v2.ScaleJitter((60, 60), (0.8, 1.5)),
+                v2.RandomResize(40, 60),
+                *tail,
+            ]
+        ),
+        "RGB": v2.Compose([v2.RGB(), v2.RandomResizedCrop(32), v2.Identity(), *tail]),
+        "grey, then RGB": v2.Compose([v2.Resize((20, 20)), v2.Grayscale(1), v2.RGB(), *tail]),
+        "grey, and grey at random": v2.Compose([v2.Grayscale(1), v2.RandomGrayscale(0.5), v2.PILToTensor()]),
+        "Python in a choice": v2.Compose([v2.Resize((30, 30)), v2.RandomApply([upside_down]), *tail]),
     }
+
+
+def colours(version: Any) -> list[Any]:
+    return [
+        version.RandomInvert(),
+        version.RandomPosterize(3),
+        version.RandomSolarize(100.0),
+        version.RandomAdjustSharpness(2.5),
+        version.RandomAutocontrast(),
+        version.RandomEqualize(),
+    ]
 
 
 def upside_down(image: Any) -> Any:
@@ -75,7 +157,9 @@ def upside_down(image: Any) -> Any:
 NAMES = (
     "training, v2", "training, v1", "RandAugment", "RandAugment first", "AutoAugment",
     "RandAugment, v1", "AutoAugment, v1", "TrivialAugment, v1", "TrivialAugment", "testing, v2", "testing, v1",
-    "jitter", "crop and pad", "uint8", "with Python in it", "erasing behind", "nested",
+    "jitter", "crop and pad", "uint8", "with Python in it", "erasing behind", "nested", "AugMix", "AugMix, v1", "AugMix, few ops",
+    "AugMix of grey", "SimCLR", "SimCLR, v1", "turned", "turned, v1", "colours", "colours, v1", "one of them", "sizes",
+    "grey, and grey at random", "Python in a choice", "RGB", "grey, then RGB",
 )  # fmt: skip
 
 
@@ -109,6 +193,16 @@ def test_the_generator_is_left_where_torchvision_leaves_it(photos: Path) -> None
         "AutoAugment",
         "RandAugment, v1",
         "AutoAugment, v1",
+        "AugMix",
+        "AugMix, v1",
+        "SimCLR",
+        "SimCLR, v1",
+        "turned",
+        "turned, v1",
+        "colours",
+        "colours, v1",
+        "one of them",
+        "sizes",
     ):
         dataset = ImageFolder(str(photos), chains()[name])
         mine = adopted(dataset)
@@ -120,6 +214,39 @@ def test_the_generator_is_left_where_torchvision_leaves_it(photos: Path) -> None
             seed_all(index)
             mine[index]
             assert torch.equal(after, torch.rand(1)), name
+
+
+WHOLLY = [
+    "AugMix", "AugMix, v1", "AugMix, few ops", "AugMix of grey", "SimCLR", "SimCLR, v1", "turned", "turned, v1", "colours", "colours, v1",
+    "one of them", "sizes", "RGB",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLLY)
+def test_chains_of_transforms_that_we_know_are_adopted_as_a_whole(name: str, photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder
+
+    mine = adopted(ImageFolder(str(photos), chains()[name]))
+    assert mine is not None
+    assert [type(op).__name__ for op, draw in mine.chain.ops if draw is None] == []
+
+
+def test_a_crop_that_is_larger_than_any_photo_is_no_error_before_its_sample(photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    enlarged = v2.Compose([v2.Resize((700, 900)), v2.RandomCrop(650), v2.PILToTensor()])
+    mine = adopted(ImageFolder(str(photos), enlarged))
+    assert mine is not None
+    assert mine[0][0].shape == (3, 650, 650)
+    too_small = adopted(
+        ImageFolder(str(photos), v2.Compose([v2.Resize((8, 8)), v2.RandomCrop(9), v2.PILToTensor()]))
+    )
+    assert too_small is not None
+    with pytest.raises(ValueError, match="larger than"):
+        too_small[0]
 
 
 def test_what_may_mean_anything_is_left_alone(photos: Path) -> None:

@@ -60,20 +60,25 @@ def test_an_adopted_chain(photos: Path) -> None:
     from torchvision.transforms import v2
 
     tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.RandomErasing()]
-    dataset = Theirs(
-        str(photos), v2.Compose([v2.RandomResizedCrop(32), v2.RandomPosterize(4), v2.RandAugment(), *tail])
-    )
+    ops = [
+        v2.RandomResizedCrop(32),
+        v2.RandomPerspective(),
+        v2.RandAugment(),
+        v2.RandomRotation(9, interpolation="bicubic"),
+    ]
+    dataset = Theirs(str(photos), v2.Compose([*ops, *tail]))
     assert without_figures(DataLoader(dataset, 2).explain()) == (
         "ImageFolder of torchvision, adopted: 3 samples, torchvision's draws and pixels\n"
         "  read  N  cpu\n"
         "  decode  N  cpu, gpu\n"
         "  RandomResizedCrop  N  cpu, gpu\n"
-        "  RandomPosterize  N  cpu, Python only   (not a transform that we know, or with parameters that we do not: it is called as "
+        "  RandomPerspective  N  cpu, Python only   (not a transform that we know, or with parameters that we do not: it is called as "
         "it is)\n"
         "  RandAugment  N  cpu, gpu\n"
+        "  RandomRotation  N  cpu                (not always on the GPU: affine maps with interpolation BICUBIC have no kernel)\n"
         "  to tensor  N  cpu, Python only float32  (RandomErasing: called on the finished tensor)\n"
         "  together  N per sample and core, over 3 samples\n"
-        "  the GPU cannot help: RandomPosterize, RandomErasing: called as it is, in Python"
+        "  the GPU cannot help: RandomPerspective, RandomErasing: called as it is, in Python"
     )
 
 

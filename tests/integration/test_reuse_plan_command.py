@@ -22,6 +22,7 @@ from penstock.cli.main import main
 from penstock.errors import ConfigError
 from penstock.pipeline.op_costs import body, cut_costs, cuts_of, finish, op_costs, parts_of
 from tests.kernel_cases import photo
+from tests.torchvision_here import torchvision
 
 pytest.importorskip("cv2")
 
@@ -102,6 +103,23 @@ def test_the_table_names_every_split_and_which_one_auto_takes(capsys: pytest.Cap
     assert "diversity 0.250 is below 0.95" in lines[3]
     assert sum("<- auto" in line for line in lines) == ("auto takes split" in found.out)
     assert "auto takes split" in found.out or "auto keeps nothing: " in found.out
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_torchvisions_folder_is_planned_as_a_loader_adopts_it(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torchvision()
+    (here / "theirs.py").write_text(
+        "from torchvision.datasets import ImageFolder\n"
+        "from torchvision.transforms import v2\n"
+        "ops = [v2.RandAugment(), v2.RandomAffine(9), v2.RandomResizedCrop(64), v2.RandomHorizontalFlip()]\n"
+        "dataset = ImageFolder('photos', v2.Compose([*ops, v2.PILToTensor()]))\n"
+    )
+    assert main(["reuse", "plan", "theirs.py:dataset", "--samples", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "RandAugment" in said
+    assert "RandomAffine" in said
 
 
 @pytest.mark.usefixtures("one_thread", "here")

@@ -82,6 +82,7 @@ ALL: list[Any] = [
     Step(Code.BRIGHTNESS, (1.1,)), Step(Code.POSTERIZE, (3,)), Step(Code.SOLARIZE, (9.0,)), Step(Code.INVERT), Step(Code.CONTRAST, (1.1,)),
     Step(Code.AUTOCONTRAST), Step(Code.EQUALIZE), Step(Code.SATURATION, (1.1,)), Step(Code.HUE, (0.1,)), Step(Code.GRAY, (3,)),
     Step(Code.SHARPNESS, (1.1,)), Step(Code.BLUR, (3, 3, 1.0, 1.0)), Step(Code.ERASE, (0, 0, 5, 5, 0, 1)), Step(Code.MIX, (1.0, ())),
+    Step(Code.MIX_TENSORS, (1.0, ((0.0, (("Rotate", 9.0), ("Contrast", 0.3))),), "v2", 2)),
 ]  # fmt: skip
 
 

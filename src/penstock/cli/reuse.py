@@ -137,7 +137,7 @@ def dataset_of(target: str, photos: str | None) -> StagedDataset | AudioFolder:
     from penstock.pipeline.audio import AudioFolder
     from penstock.pipeline.staged import StagedDataset
 
-    found = made(found_in(target))
+    found = staged(made(found_in(target)))
     dataset: StagedDataset | AudioFolder
     if isinstance(found, (StagedDataset, AudioFolder)):
         if photos is not None:
@@ -154,6 +154,15 @@ def dataset_of(target: str, photos: str | None) -> StagedDataset | AudioFolder:
     if not len(dataset):
         raise ConfigError(f"{target} has no samples to measure")
     return dataset
+
+
+def staged(found: Any) -> Any:
+    """torchvision's ImageFolder as a loader with `reuse=` adopts it; anything else as it is."""
+    from penstock.pipeline.adopt import adopted
+    from penstock.pipeline.adopted_images import AdoptedImages
+
+    folder = adopted(found)
+    return found if folder is None else AdoptedImages(folder)
 
 
 def found_in(target: str) -> Any:

@@ -117,7 +117,7 @@ def lane_stats(loader: Any) -> dict[str, Any] | None:
 def other_ways(loader: Any) -> str:
     """For `explain()`: what could spare workers a part of all this."""
     reusing = loader._reusing
-    kept = "" if reusing is None else f"\n  {reusing.line(loader.dataset, loader._epochs.kept)}"
+    kept = "" if reusing is None else f"\n  {reusing.line(reusing.source, loader._epochs.kept)}"
     return lane_line(loader) + kept
 
 
@@ -149,7 +149,7 @@ def reusing_of(loader: Any) -> Any:
     from penstock.engine.reusing import reusing  # it imports much
 
     lane = GpuPrep.of(loader.gpu_prep) if may_have_lane(loader.device, loader.gpu_prep) else None
-    found = reusing(loader.reuse, loader.dataset, lane, shared=loader.shard is not None)
+    found = reusing(loader.reuse, staged_of(loader), lane, shared=loader.shard is not None)
     if found is not None and loader.reuse.persistent and loader.seed is None:
         warnings.warn(
             "Reuse(persistent=True) without seed=: runs find what others have kept only where their seeds are the same. Without one each draws "
@@ -157,6 +157,16 @@ def reusing_of(loader: Any) -> Any:
             stacklevel=3,
         )
     return found
+
+
+def staged_of(loader: Any) -> Any:
+    """A loader's dataset, in the form that can be kept half done where it is torchvision's and adopted."""
+    adopted = loader._adopted() if loader.adopt else None
+    if adopted is None:
+        return loader.dataset
+    from penstock.pipeline.adopted_images import AdoptedImages
+
+    return AdoptedImages(adopted)
 
 
 def keeps_on_device(loader: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +16,8 @@ from penstock.engine.reuse_room import check_agreed, room_of
 from penstock.engine.shard import gathered
 from penstock.errors import ConfigError, StateError
 from penstock.lanes.unfinished import getter
+from penstock.pipeline.adopt import verdict
+from penstock.pipeline.adopted_images import AdoptedImages
 from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioChain, AudioFolder
 from penstock.pipeline.chain import Chain
@@ -33,6 +36,7 @@ from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_device import DeviceStore
 from penstock.store.kept_memory import MemoryStore
 from penstock.transforms.outcomes import outcomes_in_row
+from penstock.transforms.theirs import Theirs
 
 log = logging.getLogger("penstock")
 
@@ -58,8 +62,10 @@ class Reusing:
             raise ConfigError(f"reuse is not possible: {reason}")
         if wanted.store == "device":
             refuse_on_device(dataset, prep)
-        self.wanted = wanted
+        self.wanted, self.source = wanted, dataset
         self.split = split_of(wanted, dataset.chain)
+        if wanted.store == "device":
+            refuse_draws_beside_training(dataset.chain.ops[: self.split])
         if wanted.store == "disk":
             check_path(wanted)
         self.room = room_of(wanted, dataset, self.split, shared=shared)
@@ -75,6 +81,13 @@ class Reusing:
 
     def dataset(self, source: Any, seed: int, kept: int, *, shared: bool) -> Reused | ReusedAudio:
         """The dataset for workers; `shared`: its samples are dealt out anew to all ranks in each epoch."""
+        if isinstance(self.source, AdoptedImages):
+            if not self.source.is_as_it_was:
+                raise ConfigError(
+                    "reuse: the dataset has been given another transform since the loader was made, and samples are kept as the first left "
+                    "them: make a new loader"
+                )
+            source = self.source
         if kept > len(source):
             raise StateError(
                 f"the state was saved from a loader that kept {kept:,} samples (reuse), and this data set has {len(source):,}: it is another one. "
@@ -179,9 +192,10 @@ def unsuited(dataset: Any) -> str:
     if isinstance(dataset, AudioFolder):
         return of_its_own if type(dataset).__getitem__ is not AudioFolder.__getitem__ else ""
     if not isinstance(dataset, StagedDataset):
+        reason = verdict(dataset)[1]
         return (
             f"{type(dataset).__name__} does not show how its samples are prepared: use penstock.ImageFolder, "
-            f"TarDataset, AudioFolder or StagedDataset"
+            f"TarDataset, AudioFolder or StagedDataset, or torchvision's ImageFolder, which is adopted unless adopt=False. {reason}".rstrip()
         )
     if getattr(getter(dataset), "__func__", None) is None:
         return of_its_own
@@ -209,6 +223,17 @@ def refuse_on_device(dataset: Any, prep: GpuPrep | None) -> None:
     if reason:
         raise ConfigError(
             f"Reuse(store='device') is not possible: {reason}; or take store='memory' or 'disk'"
+        )
+
+
+def refuse_draws_beside_training(ops: Sequence[Any]) -> None:
+    """ConfigError where what is gone from the device could not be made again without touching the program's own generator: that is done
+    in a thread of the training process."""
+    names = [op.name for op in ops if isinstance(op, Theirs)]
+    if names:
+        raise ConfigError(
+            f"Reuse(store='device') is not possible with {', '.join(names)} before the split: torchvision draws from the program's own generator, "
+            f"which a thread beside training must not touch. Split before it, or take store='memory' or 'disk'"
         )
 
 

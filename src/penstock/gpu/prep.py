@@ -154,6 +154,9 @@ def unsuited(dataset: Any, collate_fn: Any) -> str:
         return f"{', '.join(python)}: a function in Python"
     if not dataset.chain.is_one_program:
         return "the chain makes several images of one"
+    if dataset.after:
+        names = ", ".join(type(function).__name__ for function in dataset.after)
+        return f"{names}: called as it is, in Python"
     return ""
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.kernels import words as w
-from penstock.transforms.steps import Code, Interpolation, Size, Step
+from penstock.transforms.augment import steps_of
+from penstock.transforms.steps import Code, Interpolation, Program, Size, Step
 
 FIXED_LIMIT = 32768.0
 """Coordinates beyond it do not fit into 16.16 fixed point; there Pillow computes in floats."""
@@ -48,6 +49,20 @@ def supported(step: Step) -> str:
         case Code.MIX:
             return next((why for _, steps in args[1] for inner in steps if (why := supported(inner))), "")
     return ""
+
+
+def tensor_steps(ops: Sequence[tuple[str, float]], size: Size, version: str, interpolation: int) -> Program:
+    """A chain of MIX_TENSORS as steps. Pillow's forms of its ops are within a level of those for tensors, but for what is read between pixels:
+    None is the colour outside of an image that lies on black."""
+    found: Program = []
+    for name, magnitude in ops:
+        if name == "Solarize" and version == "v1":  # which gives the level, not a share of white
+            found.append(Step(Code.SOLARIZE, (magnitude,)))
+            continue
+        for code, args in steps_of(name, magnitude, size, interpolation, 0):
+            between = code is Code.AFFINE and interpolation == Interpolation.BILINEAR
+            found.append(Step(code, (*args[:7], None) if between else args))
+    return found
 
 
 class Taps(NamedTuple):

@@ -33,6 +33,7 @@ from penstock.kernels.forms import (
     pillow_taps,
     saturated,
     supported,
+    tensor_steps,
 )
 from penstock.transforms.cpu import goes_down_first
 from penstock.transforms.steps import STATISTICS, Code, Interpolation, Program, Size, Step, size_after
@@ -184,6 +185,11 @@ class Row:
             return self
         if code is Code.MIX:
             return self.mix(*args)
+        if code is Code.MIX_TENSORS:
+            kept, chains, version, way = args
+            return self.mix(
+                kept, [(each, tensor_steps(ops, self.size, version, way)) for each, ops in chains]
+            )
         size = size_after(step, self.size)
         if size[0] * size[1] > MOST_PIXELS:
             raise ValueError(
@@ -229,12 +235,13 @@ class Row:
             self.move(w.SHIFT, (-1, self.size[0] - 1, 1, 0, w.CONSTANT, 0), 0)
 
     def affine(self, args: tuple[Any, ...]) -> None:
-        matrix, way, fill = args[:6], args[6], colour(args[7])
+        matrix, way, in_black = args[:6], args[6], args[7] is None
+        fill = 0 if in_black else colour(args[7])
         if is_shift(args):
             self.move(w.SHIFT, (1, int(matrix[5]), 1, int(matrix[2]), w.CONSTANT, 0), fill)
         elif way == Interpolation.BILINEAR:
             self.materialise()
-            self.reader = Reader(w.BILINEAR, numbers=matrix, fill=fill)
+            self.reader = Reader(w.IN_BLACK if in_black else w.BILINEAR, numbers=matrix, fill=fill)
         elif (matrix[1] or matrix[3]) and fits(matrix, self.size):
             self.move(w.FIXED, fixed_point(matrix), fill)
         else:
@@ -290,7 +297,9 @@ class Row:
         order = [(down, keeps_height), (across, keeps_width)]
         self.tapped([taps for taps, keeps in (order if first_down else reversed(order)) if not keeps])
 
-    def blur(self, width: int, height: int, sigma_x: float, sigma_y: float) -> None:
+    def blur(
+        self, width: int, height: int, sigma_x: float, sigma_y: float, _theirs: str | None = None
+    ) -> None:
         self.materialise()
         sigma_y = sigma_y if sigma_y > 0 else sigma_x  # as OpenCV reads it
         down = Taps(w.DOWN, w.GAUSS, height, self.size[0], (blur_sigma(sigma_y, height),))

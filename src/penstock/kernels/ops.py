@@ -28,6 +28,7 @@ SHARPEN, BILINEAR, MIXED = tl.constexpr(w.SHARPEN), tl.constexpr(w.BILINEAR), tl
 DOWN, GAUSS, TO_SCRATCH = tl.constexpr(w.DOWN), tl.constexpr(w.GAUSS), tl.constexpr(w.TO_SCRATCH)
 TO_BATCH, GREYS, LEVELS = tl.constexpr(w.TO_BATCH), tl.constexpr(w.GREYS), tl.constexpr(w.LEVELS)
 ITEM_WORDS, CONTRAST = tl.constexpr(w.ITEM_WORDS), tl.constexpr(w.CONTRAST)
+IN_BLACK = tl.constexpr(w.IN_BLACK)
 BITS, HALF = tl.constexpr(22), tl.constexpr(1 << 21)
 """Of weights, behind the point; and what sums of them are rounded by."""
 
@@ -111,8 +112,9 @@ def between(one, two, share):
 
 
 @triton.jit
-def interpolated(head, real, source, y, x, there):
-    """Under an affine map, between four pixels, in double precision as Pillow does it; its colour outside."""
+def interpolated(head, real, source, y, x, there, in_black: tl.constexpr):
+    """Under an affine map, between four pixels, in double precision as Pillow does it; its colour outside. `in_black`: as torch does it, to
+    which pixels outside are black, and which rounds."""
     stride_y = tl.load(head + STRIDE_Y).to(tl.int32)
     stride_x = tl.load(head + STRIDE_X).to(tl.int32)
     stride_c = tl.load(head + STRIDE_C).to(tl.int32)
@@ -123,7 +125,10 @@ def interpolated(head, real, source, y, x, there):
     mid_y = y.to(tl.float64) + 0.5
     at_x = tl.load(real + REAL) * mid_x + tl.load(real + REAL + 1) * mid_y + tl.load(real + REAL + 2)
     at_y = tl.load(real + REAL + 3) * mid_x + tl.load(real + REAL + 4) * mid_y + tl.load(real + REAL + 5)
-    inside = there & (at_x >= 0.0) & (at_x < width) & (at_y >= 0.0) & (at_y < height)
+    if in_black:
+        inside = there & (at_x > -0.5) & (at_x < width + 0.5) & (at_y > -0.5) & (at_y < height + 0.5)
+    else:
+        inside = there & (at_x >= 0.0) & (at_x < width) & (at_y >= 0.0) & (at_y < height)
     at_x = tl.where(inside, at_x - 0.5, 0.0)
     at_y = tl.where(inside, at_y - 0.5, 0.0)
     left = tl.floor(at_x).to(tl.int32)
@@ -134,10 +139,19 @@ def interpolated(head, real, source, y, x, there):
     x1 = tl.minimum(tl.maximum(left + 1, 0), width - 1) * stride_x
     y0 = tl.minimum(tl.maximum(above, 0), height - 1) * stride_y
     y1 = tl.minimum(tl.maximum(above + 1, 0), height - 1) * stride_y
-    r0, g0, b0 = taken(source, y0 + x0, stride_c, inside)
-    r1, g1, b1 = taken(source, y0 + x1, stride_c, inside)
-    r2, g2, b2 = taken(source, y1 + x0, stride_c, inside)
-    r3, g3, b3 = taken(source, y1 + x1, stride_c, inside)
+    on_left = inside
+    on_right = inside
+    on_top = inside
+    below = inside
+    if in_black:
+        on_left = inside & (left >= 0)
+        on_right = inside & (left + 1 < width)
+        on_top = inside & (above >= 0)
+        below = inside & (above + 1 < height)
+    r0, g0, b0 = taken(source, y0 + x0, stride_c, on_top & on_left)
+    r1, g1, b1 = taken(source, y0 + x1, stride_c, on_top & on_right)
+    r2, g2, b2 = taken(source, y1 + x0, stride_c, below & on_left)
+    r3, g3, b3 = taken(source, y1 + x1, stride_c, below & on_right)
     red = between(
         between(r0.to(tl.float64), r1.to(tl.float64), across),
         between(r2.to(tl.float64), r3.to(tl.float64), across),
@@ -153,6 +167,10 @@ def interpolated(head, real, source, y, x, there):
         between(b2.to(tl.float64), b3.to(tl.float64), across),
         down,
     )
+    if in_black:
+        red += 0.5
+        green += 0.5
+        blue += 0.5
     red = tl.where(inside, red.to(tl.int32), fill & 255)
     green = tl.where(inside, green.to(tl.int32), (fill >> 8) & 255)
     blue = tl.where(inside, blue.to(tl.int32), fill >> 16)
@@ -192,7 +210,9 @@ def read(row, area, real_area, head, real, source, y, x, there):
     elif reader == SHARPEN:
         r, g, b = sharpened(head, real, source, y, x, there)
     elif reader == BILINEAR:
-        r, g, b = interpolated(head, real, source, y, x, there)
+        r, g, b = interpolated(head, real, source, y, x, there, False)
+    elif reader == IN_BLACK:
+        r, g, b = interpolated(head, real, source, y, x, there, True)
     elif reader == MIXED:
         first = tl.load(head + LIST)
         r, g, b = mixed(row, area + first, real_area + first, tl.load(head + LENGTH), y, x, there)

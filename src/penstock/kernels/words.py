@@ -34,8 +34,8 @@ REAL = 24
 """Six reals."""
 PASS_WORDS = 30
 
-DIRECT, TAPPED, SHARPEN, BILINEAR, MIXED = range(5)
-"""Readers."""
+DIRECT, TAPPED, SHARPEN, BILINEAR, MIXED, IN_BLACK = range(6)
+"""Readers. Two of them read between pixels: as Pillow does, with a colour outside; and as torch does, in an image that lies on black."""
 DOWN, ACROSS = 0, 1
 """Axes."""
 TRIANGLE, CUBIC, LANCZOS, GAUSS, LINEAR, NEAREST = range(6)

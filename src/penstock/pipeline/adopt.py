@@ -7,10 +7,8 @@ and no pixels, so that adopting a chain changes no sample.
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -22,167 +20,11 @@ from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import Begun, read_file, unfinished
-from penstock.transforms.augment import steps_of
+from penstock.pipeline.their_draws import Draw, Unadoptable, adopters, is_patched, nested
 from penstock.transforms.cpu import picture
-from penstock.transforms.draws import Draws
 from penstock.transforms.libs import opencv, pillow, simplejpeg
-from penstock.transforms.ops import CenterCrop, Pad, Resize
-from penstock.transforms.steps import Code, Program, Size, Step, program_size
+from penstock.transforms.steps import Step, program_size
 from penstock.transforms.tail import Tail
-
-Draw = Callable[[Any, Size], Program]
-NO_DRAWS = Draws(0)
-WAYS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
-
-
-class Unadoptable(Exception):
-    """A parameter that our ops do not know; the transform stays Python."""
-
-
-def stand_in(size: Size) -> torch.Tensor:
-    """An image of a size, without pixels."""
-    return torch.empty((3, *size), dtype=torch.uint8, device="meta")
-
-
-def way(mode: Any) -> int:
-    name = getattr(mode, "value", mode)
-    if name not in WAYS:
-        raise Unadoptable(f"interpolation {name}")
-    return WAYS[name]
-
-
-def fill_of(op: Any) -> Any:
-    """The one fill of a transform; v2 keeps one per type of input."""
-    fill = getattr(op, "fill", None)
-    if isinstance(fill, dict):
-        raise Unadoptable("fill per type")
-    return 0 if fill is None else fill
-
-
-# ---- draws, by torchvision's own code
-
-
-def resize(op: Any, size: Size) -> Program:
-    antialias = op.antialias is not False  # on Pillow images torchvision always does
-    found = Resize(op.size, way(op.interpolation), op.max_size, antialias)
-    return found.draw(NO_DRAWS, size)
-
-
-def center_crop(op: Any, size: Size) -> Program:
-    return CenterCrop(op.size).draw(NO_DRAWS, size)
-
-
-def pad(op: Any, size: Size) -> Program:
-    return Pad(op.padding, fill_of(op), getattr(op.padding_mode, "value", op.padding_mode)).draw(
-        NO_DRAWS, size
-    )
-
-
-def random_resized_crop(op: Any, size: Size) -> Program:
-    if hasattr(op, "make_params"):
-        place = op.make_params([stand_in(size)])
-        top, left, height, width = (place[name] for name in ("top", "left", "height", "width"))
-    else:
-        top, left, height, width = op.get_params(stand_in(size), op.scale, op.ratio)
-    step = Step(Code.RESIZE, (*op.size, way(op.interpolation), True))
-    return [Step(Code.CROP, (top, left, height, width)), step]
-
-
-def random_crop(op: Any, size: Size) -> Program:
-    if not hasattr(op, "make_params"):
-        if op.padding is not None or op.pad_if_needed:
-            raise Unadoptable("padding")
-        top, left, height, width = op.get_params(stand_in(size), op.size)
-        return [Step(Code.CROP, (top, left, height, width))]
-    fill = fill_of(op) if op.padding is not None or op.pad_if_needed else 0
-    params = op.make_params([stand_in(size)])
-    program: list[Step] = []
-    if params["needs_pad"]:
-        left, top, right, bottom = params["padding"]
-        program.append(Step(Code.PAD, (left, top, right, bottom, fill, op.padding_mode)))
-    if params["needs_crop"]:
-        program.append(Step(Code.CROP, tuple(params[name] for name in ("top", "left", "height", "width"))))
-    return program
-
-
-def flip_h(op: Any, _: Size) -> Program:
-    return [Step(Code.FLIP_H)] if torch.rand(1) < op.p else []
-
-
-def flip_v(op: Any, _: Size) -> Program:
-    return [Step(Code.FLIP_V)] if torch.rand(1) < op.p else []
-
-
-def color_jitter(op: Any, size: Size) -> Program:
-    if hasattr(op, "make_params"):
-        found = op.make_params([stand_in(size)])
-        order = found["fn_idx"]
-        factors = [found[f"{name}_factor"] for name in ("brightness", "contrast", "saturation", "hue")]
-    else:
-        order, *factors = op.get_params(op.brightness, op.contrast, op.saturation, op.hue)
-    codes = (Code.BRIGHTNESS, Code.CONTRAST, Code.SATURATION, Code.HUE)
-    return [Step(codes[at], (float(factors[at]),)) for at in map(int, order) if factors[at] is not None]
-
-
-def grayscale(op: Any, _: Size) -> Program:
-    return [Step(Code.GRAY, (op.num_output_channels,))]
-
-
-def policy(op: Any, size: Size) -> Program:
-    """RandAugment, AutoAugment and TrivialAugmentWide of v2: run on the stand-in, with a note taken of each op instead."""
-    program: list[Step] = []
-    recorder = copy.copy(op)
-    interpolation, fill = way(op.interpolation), fill_of_policy(op)
-
-    def note(image: Any, name: str, magnitude: float, **_: Any) -> Any:
-        program.extend(steps_of(name, magnitude, size, interpolation, fill))
-        return image
-
-    object.__setattr__(recorder, "_apply_image_or_video_transform", note)
-    recorder.forward(stand_in(size))
-    return program
-
-
-def old_policy(op: Any, size: Size) -> Program:
-    """The same of v1, whose code calls a function of its module for each op: a copy of that code calls ours."""
-    program: list[Step] = []
-    interpolation, fill = way(op.interpolation), fill_of_policy(op)
-
-    def note(image: Any, name: str, magnitude: float, **_: Any) -> Any:
-        # v1 gives Solarize's level, v2 its share of white
-        plain = [Step(Code.SOLARIZE, (magnitude,))]
-        program.extend(plain if name == "Solarize" else steps_of(name, magnitude, size, interpolation, fill))
-        return image
-
-    forward = type(op).forward
-    FunctionType(forward.__code__, {**forward.__globals__, "_apply_op": note})(op, stand_in(size))
-    return program
-
-
-def fill_of_policy(op: Any) -> Any:
-    if op.fill is not None:
-        raise Unadoptable("fill")
-    return 0
-
-
-def adopters() -> dict[type, Draw]:
-    """What is known, by exact type; empty where torchvision has not been imported, since then nobody uses it."""
-    found: dict[type, Draw] = {}
-    known = {
-        "Resize": resize, "CenterCrop": center_crop, "Pad": pad, "RandomResizedCrop": random_resized_crop,
-        "RandomCrop": random_crop, "RandomHorizontalFlip": flip_h, "RandomVerticalFlip": flip_v,
-        "ColorJitter": color_jitter, "Grayscale": grayscale,
-    }  # fmt: skip
-    for module in ("torchvision.transforms.transforms", "torchvision.transforms.v2"):
-        loaded = sys.modules.get(module)
-        found.update({getattr(loaded, name): draw for name, draw in known.items() if hasattr(loaded, name)})
-    for module, draw in (("v2", policy), ("autoaugment", old_policy)):
-        loaded = sys.modules.get(f"torchvision.transforms.{module}")
-        for name in ("RandAugment", "AutoAugment", "TrivialAugmentWide"):
-            if hasattr(loaded, name):
-                found[getattr(loaded, name)] = draw
-    return found
-
 
 # ---- chains
 
@@ -195,6 +37,8 @@ def transforms_in(transform: Any) -> list[Any]:
     return [] if transform is None else [transform]
 
 
+LARGE = (6000, 8000)
+"""Of an image that is larger than any crop."""
 ADOPTED_DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
 """Of which we make the same values as torchvision."""
 
@@ -240,13 +84,26 @@ class AdoptedChain:
 
     def check(self) -> None:
         """Find parameters that we do not know before the first sample does."""
-        state = torch.default_generator.get_state()
+        state, known, size = torch.default_generator.get_state(), adopters(), LARGE
+        is_grey = False
         for at, (op, draw) in enumerate(self.ops):
+            if draw is None:
+                continue
+            inner = list(nested(op))
+            names = {type(part).__name__ for part in inner}
             try:
-                if draw is not None:
-                    draw(op, (600, 800))
+                if is_grey and names & {"RandomGrayscale", "RGB"}:
+                    raise Unadoptable("the channels of a grey image")
+                if any(type(part) not in known or is_patched(part) for part in inner):
+                    raise Unadoptable("a transform that we do not know within one that we do")
+                for part in inner[1:]:
+                    known[type(part)](part, size)
+                size = program_size(draw(op, size), size)
             except Unadoptable:
                 self.ops[at] = (op, None)
+            except ValueError:  # a crop that is too large, for one: its samples will say so
+                continue
+            is_grey |= any(getattr(part, "num_output_channels", 3) == 1 for part in inner)
         torch.default_generator.set_state(state)
 
     @property
@@ -285,15 +142,6 @@ def is_picture(value: Any) -> bool:
     """Whether a value is a Pillow image of a kind that our ops know; others stay torchvision's."""
     plain = not isinstance(value, (torch.Tensor, np.ndarray)) and hasattr(value, "mode")
     return plain and value.mode in ("L", "RGB")
-
-
-METHODS = {"forward", "transform", "make_params", "get_params", "__call__"}
-
-
-def is_patched(op: Any) -> bool:
-    """Whether a transform has been given methods or hooks that its type does not have."""
-    own = getattr(op, "__dict__", {})
-    return bool(METHODS & own.keys() or own.get("_forward_hooks") or own.get("_forward_pre_hooks"))
 
 
 FIXED = ("Resize", "CenterCrop", "Pad", "Grayscale")

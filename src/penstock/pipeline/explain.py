@@ -22,6 +22,7 @@ from penstock.pipeline.header import BadImage
 from penstock.pipeline.op_costs import op_costs
 from penstock.pipeline.pieces import Piece, pieces_of
 from penstock.pipeline.staged import StagedDataset
+from penstock.pipeline.their_draws import Draw
 from penstock.plan.seeds import op_seed
 from penstock.transforms.audio import AudioOp, Function
 from penstock.transforms.draws import Draws
@@ -148,6 +149,21 @@ def without_kernel(op: Op) -> str:
     return ""
 
 
+def without_their_kernel(op: Any, draw: Draw) -> str:
+    """The same of an adopted transform; torch's generator is left as it was."""
+    state = torch.default_generator.get_state()
+    try:
+        for _ in range(TRIED):
+            for step in draw(op, TRIED_ON):
+                if why := supported(step):
+                    return f"not always on the GPU: {why}"
+    except ValueError:  # a crop that does not fit, for one: its samples say so
+        return ""
+    finally:
+        torch.default_generator.set_state(state)
+    return ""
+
+
 def alike(views: Sequence[Chain]) -> list[tuple[Chain, list[int]]]:
     """Neighbours that do the same, with their numbers."""
     found: list[tuple[Chain, list[int]]] = []
@@ -201,12 +217,15 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[Stage]:
     yield Stage("read", "", costs.mean("0"), CPU)
     yield Stage("decode", "", costs.mean("1"), BOTH)
     for at, (op, draw) in enumerate(chain.ops):
-        why = (
-            ""
-            if draw is not None
-            else "not a transform that we know, or with parameters that we do not: it is called as it is"
-        )
-        yield Stage(type(op).__name__, "", costs.mean(str(2 + at)), BOTH if draw is not None else PYTHON, why)
+        if draw is None:
+            where, why = (
+                PYTHON,
+                "not a transform that we know, or with parameters that we do not: it is called as it is",
+            )
+        else:
+            why = without_their_kernel(op, draw)
+            where = CPU if why else BOTH
+        yield Stage(type(op).__name__, "", costs.mean(str(2 + at)), where, why)
     behind = ", ".join(type(op).__name__ for op in chain.after)
     kind = str(chain.tail.dtype).removeprefix("torch.") if chain.tail is not None else ""
     why = f"{behind}: called on the finished tensor" if behind else ""

@@ -54,6 +54,7 @@ class Reused(StagedDataset):
         )
         self.users_dataset = getattr(source, "users_dataset", source)
         self.source, self.split, self.renewal, self.store = source, split, renewal, store
+        self.after = source.after
         text = isinstance(store, DiskAhead)
         self._dumps: Callable[[Any], bytes] = plain_targets.dumps if text else pickles.dumps_local
         self._loads: Callable[[bytes], Any] = plain_targets.loads if text else pickles.loads

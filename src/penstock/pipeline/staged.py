@@ -109,6 +109,8 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
         if self.chain.ops or self.chain.views:
             preload(IMAGE_LIBRARIES)
 
+    after: tuple[Callable[[Any], Any], ...] = ()
+    """What is called on the finished tensor of a chain that is one program; datasets that we adopt may have such transforms."""
     knows_targets = False
     """Whether `target_of` gives a sample's target without reading the sample."""
 
@@ -133,13 +135,18 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
         with self.naming(index):
             if self.chain.is_one_program:
                 begun = self.begun(index)
-                return unfinished(self.chain.tail, self.pixels(begun)), begun.target
+                sample: Any = unfinished(self.chain.tail, self.pixels(begun))
+                if self.after:
+                    sample = sample.tensor()
+                    for function in self.after:
+                        sample = function(sample)
+                return sample, begun.target
             data, target = self.read(index % len(self))
             return self.chain.run(self.image(data), call_seed("staged"), company()), target
 
     def _penstock_deferred(self, form: Form | None = None) -> Deferred | None:
         """For a worker that writes all samples of a task, which run no code of the user's: what draws them first. `form`: what they become."""
-        return Deferred(self, form) if self.chain.is_one_program else None
+        return Deferred(self, form) if self.chain.is_one_program and not self.after else None
 
     def naming(self, index: int) -> Naming:
         """Around what is done for a sample."""

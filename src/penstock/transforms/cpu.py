@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock import accel
 from penstock.errors import MissingExtra
-from penstock.transforms import tables
+from penstock.transforms import tables, tensors
 from penstock.transforms.libs import opencv, pillow
 from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, Size, Step
 from penstock.transforms.windows import Stage, is_inside, stages
@@ -367,7 +367,11 @@ def hue(image: Any, shift: float) -> Any:
     return module.merge("HSV", (module.fromarray(turned, "L"), s, v)).convert("RGB")
 
 
-def blur(image: Any, width: int, height: int, sigma_x: float, sigma_y: float) -> Image:
+def blur(
+    image: Any, width: int, height: int, sigma_x: float, sigma_y: float, theirs: str | None = None
+) -> Image:
+    if theirs is not None:
+        return tensors.blurred(array(image), (width, height), (sigma_x, sigma_y), theirs)
     cv2, pixels = opencv(), array(image)
     blurred: Image = cv2.GaussianBlur(
         pixels, (width, height), sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REFLECT_101
@@ -394,6 +398,10 @@ def mix(image: Any, kept: float, chains: Sequence[tuple[float, Sequence[Step]]])
     return mixed
 
 
+def mix_tensors(image: Any, *args: Any) -> Image:
+    return tensors.mixed(array(image), *args)
+
+
 def call(image: Any, function: Callable[[Any], Any]) -> Any:
     given = array(image)  # a function may change what it is given, but not what others read, as in a store
     found = function(given if given.flags.writeable else given.copy())
@@ -414,7 +422,7 @@ STEPS: dict[Code, Callable[..., Any]] = {
     Code.CROP: crop, Code.RESIZE: resize, Code.FLIP_H: flip_h, Code.FLIP_V: flip_v, Code.PAD: pad,
     Code.SATURATION: saturation,
     Code.HUE: hue, Code.GRAY: gray, Code.SHARPNESS: sharpness, Code.BLUR: blur, Code.ERASE: erase, Code.MIX: mix,
-    Code.CALL: call,
+    Code.MIX_TENSORS: mix_tensors, Code.CALL: call,
 }  # fmt: skip
 TO_A_PLACE = {Code.RESIZE, Code.SATURATION, Code.SHARPNESS}
 """Those of them that can be told where to write."""

@@ -45,6 +45,7 @@ from penstock.transforms.policies import (
 from penstock.transforms.published import AUTOAUGMENT
 from penstock.transforms.spectra import SpecAugment
 from penstock.transforms.steps import Code, Program, Size, Step, program_size
+from penstock.transforms.theirs import Theirs
 from penstock.transforms.together import PerBatch, seed_for
 
 Range = tuple[float, float]
@@ -227,6 +228,11 @@ def three(op: ThreeAugment, program: Program, choices: Sequence[int], _size: Siz
     return choices[0], sigma, factors(ColorJitter(jitter, jitter, jitter), rest)
 
 
+def by_program(op: Theirs, program: Program, _choices: Sequence[int], _size: Size) -> Any:
+    """Of a transform whose draws we do not see: as many different answers as are counted, by what comes of the draws."""
+    return number_of(program) % op.outcomes
+
+
 Tell = Callable[[Any, Any, Sequence[int], Any], Any]
 TOLD: Mapping[type, Tell] = {
     RandomHorizontalFlip: done,
@@ -242,6 +248,7 @@ TOLD: Mapping[type, Tell] = {
     AutoAugment: pair,
     AugMix: mixed,
     ThreeAugment: three,
+    Theirs: by_program,
 }
 """How the outcome of an op is told by its program and the choices that were made; an op that is not here has only one."""
 

@@ -61,6 +61,7 @@ from penstock.transforms.samples import ClampBoundingBoxes, SanitizeBoundingBoxe
 from penstock.transforms.spectra import STFT, LogMel, SpecAugment
 from penstock.transforms.steps import Size, program_size
 from penstock.transforms.tail import Normalize, ToDtype, ToImage, ToTensor
+from penstock.transforms.theirs import Theirs
 from penstock.transforms.together import PerBatch
 from penstock.transforms.views import MultiCrop
 
@@ -280,6 +281,7 @@ COUNTS: Mapping[type, Count] = {
     AugMix: mixed,
     ThreeAugment: three,
     DeepAutoAugment: deep,
+    Theirs: lambda op, _: op.outcomes,
     # ---- of a whole batch: the share of the neighbour, and where its box lies; the neighbour itself is not counted
     MixUp: lambda *_: VALUES,
     CutMix: lambda op, size: VALUES * places(size),  # noqa: ARG005

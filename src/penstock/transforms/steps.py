@@ -61,11 +61,14 @@ class Code(IntEnum):
     SHARPNESS = 35
     """factor"""
     BLUR = 36
-    """kernel width, kernel height, sigma x, sigma y"""
+    """kernel width, kernel height, sigma x, sigma y; then perhaps the version of torchvision's transforms whose pixels it is to have"""
     ERASE = 37
     """top, left, height, width, value (a number per channel, or None: noise), seed of the noise"""
     MIX = 38
     """weight of the image as it is, then (weight, steps) of each chain that it is mixed with"""
+    MIX_TENSORS = 39
+    """the same by torchvision's ops for tensors: weight of the image as it is, (weight, (name, magnitude) of each op) of each chain, the
+    version of torchvision's transforms, interpolation"""
     # ---- the user's own
     CALL = 64
     """function"""

@@ -110,7 +110,7 @@ def check(program: Sequence[Step], *, boxes: bool) -> None:
                 "a function of your own (Lambda) stands in a chain for images with masks or boxes: it may move pixels "
                 "unseen. Apply it to the samples of the dataset instead"
             )
-        if step.code is Code.MIX:
+        if step.code in (Code.MIX, Code.MIX_TENSORS):
             raise ConfigError(
                 "AugMix lays several versions of an image over each other: masks and boxes fit none"
             )

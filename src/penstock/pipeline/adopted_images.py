@@ -1,0 +1,210 @@
+"""An adopted folder of torchvision's as a staged dataset, so that its samples can be partly kept (`reuse=`).
+
+Rule 1: its chain is made of our ops of the same names and parameters, which draw from the same distributions; transforms that we have no op of
+        are drawn by torchvision's code (`Theirs`). Each op has random numbers of its own, so that the partial part can be keyed by (seed, sample,
+        epoch of renewal) and the final part by the sample's place in the epoch. Without reuse torchvision draws one after the other from a
+        sample's generator: the same distributions, other draws.
+Rule 2: pixels are torchvision's. Files that we refuse and it does not are decoded by Pillow, as its loader does.
+Rule 3: functions in Python before the tensor are ops like any; what follows the tail is called on the finished tensor, with the global generators
+        seeded for the sample's place in the epoch.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from penstock.pipeline.adopt import AdoptedFolder
+from penstock.pipeline.chain import Chain
+from penstock.pipeline.decode import Encoded, Image
+from penstock.pipeline.header import BadImage
+from penstock.pipeline.staged import StagedDataset, files_digest, is_ours, read_file
+from penstock.pipeline.their_draws import CONTAINERS, Draw, adopters, nested, version, way
+from penstock.transforms import ops as ours
+from penstock.transforms import policies
+from penstock.transforms.cpu import crop, picture
+from penstock.transforms.foreign import Foreign, titled
+from penstock.transforms.libs import pillow
+from penstock.transforms.outcomes import VALUES
+from penstock.transforms.theirs import Theirs
+from penstock.transforms.windows import Window
+
+Make = Callable[[Any], ours.Op]
+
+
+class AdoptedImages(StagedDataset):
+    """Reads its owner's dataset, as AdoptedFolder does."""
+
+    def __init__(self, folder: AdoptedFolder) -> None:
+        chain = folder.chain
+        assert chain.tail is not None
+        self.folder, self.users_dataset, self.after = folder, folder.users_dataset, tuple(chain.after)
+        self._transform = self.users_dataset.transform
+        super().__init__(
+            self._read,
+            Chain(tuple(op_of(op, draw) for op, draw in chain.ops), chain.tail),
+            len(folder),
+            fast_decode=folder.fast,
+        )
+
+    knows_targets = True
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Whether its owner has left it the transform that its chain was made of."""
+        return self.users_dataset.transform is self._transform
+
+    @property
+    def root(self) -> Any:
+        return self.users_dataset.root
+
+    @property
+    def _penstock_draws_alone(self) -> bool:
+        """Whether no code of the user's has a part in a sample."""
+        alone = self.users_dataset.target_transform is None and not self.after
+        return alone and all(map(is_ours, self.chain.ops))
+
+    def name(self, index: int) -> str:
+        return f"sample {index}, {self.users_dataset.samples[index][0]}"
+
+    def target_of(self, index: int) -> Any:
+        target, transform = self.users_dataset.samples[index][1], self.users_dataset.target_transform
+        return target if transform is None else transform(target)
+
+    def contents(self) -> str | None:
+        return files_digest(path for path, _ in self.users_dataset.samples)
+
+    def _read(self, index: int) -> tuple[bytes, Any]:
+        return read_file(self.users_dataset.samples[index][0]), self.target_of(index)
+
+    def image(self, data: bytes) -> Any:
+        try:
+            return Forgiving(data, max_pixels=self.max_pixels, fast=self.fast_decode)
+        except BadImage:
+            return by_pillow(data)
+
+
+class Forgiving(Encoded):
+    """An image that Pillow decodes where we refuse to."""
+
+    __slots__ = ()
+
+    def part(self, window: Window, out: Image | None = None) -> Image:
+        try:
+            return super().part(window, out)
+        except BadImage:
+            return crop(by_pillow(self._data), *window)
+
+    def reduced(self, factor: int) -> Image | None:
+        try:
+            return super().reduced(factor)
+        except BadImage:
+            return None
+
+
+def by_pillow(data: bytes) -> Image:
+    """As torchvision's loader has it."""
+    with pillow().Image.open(io.BytesIO(data)) as image:
+        return np.array(image.convert("RGB"))
+
+
+# ---- ops
+
+
+def op_of(op: Any, draw: Draw | None) -> ours.Op:
+    """The op of our chain for one of torchvision's, or for a function."""
+    if draw is None:
+        return Foreign(OnPicture(op))
+    make = OURS.get(type(op).__name__)
+    if make is not None and all(type(part).__name__ in OURS for part in nested(op)):
+        return make(op)
+    return Theirs(type(op).__name__, version(op), parameters(op), draw, op, counted(op))
+
+
+class OnPicture:
+    """A function of a torchvision chain, which is given pictures there."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.__name__ = function, titled(function)
+
+    def __call__(self, image: Image) -> Any:
+        return self.function(picture(image))
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+
+def inner(op: Any) -> list[ours.Op]:
+    known = adopters()
+    return [op_of(part, known[type(part)]) for part in op.transforms]
+
+
+def policy(kind: Callable[..., ours.Op], op: Any) -> ours.Op:
+    given = {name: getattr(op, name) for name in POLICY_PARAMETERS if hasattr(op, name)}
+    if "policy" in given:
+        given["policy"] = op.policy.value
+    return kind(**given, interpolation=way(op.interpolation))
+
+
+def padding_of(op: Any) -> tuple[int, int, int, int] | None:
+    """v2 keeps a RandomCrop's as left, right, top, bottom; v1's is adopted without any only."""
+    if op.padding is None:
+        return None
+    left, right, top, bottom = op.padding
+    return left, top, right, bottom
+
+
+POLICY_PARAMETERS = ("num_ops", "magnitude", "num_magnitude_bins", "policy")
+OURS: Mapping[str, Make] = {
+    "Resize": lambda op: ours.Resize(op.size, way(op.interpolation), op.max_size, op.antialias is not False),
+    "CenterCrop": lambda op: ours.CenterCrop(op.size),
+    "Pad": lambda op: ours.Pad(op.padding, op.fill or 0, getattr(op.padding_mode, "value", op.padding_mode)),
+    "RandomResizedCrop": lambda op: ours.RandomResizedCrop(
+        op.size, tuple(op.scale), tuple(op.ratio), way(op.interpolation)
+    ),
+    "RandomCrop": lambda op: ours.RandomCrop(
+        op.size, padding_of(op), op.pad_if_needed, op.fill or 0, op.padding_mode
+    ),
+    "RandomHorizontalFlip": lambda op: ours.RandomHorizontalFlip(op.p),
+    "RandomVerticalFlip": lambda op: ours.RandomVerticalFlip(op.p),
+    "ColorJitter": lambda op: ours.ColorJitter(
+        *(getattr(op, name) or 0 for name in ("brightness", "contrast", "saturation", "hue"))
+    ),
+    "Grayscale": lambda op: ours.Grayscale(op.num_output_channels),
+    "RandomGrayscale": lambda op: ours.RandomGrayscale(op.p),
+    "RandAugment": partial(policy, policies.RandAugment),
+    "AutoAugment": partial(policy, policies.AutoAugment),
+    "TrivialAugmentWide": partial(policy, policies.TrivialAugmentWide),
+    "Compose": lambda op: ours.Compose(inner(op)),
+    "RandomApply": lambda op: ours.RandomApply(inner(op), op.p),
+    "RandomChoice": lambda op: ours.RandomChoice(inner(op), op.p),
+}
+"""Ops of ours with the pixels and the distributions of torchvision's."""
+
+
+def parameters(op: Any) -> tuple[Any, ...]:
+    """All that was given to a transform, by name."""
+    skipped = ("training", "transforms")
+    given = {name: value for name, value in vars(op).items() if name[0] != "_" and name not in skipped}
+    if type(op).__name__ in CONTAINERS:
+        given["transforms"] = [(type(part).__name__, *parameters(part)) for part in op.transforms]
+    return tuple(sorted((name, flat(value)) for name, value in given.items()))
+
+
+def flat(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(flat, value))
+    return value.value if isinstance(value, Enum) else value
+
+
+def counted(op: Any) -> int:
+    """Its outcomes, as `transforms.outcomes` counts them: with a chance, of a range, or too many to tell."""
+    chance = getattr(op, "p", 1.0)
+    ranges = {"RandomAffine": 5, "RandomRotation": 1, "GaussianBlur": 1, "AugMix": 6, "RandomZoomOut": 3}
+    done: int = VALUES ** ranges.get(type(op).__name__, 0 if hasattr(op, "p") else 1)
+    return done + 1 if isinstance(chance, float) and 0 < chance < 1 else done

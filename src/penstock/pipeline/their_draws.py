@@ -1,0 +1,393 @@
+"""What torchvision's transforms draw, as programs: by torchvision's own code, from torch's generator, on an image that has a size and no
+pixels. Only exact types are known; parameters that our steps do not have raise `Unadoptable`, and the transform stays a call in Python.
+
+`pipeline.adoptable` says why each of the others stays one. docs/transforms.md has both lists, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from penstock.transforms.augment import rotation, steps_of
+from penstock.transforms.draws import Draws
+from penstock.transforms.ops import CenterCrop, Pad, Resize
+from penstock.transforms.steps import Code, Program, Size, Step, program_size
+
+Draw = Callable[[Any, Size], Program]
+NO_DRAWS = Draws(0)
+WAYS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
+
+
+class Unadoptable(Exception):
+    """A parameter that our ops do not know; the transform stays Python."""
+
+
+def stand_in(size: Size) -> torch.Tensor:
+    """An image of a size, without pixels."""
+    return torch.empty((3, *size), dtype=torch.uint8, device="meta")
+
+
+def way(mode: Any) -> int:
+    name = getattr(mode, "value", mode)
+    if name not in WAYS:
+        raise Unadoptable(f"interpolation {name}")
+    return WAYS[name]
+
+
+def fill_of(op: Any) -> Any:
+    """The one fill of a transform; v2 keeps one per type of input."""
+    fill = getattr(op, "fill", None)
+    if isinstance(fill, dict):
+        raise Unadoptable("fill per type")
+    return 0 if fill is None else fill
+
+
+def whole_fill(op: Any) -> Any:
+    """The same, of transforms to which Pillow gives the colour as it is: in whole numbers."""
+    fill = fill_of(op)
+    if not all(isinstance(value, int) for value in (fill if isinstance(fill, (tuple, list)) else (fill,))):
+        raise Unadoptable("fill in fractions")
+    return fill
+
+
+# ---- sizes and places
+
+
+def resize(op: Any, size: Size) -> Program:
+    antialias = op.antialias is not False  # on Pillow images torchvision always does
+    found = Resize(op.size, way(op.interpolation), op.max_size, antialias)
+    return found.draw(NO_DRAWS, size)
+
+
+def center_crop(op: Any, size: Size) -> Program:
+    return CenterCrop(op.size).draw(NO_DRAWS, size)
+
+
+def pad(op: Any, size: Size) -> Program:
+    return Pad(op.padding, fill_of(op), getattr(op.padding_mode, "value", op.padding_mode)).draw(
+        NO_DRAWS, size
+    )
+
+
+def random_resized_crop(op: Any, size: Size) -> Program:
+    if hasattr(op, "make_params"):
+        place = op.make_params([stand_in(size)])
+        top, left, height, width = (place[name] for name in ("top", "left", "height", "width"))
+    else:
+        top, left, height, width = op.get_params(stand_in(size), op.scale, op.ratio)
+    step = Step(Code.RESIZE, (*op.size, way(op.interpolation), True))
+    return [Step(Code.CROP, (top, left, height, width)), step]
+
+
+def random_crop(op: Any, size: Size) -> Program:
+    if not hasattr(op, "make_params"):
+        if op.padding is not None or op.pad_if_needed:
+            raise Unadoptable("padding")
+        top, left, height, width = op.get_params(stand_in(size), op.size)
+        return [Step(Code.CROP, (top, left, height, width))]
+    fill = fill_of(op) if op.padding is not None or op.pad_if_needed else 0
+    params = op.make_params([stand_in(size)])
+    program: list[Step] = []
+    if params["needs_pad"]:
+        left, top, right, bottom = params["padding"]
+        program.append(Step(Code.PAD, (left, top, right, bottom, fill, op.padding_mode)))
+    if params["needs_crop"]:
+        program.append(Step(Code.CROP, tuple(params[name] for name in ("top", "left", "height", "width"))))
+    return program
+
+
+def flip_h(op: Any, _: Size) -> Program:
+    return [Step(Code.FLIP_H)] if torch.rand(1) < op.p else []
+
+
+def flip_v(op: Any, _: Size) -> Program:
+    return [Step(Code.FLIP_V)] if torch.rand(1) < op.p else []
+
+
+def color_jitter(op: Any, size: Size) -> Program:
+    if hasattr(op, "make_params"):
+        found = op.make_params([stand_in(size)])
+        order = found["fn_idx"]
+        factors = [found[f"{name}_factor"] for name in ("brightness", "contrast", "saturation", "hue")]
+    else:
+        order, *factors = op.get_params(op.brightness, op.contrast, op.saturation, op.hue)
+    codes = (Code.BRIGHTNESS, Code.CONTRAST, Code.SATURATION, Code.HUE)
+    return [Step(codes[at], (float(factors[at]),)) for at in map(int, order) if factors[at] is not None]
+
+
+def grayscale(op: Any, _: Size) -> Program:
+    return [Step(Code.GRAY, (op.num_output_channels,))]
+
+
+def policy(op: Any, size: Size) -> Program:
+    """RandAugment, AutoAugment and TrivialAugmentWide of v2: run on the stand-in, with a note taken of each op instead."""
+    program: list[Step] = []
+    recorder = copy.copy(op)
+    interpolation, fill = way(op.interpolation), fill_of_policy(op)
+
+    def note(image: Any, name: str, magnitude: float, **_: Any) -> Any:
+        program.extend(steps_of(name, magnitude, size, interpolation, fill))
+        return image
+
+    object.__setattr__(recorder, "_apply_image_or_video_transform", note)
+    recorder.forward(stand_in(size))
+    return program
+
+
+def old_policy(op: Any, size: Size) -> Program:
+    """The same of v1, whose code calls a function of its module for each op: a copy of that code calls ours."""
+    program: list[Step] = []
+    interpolation, fill = way(op.interpolation), fill_of_policy(op)
+
+    def note(image: Any, name: str, magnitude: float, **_: Any) -> Any:
+        # v1 gives Solarize's level, v2 its share of white
+        plain = [Step(Code.SOLARIZE, (magnitude,))]
+        program.extend(plain if name == "Solarize" else steps_of(name, magnitude, size, interpolation, fill))
+        return image
+
+    forward = type(op).forward
+    FunctionType(forward.__code__, {**forward.__globals__, "_apply_op": note})(op, stand_in(size))
+    return program
+
+
+def fill_of_policy(op: Any) -> Any:
+    if op.fill is not None:
+        raise Unadoptable("fill")
+    return 0
+
+
+# ---- with a chance
+
+
+def happens(op: Any) -> bool:
+    """torchvision's question, of all transforms that have a `p`."""
+    return bool(torch.rand(1) < op.p)
+
+
+def random_grayscale(op: Any, _: Size) -> Program:
+    return [Step(Code.GRAY, (3,))] if happens(op) else []
+
+
+def invert(op: Any, _: Size) -> Program:
+    return [Step(Code.INVERT)] if happens(op) else []
+
+
+def posterize(op: Any, _: Size) -> Program:
+    return [Step(Code.POSTERIZE, (int(op.bits),))] if happens(op) else []
+
+
+def solarize(op: Any, _: Size) -> Program:
+    return [Step(Code.SOLARIZE, (float(op.threshold),))] if happens(op) else []
+
+
+def autocontrast(op: Any, _: Size) -> Program:
+    return [Step(Code.AUTOCONTRAST)] if happens(op) else []
+
+
+def equalize(op: Any, _: Size) -> Program:
+    return [Step(Code.EQUALIZE)] if happens(op) else []
+
+
+def sharpness(op: Any, _: Size) -> Program:
+    return [Step(Code.SHARPNESS, (float(op.sharpness_factor),))] if happens(op) else []
+
+
+def zoom_out(op: Any, size: Size) -> Program:
+    fill = fill_of(op)
+    if not happens(op):
+        return []
+    return [Step(Code.PAD, (*op.make_params([stand_in(size)])["padding"], fill, "constant"))]
+
+
+# ---- turned, and resized at random
+
+
+def random_rotation(op: Any, size: Size) -> Program:
+    if op.expand or op.center is not None:
+        raise Unadoptable("expand or center")
+    if op.degrees[0] == op.degrees[1]:
+        raise Unadoptable("a fixed angle, which Pillow may do another way")
+    fill, how = whole_fill(op), way(op.interpolation)
+    if hasattr(op, "make_params"):
+        angle = op.make_params([])["angle"]
+    else:
+        angle = op.get_params(op.degrees)
+    return [Step(Code.AFFINE, (*rotation(angle, size), how, fill))] if angle % 360 else []
+
+
+def random_affine(op: Any, size: Size) -> Program:
+    fill, how = whole_fill(op), way(op.interpolation)
+    if hasattr(op, "make_params"):
+        found = op.make_params([stand_in(size)])
+        angle, translate, scale, shear = (found[name] for name in ("angle", "translate", "scale", "shear"))
+    else:
+        angle, translate, scale, shear = op.get_params(
+            op.degrees, op.translate, op.scale, op.shear, [size[1], size[0]]
+        )
+    center = [size[1] * 0.5, size[0] * 0.5] if op.center is None else list(op.center)
+    inverse = sys.modules["torchvision.transforms.functional"]._get_inverse_affine_matrix
+    matrix = inverse(center, float(angle), list(translate), scale, list(shear))
+    return [Step(Code.AFFINE, (*map(float, matrix), how, fill))]
+
+
+def resize_drawn(op: Any, size: Size) -> Program:
+    """RandomResize, RandomShortestSize and ScaleJitter, which differ in what they draw."""
+    new = op.make_params([stand_in(size)])["size"]
+    return Resize(list(new), way(op.interpolation), None, True).draw(NO_DRAWS, size)
+
+
+def nothing(_op: Any, _size: Size) -> Program:
+    """Identity; and RGB, of images that are."""
+    return []
+
+
+def gaussian_blur(op: Any, _: Size) -> Program:
+    """torchvision blurs a tensor of the picture: so does this step, which says whose kernel it is."""
+    if hasattr(op, "make_params"):
+        across, down = op.make_params([])["sigma"]
+    else:
+        across = down = op.get_params(op.sigma[0], op.sigma[1])
+    width, height = op.kernel_size
+    return [Step(Code.BLUR, (int(width), int(height), across, down, version(op)))]
+
+
+def version(op: Any) -> str:
+    return "v2" if type(op).__module__.startswith("torchvision.transforms.v2") else "v1"
+
+
+# ---- AugMix
+
+
+def aug_mix(op: Any, size: Size) -> Program:
+    """Of either version: its `forward` on a tensor of one pixel that says it has the image's size, with a note taken of what is drawn.
+    AugMix works on a tensor, also of a picture, so that its ops are those for tensors (`transforms.tensors`)."""
+    if op.fill is not None:
+        raise Unadoptable("fill")
+    how, pixel = way(op.interpolation), torch.zeros((3, 1, 1), dtype=torch.uint8)
+    if how not in (WAYS["nearest"], WAYS["bilinear"]):
+        raise Unadoptable("interpolation that tensors do not have")
+    weights, chains = list[torch.Tensor](), list[list[tuple[str, float]]]()
+    last = None
+
+    def dirichlet(params: Any) -> Any:
+        weights.append(type(op)._sample_dirichlet(op, params))
+        return weights[-1]
+
+    def note(image: Any, name: str, magnitude: float, **_: Any) -> Any:
+        nonlocal last
+        if image is not last:  # each chain begins with the image as it was
+            chains.append([])
+        chains[-1].append((name, float(magnitude)))
+        last = image.clone()
+        return last
+
+    recorder = copy.copy(op)
+    object.__setattr__(recorder, "_sample_dirichlet", dirichlet)
+    object.__setattr__(recorder, "_apply_image_or_video_transform", note)
+    forward = type(op).forward
+    known = {
+        "_apply_op": note,
+        "get_size": lambda _: list(size),
+        "F": SimpleNamespace(get_dimensions=lambda _: [3, *size]),
+    }
+    FunctionType(forward.__code__, {**forward.__globals__, **known})(recorder, pixel)
+    beta, shares = weights
+    combined = (shares * beta[:, 1].reshape(1, 1))[0].tolist()  # in single precision, as torchvision does
+    mixed = tuple((weight, tuple(chain)) for weight, chain in zip(combined, chains, strict=True))
+    return [Step(Code.MIX_TENSORS, (float(beta[0, 0]), mixed, version(op), how))]
+
+
+# ---- transforms made of others: a chain with one of these has seen that all within it are known
+
+
+def drawn_in_row(ops: Any, size: Size) -> Program:
+    known, program = adopters(), list[Step]()
+    for op in ops:
+        steps = known[type(op)](op, size)
+        size = program_size(steps, size)
+        program += steps
+    return program
+
+
+def compose(op: Any, size: Size) -> Program:
+    return drawn_in_row(op.transforms, size)
+
+
+def random_apply(op: Any, size: Size) -> Program:
+    drawn = torch.rand(1)
+    applies = drawn < op.p if hasattr(op, "make_params") else op.p >= drawn  # v2, v1
+    return drawn_in_row(op.transforms, size) if applies else []
+
+
+def random_choice(op: Any, size: Size) -> Program:
+    at = int(torch.multinomial(torch.tensor(op.p), 1))
+    return drawn_in_row([op.transforms[at]], size)
+
+
+def random_order(op: Any, size: Size) -> Program:
+    order = torch.randperm(len(op.transforms)).tolist()
+    return drawn_in_row([op.transforms[at] for at in order], size)
+
+
+def nested(op: Any) -> Iterator[Any]:
+    """A transform and all within it."""
+    yield op
+    if type(op).__name__ in CONTAINERS:
+        for part in op.transforms:
+            yield from nested(part)
+
+
+METHODS = {"forward", "transform", "make_params", "get_params", "__call__"}
+
+
+def is_patched(op: Any) -> bool:
+    """Whether a transform has been given methods or hooks that its type does not have."""
+    own = getattr(op, "__dict__", {})
+    return bool(METHODS & own.keys() or own.get("_forward_hooks") or own.get("_forward_pre_hooks"))
+
+
+# ---- what is known
+
+
+CONTAINERS = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
+BOTH: dict[str, Draw] = {
+    "Resize": resize, "CenterCrop": center_crop, "Pad": pad, "RandomResizedCrop": random_resized_crop,
+    "RandomCrop": random_crop, "RandomHorizontalFlip": flip_h, "RandomVerticalFlip": flip_v,
+    "RandomRotation": random_rotation, "RandomAffine": random_affine,
+    "ColorJitter": color_jitter, "Grayscale": grayscale, "RandomGrayscale": random_grayscale, "GaussianBlur": gaussian_blur,
+    "RandomInvert": invert, "RandomPosterize": posterize, "RandomSolarize": solarize, "RandomAutocontrast": autocontrast,
+    "RandomEqualize": equalize, "RandomAdjustSharpness": sharpness,
+    "Compose": compose, "RandomApply": random_apply,
+}  # fmt: skip
+"""In both versions."""
+NEW: dict[str, Draw] = {
+    "RandAugment": policy, "AutoAugment": policy, "TrivialAugmentWide": policy, "AugMix": aug_mix,
+    "RandomResize": resize_drawn, "RandomShortestSize": resize_drawn, "ScaleJitter": resize_drawn, "RandomZoomOut": zoom_out,
+    "RandomChoice": random_choice, "RandomOrder": random_order, "Identity": nothing, "RGB": nothing,
+}  # fmt: skip
+OLD: dict[str, Draw] = {
+    "RandAugment": old_policy, "AutoAugment": old_policy, "TrivialAugmentWide": old_policy, "AugMix": aug_mix,
+}  # fmt: skip
+KNOWN: dict[str, tuple[dict[str, Draw], ...]] = {
+    "torchvision.transforms.transforms": (BOTH,),
+    "torchvision.transforms.autoaugment": (OLD,),
+    "torchvision.transforms.v2": (BOTH, NEW),
+}
+
+
+def adopters() -> dict[type, Draw]:
+    """What is known, by exact type; empty where torchvision has not been imported, since then nobody uses it."""
+    found: dict[type, Draw] = {}
+    for module, tables in KNOWN.items():
+        loaded = sys.modules.get(module)
+        for table in tables:
+            found.update(
+                {getattr(loaded, name): draw for name, draw in table.items() if hasattr(loaded, name)}
+            )
+    return found
