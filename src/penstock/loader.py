@@ -21,11 +21,12 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import GpuPrep, Options, Reuse
+from penstock.engine.advice import advice, explanation
 from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, count_workers, window_of
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
-from penstock.engine.helping import helped, lane_stats, other_ways, refuse_without_workers, reusing_of
+from penstock.engine.helping import helped, lane_stats, refuse_without_workers, reusing_of
 from penstock.engine.inline import InlineIterator, prepare_keyed, prepare_next, prepare_one
 from penstock.engine.mover import check_device, moved, mover_for
 from penstock.engine.portable import over_torchs_workers
@@ -38,7 +39,6 @@ from penstock.lanes.seeding import generators_kept
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.skips import Skips
 from penstock.measure.trace import trace_writer
-from penstock.policy.diagnosis import diagnose
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -266,7 +266,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         try:
             engine.on_workers = crew.follower(self)
-            return crew.joined_by(brought(engine, mover_for(self, helper)))
+            return crew.joined_by(brought(engine, mover_for(self, helper), self._counters))
         except BaseException:
             engine.close()
             raise
@@ -415,14 +415,11 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def diagnose(self) -> str:
         """One sentence: what limits this run, and what would help."""
-        return diagnose(self.stats(), cores=count_workers())
+        return advice(self)
 
     def explain(self) -> str:
         """What is done to a sample, piece by piece, with its cost here and where it could run; a few samples are prepared for it."""
-        from penstock.pipeline.explain import explained
-
-        with generators_kept():
-            return explained(self.dataset, lane=other_ways(self))
+        return explanation(self)
 
     def skipped(self) -> list[dict[str, Any]]:
         """Samples that `on_error` left out or replaced, with their errors."""

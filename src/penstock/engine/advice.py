@@ -1,0 +1,67 @@
+"""What a loader says of itself: `diagnose()` and `explain()`. They ask; what is said is decided in `policy.diagnosis` and `pipeline.explain`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from penstock.config import GpuPrep
+from penstock.engine.crew import count_workers
+from penstock.engine.helping import lane_stats
+from penstock.gpu.queues import too_few
+from penstock.lanes.seeding import generators_kept
+from penstock.policy.diagnosis import diagnose
+
+
+def advice(loader: Any) -> str:
+    """One sentence: what limits its run, and what would help."""
+    return diagnose(loader.stats(), cores=count_workers(), gpu=could_be_asked(loader))
+
+
+def could_be_asked(loader: Any) -> bool:
+    """Whether there is a GPU that does not help to prepare, and may be able to."""
+    if lane_stats(loader) is not None or not torch.cuda.is_available():
+        return False
+    from penstock.gpu.prep import unsuited
+
+    return not unsuited(dataset_of(loader), loader.collate_fn)
+
+
+def explanation(loader: Any) -> str:
+    """What is done to a sample, piece by piece."""
+    from penstock.pipeline.explain import explained
+
+    with generators_kept():
+        return explained(loader.dataset, lane=other_ways(loader))
+
+
+def dataset_of(loader: Any) -> Any:
+    """The dataset that its samples are prepared by."""
+    return (loader._adopted() if loader.adopt else None) or loader.dataset
+
+
+def other_ways(loader: Any) -> str:
+    """For `explain()`: what could spare workers a part of all this."""
+    reusing = loader._reusing
+    kept = "" if reusing is None else f"\n  {reusing.line(loader.dataset, loader._epochs.kept)}"
+    return lane_line(loader) + kept
+
+
+def lane_line(loader: Any) -> str:
+    """Whether the GPU helps, could, or what keeps it from it."""
+    from penstock.gpu.prep import looked, unsuited
+
+    dataset = dataset_of(loader)
+    look = unsuited(dataset, loader.collate_fn) or looked(dataset)
+    if isinstance(look, str):
+        return f"the GPU cannot help: {look}"
+    wanted = GpuPrep.of(loader.gpu_prep)
+    if loader.device is None or torch.device(loader.device).type != "cuda":
+        return "the GPU could help, with device='cuda' and gpu_prep"
+    if wanted.mode == "off":
+        return "the GPU could help, with gpu_prep='concurrent', 'idle' or 'auto'"
+    helps = (
+        f"the GPU helps (gpu_prep, {wanted.mode}) with what is baseline JPEG and at most {look.room:,} bytes"
+    )
+    return f"{helps}; {few}" if (few := too_few()) else helps
