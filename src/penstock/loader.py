@@ -38,7 +38,7 @@ from penstock.lanes.prepare import Recipe, Streamer, Where
 from penstock.lanes.seeding import generators_kept
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.skips import Skips
-from penstock.measure.trace import trace_writer
+from penstock.measure.trace import check_trace, trace_writer
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -112,6 +112,7 @@ class DataLoader(TorchDataLoader[T_co]):
             slab_bytes=slab_bytes,
         )
         check_device(device, dtype, memory_format)
+        check_trace(trace)
         auto = 0
         if isinstance(num_workers, str):
             if num_workers != AUTO:

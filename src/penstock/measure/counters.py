@@ -63,6 +63,8 @@ class Counters:
     skipped: int = 0
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     trace: bool = False
+    trace_failed: bool = False
+    """It could not be written, which has been said."""
     spans: deque[tuple[int, int, int, int, int, int, int]] = field(
         default_factory=lambda: deque(maxlen=SPANS)
     )
