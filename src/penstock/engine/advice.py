@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import torch
 
 from penstock.config import GpuPrep
 from penstock.engine.crew import count_workers
-from penstock.engine.helping import lane_stats
+from penstock.engine.helping import keeps_on_device, lane_stats
 from penstock.gpu.queues import too_few
 from penstock.lanes.seeding import generators_kept
 from penstock.policy.diagnosis import diagnose
@@ -56,12 +57,33 @@ def lane_line(loader: Any) -> str:
     look = unsuited(dataset, loader.collate_fn) or looked(dataset)
     if isinstance(look, str):
         return f"the GPU cannot help: {look}"
-    wanted = GpuPrep.of(loader.gpu_prep)
-    if loader.device is None or torch.device(loader.device).type != "cuda":
-        return "the GPU could help, with device='cuda' and gpu_prep"
-    if wanted.mode == "off":
-        return "the GPU could help, with gpu_prep='concurrent', 'idle' or 'auto'"
-    helps = (
-        f"the GPU helps (gpu_prep, {wanted.mode}) with what is baseline JPEG and at most {look.room:,} bytes"
-    )
+    if not torch.cuda.is_available():
+        return "a GPU could help, and torch finds none here: it takes a CUDA device, torch built for CUDA, and pip install 'penstock[gpu]'"
+    lacks = lacking(loader)
+    if lacks:
+        return f"the GPU could help, {lacks}"
+    stats = lane_stats(loader)
+    if stats is not None and stats["cannot"]:
+        return f"the GPU does not help: {stats['cannot']}"
+    mode = GpuPrep.of(loader.gpu_prep).mode
+    helps = f"the GPU helps (gpu_prep, {mode}) with what is baseline JPEG and at most {look.room:,} bytes"
     return f"{helps}; {few}" if (few := too_few()) else helps
+
+
+def lacking(loader: Any) -> str:
+    """What a loader would need for its GPU to help; "" where it has all."""
+    mode = GpuPrep.of(loader.gpu_prep).mode
+    if loader.device is None or torch.device(loader.device).type != "cuda":
+        return "with device='cuda'" + (" and gpu_prep" if mode == "off" else "")
+    if importlib.util.find_spec("triton") is None:
+        return "with pip install 'penstock[gpu]'"
+    if mode == "off":
+        return "with gpu_prep='concurrent', 'idle' or 'auto'"
+    if not loader.num_workers:
+        return "with workers: give num_workers"
+    if mode == "auto" and not keeps_on_device(loader):
+        if not loader._epochs.source.shuffles:
+            return "and gpu_prep='auto' leaves a loader that does not shuffle alone: ask with 'concurrent' or 'idle'"
+        if loader.on_error != "raise":
+            return "and gpu_prep='auto' leaves a loader with on_error alone: ask with 'concurrent' or 'idle'"
+    return ""
