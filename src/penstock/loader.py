@@ -22,7 +22,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import GpuPrep, Options, Reuse
 from penstock.engine.advice import advice, explanation
-from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, count_workers, window_of
+from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, window_of
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask

@@ -28,6 +28,7 @@ def numbers(
         "reuse": None,
         "recent": {
             "batches": batches,
+            "workers": workers,
             "elapsed_s": 10.0,
             "wait_share": wait,
             "handover_s": 0.0,
@@ -96,6 +97,14 @@ def test_many_blocked_workers_point_at_the_storage() -> None:
     said = diagnose(numbers(wait=0.9, busy=1.0, cpu=0.01, workers=32), cores=2)
     assert "Faster storage" in said
     assert "predicted" not in said
+
+
+def test_workers_beside_a_gpu_lane_are_not_told_to_take_its_cores() -> None:
+    stats = numbers(wait=0.25, busy=1.0, cpu=0.9, workers=12)
+    assert "4 more are predicted to remove it" in diagnose(stats, cores=16)
+    assert "more workers would not" in diagnose(stats, cores=12, most=12)
+    blocked = numbers(wait=0.25, busy=1.0, cpu=0.1, workers=12)
+    assert "predicted" not in diagnose(blocked, cores=12, most=12)
 
 
 def test_cores_that_others_use_are_not_filled_with_more_workers() -> None:

@@ -17,10 +17,13 @@ class Loop:
     def __init__(self, workers: int = 2) -> None:
         self.counters, self.now_s = Counters(workers=workers), 100.0
         self.busy_ns = self.cpu_ns = self.prepared = 0
+        self.pids: tuple[int, ...] = ()
         self.counters.attach(self.live)
 
     def live(self) -> Live:
-        return Live(prepare_ns=(self.busy_ns,), cpu_ns=(self.cpu_ns,), prepared=self.prepared)
+        return Live(
+            prepare_ns=(self.busy_ns,), cpu_ns=(self.cpu_ns,), prepared=self.prepared, worker_pids=self.pids
+        )
 
     def epoch(
         self, batches: int, *, step_s: float, wait_s: float = 0.0, first_s: float = 0.0, ready: int = 0
@@ -108,6 +111,17 @@ def test_the_window_starts_anew_with_another_number_of_workers() -> None:
         loop.batch(step_s=0.01, wait_s=0.0)
     assert (loop.recent["batches"], loop.recent["wait_share"]) == (15, 0.0)
     assert loop.recent["busy_s"] == pytest.approx(15 * 0.08)
+
+
+def test_workers_that_a_gpu_lane_takes_the_cores_of_are_not_counted() -> None:
+    loop = Loop(workers=15)
+    loop.epoch(30, step_s=0.1)
+    assert loop.recent["workers"] == 15
+    loop.pids = tuple(range(12))
+    for _ in range(20):
+        loop.batch(step_s=0.1, wait_s=0.0)
+    loop.pids = ()  # closed: what was known last counts
+    assert loop.recent["workers"] == 12
 
 
 def test_what_batches_cost_does_not_depend_on_how_far_workers_are_ahead() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import torch
 
 from penstock.config import GpuPrep
 from penstock.engine.crew import count_workers
-from penstock.engine.helping import keeps_on_device, lane_stats
+from penstock.engine.helping import keeps_on_device, lane_stats, missing_for_lane, why_not_auto
 from penstock.gpu.queues import too_few
 from penstock.lanes.seeding import generators_kept
 from penstock.policy.diagnosis import diagnose
@@ -17,7 +16,11 @@ from penstock.policy.diagnosis import diagnose
 
 def advice(loader: Any) -> str:
     """One sentence: what limits its run, and what would help."""
-    return diagnose(loader.stats(), cores=count_workers(), gpu=could_be_asked(loader))
+    stats = loader.stats()
+    # While a GPU lane works, workers leave it cores, whatever their number should be.
+    beside_lane = stats["gpu"] is not None and stats["gpu"]["mode"] != "off"
+    cores = count_workers(lane=beside_lane)
+    return diagnose(stats, cores=cores, most=cores if beside_lane else None, gpu=could_be_asked(loader))
 
 
 def could_be_asked(loader: Any) -> bool:
@@ -74,16 +77,14 @@ def lacking(loader: Any) -> str:
     """What a loader would need for its GPU to help; "" where it has all."""
     mode = GpuPrep.of(loader.gpu_prep).mode
     if loader.device is None or torch.device(loader.device).type != "cuda":
-        return "with device='cuda'" + (" and gpu_prep" if mode == "off" else "")
-    if importlib.util.find_spec("triton") is None:
-        return "with pip install 'penstock[gpu]'"
+        return "with device='cuda'" + (" and gpu_prep='auto'" if mode == "off" else "")
     if mode == "off":
-        return "with gpu_prep='concurrent', 'idle' or 'auto'"
+        return "with gpu_prep='auto', 'concurrent' or 'idle'"
+    if missing := missing_for_lane():
+        return f"but {missing}"
     if not loader.num_workers:
         return "with workers: give num_workers"
-    if mode == "auto" and not keeps_on_device(loader):
-        if not loader._epochs.source.shuffles:
-            return "and gpu_prep='auto' leaves a loader that does not shuffle alone: ask with 'concurrent' or 'idle'"
-        if loader.on_error != "raise":
-            return "and gpu_prep='auto' leaves a loader with on_error alone: ask with 'concurrent' or 'idle'"
+    why = why_not_auto(loader, shuffles=loader._epochs.source.shuffles) if mode == "auto" else ""
+    if why and not keeps_on_device(loader):
+        return f"but gpu_prep='auto' leaves it out: {why}. 'concurrent' and 'idle' ask for it by name"
     return ""

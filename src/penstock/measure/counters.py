@@ -39,7 +39,7 @@ class Live(NamedTuple):
 
     def work(self) -> Work:
         busy_ns = sum(self.prepare_ns) + sum(self.write_ns) + sum(self.collate_ns)
-        return Work(self.prepared, busy_ns, sum(self.cpu_ns), sum(self.delayed_ns))
+        return Work(self.prepared, busy_ns, sum(self.cpu_ns), sum(self.delayed_ns), len(self.worker_pids))
 
 
 @dataclass(slots=True)

@@ -36,6 +36,8 @@ class Work(NamedTuple):
     busy_ns: int = 0
     cpu_ns: int = 0
     delayed_ns: int = 0
+    workers: int = 0
+    """That there are now; 0: nobody knows."""
 
 
 class Mark(NamedTuple):
@@ -66,6 +68,9 @@ class Steady:
     """How long that was."""
     marks: deque[Mark] = field(default_factory=deque)
     workers: int = -1
+    """That there should be."""
+    present: int = 0
+    """That there were when last asked: fewer than there should be, while a GPU lane needs their cores."""
     is_first: bool = True
     """The next batch is the first of its epoch."""
     was_slow: bool = False
@@ -91,7 +96,7 @@ class Steady:
         """A batch came after `wait_s`, `period_s` after the one before; `ready` more are. `work` is asked now and then."""
         if workers != self.workers:
             base = work() if self.workers >= 0 else Work()
-            self.workers, self.marks = workers, deque([self._mark(base)])
+            self.workers, self.present, self.marks = workers, 0, deque([self._mark(base)])
         if self.is_first:
             self.is_first = False
             self.first_wait_s += wait_s if self.epochs else 0.0
@@ -108,8 +113,9 @@ class Steady:
         else:
             self.wait_s += wait_s
         if self.elapsed_s - self.marks[-1].elapsed_s >= MARK_S:
-            marks = self.marks
-            marks.append(self._mark(work()))
+            marks, done = self.marks, work()
+            self.present = done.workers
+            marks.append(self._mark(done))
             while len(marks) > 1 and self._is_enough(marks[1]):
                 marks.popleft()
 
@@ -152,7 +158,7 @@ class Steady:
         if timed > 0:  # the device tells of a batch some batches later
             wait_s = min(passed_s, idle_s * batches / timed)
         # Workers prepare ahead: they worked on batches before and behind the window, too. Scale to the samples within.
-        prepared, *spent_ns = (one - other for one, other in zip(now.work, then.work, strict=True))
+        prepared, *spent_ns = (one - other for one, other in zip(now.work[:-1], then.work[:-1], strict=True))
         scale = samples / prepared / 1e9 if prepared > 0 else 0.0
         busy_s, cpu_s, delayed_s = (scale * ns for ns in spent_ns)
         later = max(0, self.epochs - 1)
@@ -162,6 +168,7 @@ class Steady:
             "elapsed_s": passed_s,
             "wait_s": wait_s,
             "wait_share": min(1.0, wait_s / passed_s) if passed_s > 0 else 0.0,
+            "workers": work.workers or self.present or max(0, self.workers),
             "waits_of": "device" if timed > 0 else "loop",
             "handover_s": handover_s,
             "busy_s": busy_s,

@@ -73,6 +73,8 @@ class Facts:
     delayed: float
     """Workers that wait for a core at a moment, on average."""
     cores: int
+    most: int | None = None
+    """Workers that there may be at most, if something else sets a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +111,11 @@ def judged(facts: Facts) -> Verdict:
     occupied = facts.busy if computes else occupied
     most = min(by_training, by_cores)
     needed = math.ceil(occupied * most - SLACK)
-    cap = max(MOST, MOST_PER_CORE * facts.cores)
+    cap = max(MOST, MOST_PER_CORE * facts.cores) if facts.most is None else facts.most
     wanted = min(needed, FOLD * facts.workers, cap)
     gain = min(most, wanted / occupied)
-    if needed <= facts.workers or (by_cores < by_training and most < WORTH):
+    is_full = needed <= facts.workers or (by_cores < by_training and most < WORTH)
+    if is_full or (computes and wanted <= facts.workers):
         kind = Kind.CROWD if crowded else Kind.CORES
         return Verdict(kind=kind, needed_cores=max(facts.cores + 1, math.ceil(used * by_training - SLACK)))
     if wanted <= facts.workers:
@@ -121,22 +124,24 @@ def judged(facts: Facts) -> Verdict:
     return Verdict(kind=Kind.WORKERS, more=wanted - facts.workers, left=left, gain=gain)
 
 
-def facts_of(stats: Mapping[str, Any], *, cores: int) -> Facts:
+def facts_of(stats: Mapping[str, Any], *, cores: int, most: int | None = None) -> Facts:
     """The facts in `loader.stats()`."""
     recent = stats["recent"]
     elapsed_s = max(1e-9, recent["elapsed_s"])
     return Facts(
         wait_share=min(1.0, max(0.0, recent["wait_share"])),
-        workers=stats["workers"] if stats["engine"] == "workers" else 0,
+        workers=recent["workers"] if stats["engine"] == "workers" else 0,
         busy=recent["busy_s"] / elapsed_s,
         cpu=recent["cpu_s"] / elapsed_s,
         delayed=recent["delayed_s"] / elapsed_s,
         cores=cores,
+        most=most,
     )
 
 
-def diagnose(stats: Mapping[str, Any], *, cores: int, gpu: bool = False) -> str:
-    """The sentence about `loader.stats()`; `gpu`: there is a GPU that does not prepare samples yet, and could be asked to."""
+def diagnose(stats: Mapping[str, Any], *, cores: int, most: int | None = None, gpu: bool = False) -> str:
+    """The sentence about `loader.stats()`. `most`: workers that there may be; `gpu`: there is a GPU that does not prepare samples yet, and
+    could be asked to."""
     if stats["engine"] == "torch":
         return "torch's own loader runs here, so nothing is measured."
     recent = stats["recent"]
@@ -144,7 +149,7 @@ def diagnose(stats: Mapping[str, Any], *, cores: int, gpu: bool = False) -> str:
         return f"only {counted(stats['batches'], 'batch')} so far; a diagnosis needs {FEW}."
     if recent["batches"] < FEW:
         return f"only {counted(recent['batches'], 'batch')} of a steady run so far; a diagnosis needs {FEW}."
-    facts = facts_of(stats, cores=cores)
+    facts = facts_of(stats, cores=cores, most=most)
     verdict = judged(facts)
     if verdict.kind is Kind.NOTHING:
         return KEEPS_UP + beside(recent)
@@ -175,7 +180,7 @@ def diagnose(stats: Mapping[str, Any], *, cores: int, gpu: bool = False) -> str:
             )
         case Kind.READS:
             return (
-                f"{waits}; {where}: there are many workers already. Faster storage, fewer and larger reads (TarDataset) or reuse "
+                f"{waits}; {where}: there are as many workers as make sense here. Faster storage, fewer and larger reads (TarDataset) or reuse "
                 f"would help more than still more of them."
             )
         case Kind.WORKERS:
