@@ -160,7 +160,10 @@ def test_where_samples_are_kept_on_the_device_an_epochs_batches_are_made_before_
             assert until(lambda: made.is_set() or lane.gate.ending, limit_s=until_s - time.monotonic())
 
     class Lane:
-        gate, residents = Gate(), object() if kept_there else None
+        gate, residents, takes_cores = Gate(), object() if kept_there else None, False
+
+        def rest(self) -> None:
+            pass
 
         def begin(self, batch: Any, *, spare_known: bool) -> Any:
             begun.append(batch)
