@@ -19,13 +19,14 @@ from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.config import GpuPrep, Options, Reuse
+from penstock.engine.advice import advice, explanation
 from penstock.engine.arguments import check_adopt, check_lane, check_num_workers, say_once
-from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, count_workers, window_of
+from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, window_of
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
 from penstock.engine.fitting import checked_interval
-from penstock.engine.helping import helped, lane_stats, other_ways, refuse_without_workers, reusing_of
+from penstock.engine.helping import helped, lane_stats, refuse_without_workers, reusing_of
 from penstock.engine.inline import InlineIterator, InlineStream, prepare_keyed
 from penstock.engine.looking import debugged, in_words
 from penstock.engine.mover import check_device, moved, mover_for
@@ -36,11 +37,9 @@ from penstock.engine.shard import ShardSampler, check_still_alone, dealt, shared
 from penstock.engine.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
-from penstock.lanes.seeding import generators_kept
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.skips import Skips
-from penstock.measure.trace import trace_writer
-from penstock.policy.diagnosis import diagnose
+from penstock.measure.trace import check_trace, trace_writer
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -115,6 +114,7 @@ class DataLoader(TorchDataLoader[T_co]):
             slab_bytes=slab_bytes,
         )
         check_device(device, dtype, memory_format)
+        check_trace(trace)
         auto = 0
         if isinstance(num_workers, str):
             if num_workers != AUTO:
@@ -266,7 +266,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         try:
             engine.on_workers = crew.follower(self)
-            return crew.joined_by(brought(engine, mover_for(self, helper)))
+            return crew.joined_by(brought(engine, mover_for(self, helper), self._counters))
         except BaseException:
             engine.close()
             raise
@@ -427,14 +427,11 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def diagnose(self) -> str:
         """One sentence: what limits this run, and what would help."""
-        return diagnose(self.stats(), cores=count_workers())
+        return advice(self)
 
     def explain(self) -> str:
         """What is done to a sample, piece by piece, with its cost here and where it could run; a few samples are prepared for it."""
-        from penstock.pipeline.explain import explained
-
-        with generators_kept():
-            return explained(self.dataset, lane=other_ways(self))
+        return explanation(self)
 
     def skipped(self) -> list[dict[str, Any]]:
         """Samples that `on_error` left out or replaced, with their errors."""

@@ -232,6 +232,7 @@ LOADER = """
     assert [len(list(loader)) for _ in range(3)] == [15] * 3
     said = loader.stats()["reuse"]
     print(said["entries"], said["refused"], said["read_only"])
+    print(loader.explain())
 """
 
 
@@ -241,10 +242,13 @@ def test_all_workers_of_all_epochs_say_once_that_a_disk_is_full(tmp_path: Path) 
     assert done.stderr.count("WARNING") == 1, done.stderr
     assert "is full" in done.stderr
     assert "Make room on it" in done.stderr
-    entries, refused, read_only = map(int, done.stdout.split())
-    assert entries > 0
+    numbers, _, explained = done.stdout.partition("\n")
+    entries, refused, read_only = map(int, numbers.split())
+    assert 0 < entries < 60
     assert refused > 0
     assert read_only == 1
+    assert f"; kept {entries} of 60 samples so far in {tmp_path}" in explained
+    assert "no more can be kept: the disk is full or fails" in explained
 
 
 def test_those_who_count_together_say_once_that_a_store_cannot_be_opened(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import wave
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from penstock import AnnotatedDataset, DataLoader, ImageFolder, StagedDataset
+from penstock import AnnotatedDataset, AudioFolder, DataLoader, ImageFolder, StagedDataset
 from penstock import transforms as T
+from penstock.engine.advice import lacking
+from penstock.engine.helping import missing_for_lane
+from penstock.pipeline.explain import explained
 from tests.torchvision_here import torchvision
 
 pytest.importorskip("cv2")
@@ -134,7 +139,7 @@ def test_images_with_masks_and_boxes(photos: Path) -> None:
         "  to tensor  N  cpu, gpu         float32\n"
         "  masks and boxes  N  cpu\n"
         "  together  N per sample and core, over 3 samples\n"
-        "  the GPU cannot help: the dataset is not staged, or has a __getitem__ of its own"
+        "  the GPU cannot help: masks and boxes are prepared by the CPU, together with their image"
     )
 
 
@@ -176,4 +181,69 @@ def test_where_the_gpu_could_help_is_said_and_what_it_cannot_do(photos: Path) ->
     chain = [T.RandomResizedCrop(32), T.RandomErasing(value="random"), T.ToTensor()]
     text = DataLoader(ImageFolder(photos, chain), 2).explain()
     assert "(not always on the GPU: the noise of RandomErasing is drawn on the CPU)" in text
-    assert text.endswith("  the GPU could help, with device='cuda' and gpu_prep")
+    if torch.cuda.is_available():
+        assert "  the GPU could help, with device='cuda'" in text
+    else:
+        assert text.endswith(
+            "  a GPU could help, and torch finds none here: it takes a CUDA device, torch built for CUDA, and pip install 'penstock[gpu]'"
+        )
+
+
+def test_recordings_are_never_said_to_be_not_staged(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with wave.open(str(tmp_path / "a" / "0.wav"), "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(1600))
+    text = DataLoader(AudioFolder(tmp_path), 1).explain()
+    assert text.startswith("AudioFolder: 1 recordings")
+    assert text.endswith("  the GPU cannot help: recordings are prepared by the CPU")
+    empty = AudioFolder(tmp_path)
+    empty.samples.clear()
+    assert explained(empty) == "AudioFolder: no samples, so there is nothing to explain."
+
+
+def test_a_dataset_with_a_getitem_of_its_own_is_told_by_name(photos: Path) -> None:
+    class Brighter(ImageFolder):
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)
+
+    text = DataLoader(Brighter(photos, [T.RandomCrop(20), T.ToTensor()]), 2).explain()
+    assert text.endswith("the GPU cannot help: Brighter has a __getitem__ of its own")
+
+
+class Loader:
+    """What is asked of a loader on a machine with a GPU."""
+
+    def __init__(self, *, shuffles: bool = True, **settings: Any) -> None:
+        given = {
+            "device": "cuda",
+            "gpu_prep": "auto",
+            "num_workers": 2,
+            "on_error": "raise",
+            "_reusing": None,
+            "deterministic": None,
+        }
+        vars(self).update(given | settings)
+        self._epochs = SimpleNamespace(source=SimpleNamespace(shuffles=shuffles))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"device": None, "gpu_prep": "off"}, "with device='cuda' and gpu_prep='auto'"),
+        ({"device": "cpu"}, "with device='cuda'"),
+        ({"gpu_prep": "off"}, "with gpu_prep='auto', 'concurrent' or 'idle'"),
+        ({"num_workers": 0}, "with workers: give num_workers"),
+        ({"shuffles": False}, "but gpu_prep='auto' leaves it out: the loader does not shuffle"),
+        ({"on_error": "skip"}, "but gpu_prep='auto' leaves it out: on_error='skip'"),
+        ({"deterministic": True}, "but gpu_prep='auto' leaves it out: determinism was asked for"),
+        ({"shuffles": False, "gpu_prep": "concurrent"}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_a_loader_lacks_for_its_gpu_to_help_is_said(settings: dict[str, Any], said: str) -> None:
+    if missing_for_lane():
+        pytest.skip(missing_for_lane())
+    found = lacking(Loader(**settings))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)

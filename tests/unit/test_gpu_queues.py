@@ -54,6 +54,7 @@ def test_cuda_that_starts_afterwards_is_in_time() -> None:
 
 @pytest.mark.usefixtures("cuda_seems_to_be_here")
 def test_explain_says_that_there_are_too_few(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     options: dict[str, Any] = {"device": "cuda", "gpu_prep": "concurrent", "num_workers": 1}
     loader = DataLoader(ImageFolder(photos, CHAIN), **options)
     assert "the GPU helps" in loader.explain()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock import ConfigError, DataLoader
 from penstock.lanes.kinds import Kind
 from penstock.measure.counters import Counters
-from penstock.measure.trace import KINDS, trace_events, write_trace
+from penstock.measure.trace import KINDS, check_trace, trace_events, write_trace
 
 
 def one_batch() -> Counters:
@@ -82,3 +87,86 @@ def test_a_trace_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> No
         write_trace(path, broken)
     assert path.read_text() == before
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("missing/run.json", "there is no folder"),
+        ("file/run.json", "Not a directory"),
+        ("/proc/run.json", "give a place that this user may write to"),
+        ("folder", "it is a folder"),
+        ("", "it is a folder"),
+        (7, "trace must be a path of a file, got 7"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_refused_when_the_loader_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any, why: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=why):
+        DataLoader(list(range(4)), trace=path)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(ConfigError, match="Permission denied"):
+            check_trace(tmp_path / "run.json")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_path_relative_to_here_or_of_an_old_trace_is_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_trace("run.json")
+    (tmp_path / "run.json").touch()
+    check_trace(tmp_path / "run.json")
+    check_trace(None)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_trace_that_can_no_longer_be_written_is_said_once_and_never_raised(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    persistent: bool,
+) -> None:
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    loader: DataLoader[Any] = DataLoader(
+        list(range(8)),
+        2,
+        num_workers=workers,
+        persistent_workers=persistent and workers > 0,
+        trace=folder / "run.json",
+    )
+    folder.rmdir()
+    for _ in range(2):
+        assert len(list(loader)) == 4
+    next(iter(loader))  # an epoch that is broken off
+    del loader
+    gc.collect()
+    assert [record.levelname for record in caplog.records if "trace" in record.message] == ["WARNING"]
+    assert raised == []
+
+
+def test_a_trace_is_written_again_when_there_is_room_again(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    loader: DataLoader[Any] = DataLoader(list(range(8)), 2, trace=folder / "run.json")
+    folder.rmdir()
+    list(loader)
+    folder.mkdir()
+    list(loader)
+    assert (folder / "run.json").exists()

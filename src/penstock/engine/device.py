@@ -21,6 +21,7 @@ from penstock.engine.mover import Arrival, Mover
 from penstock.engine.progress import Run
 from penstock.errors import PenstockError
 from penstock.lanes.leaving import leaves
+from penstock.measure.counters import Counters
 
 AHEAD = 2
 """Batches on the device before they are asked for."""
@@ -148,10 +149,12 @@ def doze(until: SimpleQueue[None]) -> None:
 
 
 class DeviceIterator:
-    """Wraps an iterator of batches; a thread keeps `AHEAD` of them on the device."""
+    """Wraps an iterator of batches; a thread keeps `AHEAD` of them on the device. Batches are counted here, when training gets them:
+    how long the thread waits for them is nobody's loss."""
 
-    def __init__(self, source: Any, mover: Mover) -> None:
-        self._source, self._mover = source, mover
+    def __init__(self, source: Any, mover: Mover, counters: Counters | None = None) -> None:
+        self._source, self._mover, self._counters = source, mover, counters
+        source.counts = counters is None
         self._shelf = Shelf()
         self._handed = NOTHING
         """What the caller has; it leaves the shelf with the next call, so that an interrupt cannot lose it."""
@@ -233,7 +236,7 @@ class DeviceIterator:
         self._begin()  # if it was interrupted
         if self._shelf.stop.is_set():
             raise PenstockError(LEFT)
-        asked_s = time.perf_counter()
+        asked_s, began_s = time.perf_counter(), time.monotonic()
         self._start()
         item = self._shelf.first()
         if item.kind == "end":
@@ -250,6 +253,7 @@ class DeviceIterator:
             finally:  # its traceback has this frame: who drops the loader would wait for the collector
                 del item, error
         if item.kind == "failed":
+            self._count(began_s, 0)
             self.run.hand, self._handed = item.ask, item
             item.value.result(item.ask)
         try:
@@ -259,8 +263,20 @@ class DeviceIterator:
             raise
         self._mover.taken(item.arrival, asked_s, self._source.ready, self._source.ahead)
         self._source.leave_cores(self._mover.takes_cores)
+        self._count(began_s, item.ask.size)
         self.run.hand, self._handed = item.ask, item
         return batch
+
+    def _count(self, began_s: float, samples: int) -> None:
+        """Training has a batch, or its error."""
+        if self._counters is None:
+            return
+        ready = len(self._shelf.items) - 1 + self._source.ready
+        if not self._counters.steady.is_first:
+            self._mover.there(ready)
+        self._counters.delivered(began_s, time.monotonic(), samples, ready)
+        for idle_s, were_ready in self._mover.idle_time.read():
+            self._counters.steady.idled(idle_s, were_ready)
 
     def _let_go(self) -> None:
         """Of the batch that the caller had."""
@@ -287,9 +303,9 @@ class DeviceIterator:
         self._shelf, self._handed = Shelf(), NOTHING
 
 
-def brought(engine: Any, mover: Mover | None) -> Any:
+def brought(engine: Any, mover: Mover | None, counters: Counters) -> Any:
     """An engine's batches, where `mover` brings them."""
-    return engine if mover is None else DeviceIterator(engine, mover)
+    return engine if mover is None else DeviceIterator(engine, mover, counters)
 
 
 def filled(shelf: Shelf) -> None:

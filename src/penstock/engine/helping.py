@@ -114,32 +114,6 @@ def lane_stats(loader: Any) -> dict[str, Any] | None:
     return None if kept is None else kept.lane.stats()
 
 
-def other_ways(loader: Any) -> str:
-    """For `explain()`: what could spare workers a part of all this."""
-    reusing = loader._reusing
-    kept = "" if reusing is None else f"\n  {reusing.line(reusing.source, loader._epochs.kept)}"
-    return lane_line(loader) + kept
-
-
-def lane_line(loader: Any) -> str:
-    """Whether the GPU helps, could, or what keeps it from it."""
-    from penstock.gpu.prep import looked, unsuited
-
-    dataset = (loader._adopted() if loader.adopt else None) or loader.dataset
-    look = unsuited(dataset, loader.collate_fn) or looked(dataset)
-    if isinstance(look, str):
-        return f"the GPU cannot help: {look}"
-    wanted = GpuPrep.of(loader.gpu_prep)
-    if loader.device is None or torch.device(loader.device).type != "cuda":
-        return "the GPU could help, with device='cuda' and gpu_prep"
-    if wanted.mode == "off":
-        return "the GPU could help, with gpu_prep='concurrent', 'idle' or 'auto'"
-    helps = (
-        f"the GPU helps (gpu_prep, {wanted.mode}) with what is baseline JPEG and at most {look.room:,} bytes"
-    )
-    return f"{helps}; {few}" if (few := too_few()) else helps
-
-
 def reusing_of(loader: Any) -> Any:
     """What a loader with `reuse=` has (`engine.reusing.Reusing`); None without."""
     if loader.reuse is None:

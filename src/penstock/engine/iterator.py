@@ -57,6 +57,8 @@ class EngineIterator:
         self._width = 0
         """Batches that are open while the caller waits: the window, with a delay."""
         self._counters, self._on_skip = counters, on_skip
+        self.counts = True
+        """Batches count when they leave here; not if they wait somewhere else for the training loop."""
         self.run = Run("planned", 0, 0)
         self.on_end: Callable[[], None] = lambda: None
         self.on_workers: Callable[[int], None] = lambda _: None
@@ -212,7 +214,8 @@ class EngineIterator:
         if self._session is not None:
             self._inbox.extend(self._session.arrived())
             self._read()
-        self._counters.delivered(began, time.monotonic(), 0 if error else ask.size, len(self._ready) - 1)
+        if self.counts:
+            self._counters.delivered(began, time.monotonic(), 0 if error else ask.size, len(self._ready) - 1)
         return seq, ask, Outcome(batch, error)
 
     def _settle(self) -> None:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from penstock.engine.feed import Ask
+from penstock.engine.idle_time import IdleTime
 from penstock.engine.pinning import unsplit
 from penstock.engine.places import CudaCard, InUse, Places
 from penstock.errors import ConfigError
@@ -150,6 +151,7 @@ class Mover:
         self._dtype, self._format, self._pin = dtype, memory_format, pin
         self._seams: list[int] = []
         self._places, self.in_use = places or Places(None), InUse()
+        self.idle_time = IdleTime()
         if self.device is not None and self.device.type == "cuda" and self._places.stream is None:
             self._places.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._stream = self._places.stream
@@ -216,11 +218,19 @@ class Mover:
     def let_go(self) -> None:
         """Training asks for another batch; the lane may work while what it has given the device is done."""
         if self._stream is not None:
-            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             self.in_use.until(event)
+            self.idle_time.asked(event)
             if self.lane is not None and self.lane.gate.idle_only:
                 self.lane.gate.opens_after(event)
+
+    def there(self, ready: int) -> None:
+        """Training's stream is behind the batch; so many more are ready."""
+        if self._stream is not None:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))
+            self.idle_time.there(event, ready)
 
     def taken(self, arrival: Arrival | None, asked_s: float, ready: int, ahead: int) -> None:
         """Training has the batch. It has waited for it only if the device has run out of what it was given before: a loop that runs

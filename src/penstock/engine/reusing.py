@@ -123,10 +123,23 @@ class Reusing:
         names = [op.name for op in dataset.chain.ops]
         what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
         rest = ", ".join(names[self.split :]) or "nothing"
-        said = f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; kept of {kept:,} samples"
+        said = (
+            f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; {self._so_far(kept)}"
+        )
         if self.room.too_large:
             said += f", but for some {self.room.too_large:.0%} that are too large"
-        return said + self._where(dataset) + diversity_line(self.diversity())
+        return said + self._where(dataset) + self._trouble() + diversity_line(self.diversity())
+
+    def _so_far(self, kept: int) -> str:
+        """How many samples are kept, of those that are to be."""
+        if self._store is None:
+            return f"kept of {kept:,} samples"
+        return f"kept {min(kept, self._store.stats()['entries']):,} of {kept:,} samples so far"
+
+    def _trouble(self) -> str:
+        if self._store is None or not self._store.stats().get("read_only"):
+            return ""
+        return "; no more can be kept: the disk is full or fails"
 
     def _where(self, dataset: StagedDataset | AudioFolder) -> str:
         if self.wanted.store == "device":

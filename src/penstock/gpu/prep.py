@@ -23,6 +23,8 @@ from penstock.gpu.wishes import Wishes
 from penstock.kernels.forms import supported
 from penstock.lanes.unfinished import getter
 from penstock.pipeline.adopt import AdoptedFolder
+from penstock.pipeline.annotated import AnnotatedDataset
+from penstock.pipeline.audio import AudioFolder
 from penstock.pipeline.chain import calls, opening, size_of
 from penstock.pipeline.reused import Reused
 from penstock.pipeline.reused_device import ReusedOnDevice
@@ -145,8 +147,14 @@ def unsuited(dataset: Any, collate_fn: Any) -> str:
         python = [type(op).__name__ for op, draw in dataset.chain.ops if draw is None]
         python += [type(op).__name__ for op in dataset.chain.after]
         return f"{', '.join(python)}: called as it is, in Python" if python else ""
-    if not isinstance(dataset, StagedDataset) or getattr(getter(dataset), "__func__", None) is None:
-        return "the dataset is not staged, or has a __getitem__ of its own"
+    if isinstance(dataset, AudioFolder):
+        return "recordings are prepared by the CPU"
+    if isinstance(dataset, AnnotatedDataset):
+        return "masks and boxes are prepared by the CPU, together with their image"
+    if not isinstance(dataset, StagedDataset):
+        return f"{type(dataset).__name__} is not staged: it does not show how its samples are prepared"
+    if getattr(getter(dataset), "__func__", None) is None:
+        return f"{type(dataset).__name__} has a __getitem__ of its own"
     if dataset.decoder is not None:
         return "the dataset has a decoder of its own"
     python = [op.name for op in dataset.chain.ops if calls(op)]

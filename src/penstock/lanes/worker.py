@@ -196,7 +196,7 @@ class Worker:
     def _run(self, job: Job) -> None:
         self.row[Board.ORDINAL] = -1
         self.row[Board.TASK] = job.task
-        self.waited_before = self.waited.read()
+        self.waited_before, cpu_ns = self.waited.read(), time.process_time_ns()
         steps = {
             Kind.SLOTS: self._slots,
             Kind.PARTS: self._parts,
@@ -204,6 +204,8 @@ class Worker:
             Kind.STREAM: self._stream,
         }
         self._guarded(job, lambda: steps.get(job.kind, self._whole)(job))
+        self.row[Board.CPU_NS] += time.process_time_ns() - cpu_ns
+        self.row[Board.DELAYED_NS] += self.waited.read() - self.waited_before
         self.row[Board.TASK] = -1
         self.row[Board.TASKS] += 1
         self._report_skips()
@@ -353,12 +355,13 @@ class Worker:
         self.channel.send(Msg.PREPARED, wire.PREPARED.pack(job.task, packed.nbytes, 0))
 
     def _write_pending(self, pending: Pending, offset: int, layout: int) -> None:
-        before = time.perf_counter_ns()
+        before, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         try:
             pending.write(offset, layout)
         except Mismatch:
             return
         self.row[Board.WRITE_NS] += time.perf_counter_ns() - before
+        self.row[Board.CPU_NS] += time.process_time_ns() - cpu_ns
         job, took_ns, dropped, refers = pending.job, pending.took_ns, pending.dropped, pending.refers
         del pending
         self._done(job, took_ns, dropped, refers)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from penstock.measure.steady import Steady, Work
+
 SPANS = 200_000
 """Tasks and waits kept for a trace; older ones are dropped."""
 WARNINGS = 100
@@ -21,6 +23,12 @@ class Live(NamedTuple):
     prepare_ns: tuple[int, ...] = ()
     write_ns: tuple[int, ...] = ()
     collate_ns: tuple[int, ...] = ()
+    cpu_ns: tuple[int, ...] = ()
+    """CPU time of tasks."""
+    delayed_ns: tuple[int, ...] = ()
+    """Time for which tasks waited for a core; it is not in those above."""
+    prepared: int = 0
+    """Samples."""
     tasks: int = 0
     task_size: int = 0
     reissued: int = 0
@@ -29,10 +37,14 @@ class Live(NamedTuple):
     held_bytes: int = 0
     private_copies: int = 0
 
+    def work(self) -> Work:
+        busy_ns = sum(self.prepare_ns) + sum(self.write_ns) + sum(self.collate_ns)
+        return Work(self.prepared, busy_ns, sum(self.cpu_ns), sum(self.delayed_ns), len(self.worker_pids))
+
 
 @dataclass(slots=True)
 class Counters:
-    """Numbers of one loader over its whole life. Written by the consumer's thread."""
+    """Numbers of one loader over its whole life. Written by the thread that takes batches."""
 
     workers: int = 0
     batches: int = 0
@@ -44,14 +56,15 @@ class Counters:
     last_s: float = 0.0
     """When the newest epoch began or the newest batch was delivered."""
     wait_s: float = 0.0
-    waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
-    """The newest waits, one per batch."""
+    steady: Steady = field(default_factory=Steady)
     ready_depth: int = 0
     agent_restarts: int = 0
     restarts: int = 0
     skipped: int = 0
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     trace: bool = False
+    trace_failed: bool = False
+    """It could not be written, which has been said."""
     spans: deque[tuple[int, int, int, int, int, int, int]] = field(
         default_factory=lambda: deque(maxlen=SPANS)
     )
@@ -85,6 +98,9 @@ class Counters:
             prepare_ns=added(past.prepare_ns, now.prepare_ns),
             write_ns=added(past.write_ns, now.write_ns),
             collate_ns=added(past.collate_ns, now.collate_ns),
+            cpu_ns=added(past.cpu_ns, now.cpu_ns),
+            delayed_ns=added(past.delayed_ns, now.delayed_ns),
+            prepared=past.prepared + now.prepared,
             tasks=past.tasks + now.tasks,
             reissued=past.reissued + now.reissued,
             private_copies=past.private_copies + now.private_copies,
@@ -93,18 +109,30 @@ class Counters:
     def begin(self, at_s: float) -> None:
         """An epoch starts."""
         self.last_s = at_s
+        self.steady.begin()
 
     def delivered(self, began_s: float, at_s: float, samples: int, ready: int) -> None:
         self.batches += 1
         self.samples += samples
-        self.wait_s += at_s - began_s
-        self.waits_s.append(at_s - began_s)
-        passed_s = at_s - (self.last_s or began_s)
+        wait_s, passed_s = at_s - began_s, at_s - (self.last_s or began_s)
+        self.wait_s += wait_s
         self.elapsed_s += passed_s
         self.worker_s += passed_s * self.workers
         self.last_s, self.ready_depth = at_s, ready
+        self.steady.delivered(
+            period_s=passed_s,
+            wait_s=wait_s,
+            samples=samples,
+            ready=ready,
+            workers=self.workers,
+            work=self.work,
+        )
         if self.trace:
             self.wait_spans.append((began_s, at_s, samples, ready))
+
+    def work(self) -> Work:
+        """What workers have done so far."""
+        return self.live().work()
 
     def warned(self, text: str, at_s: float) -> None:
         self.warnings.append(text)
@@ -143,6 +171,8 @@ def as_stats(
         "agent_pid": live.agent_pid,
         "worker_s": counters.worker_s,
         "worker_busy_s": [ns / 1e9 for ns in busy],
+        "worker_cpu_s": [ns / 1e9 for ns in live.cpu_ns],
+        "worker_delayed_s": [ns / 1e9 for ns in live.delayed_ns],
         "stages_s": {
             "prepare": sum(live.prepare_ns) / 1e9,
             "write": sum(live.write_ns) / 1e9,
@@ -159,6 +189,7 @@ def as_stats(
         "reissued": live.reissued,
         "agent_restarts": counters.agent_restarts,
         "skipped": counters.skipped,
+        "recent": counters.steady.recent(live.work(), counters.elapsed_s),
         "gpu": gpu,
         "reuse": reuse,
     }

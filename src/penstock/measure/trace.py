@@ -3,19 +3,27 @@
 Rule 1: times are microseconds of the monotonic clock and the process id is the training process's, so the traces of several
         ranks of one machine can be joined into one.
 Rule 2: the file appears whole or not at all; a reader never sees half of it.
+Rule 3: a path that cannot be written is refused when the loader is made. What goes wrong later (a full disk, a folder that is gone)
+        is logged once and never raised: training is worth more than its trace.
 
 `cat` says what an event is: `task`, `wait`, or `fault` for a lost worker and the like.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from penstock.errors import ConfigError
 from penstock.measure.counters import Counters
+
+log = logging.getLogger("penstock")
 
 KINDS = ("prepare", "prepare part", "collate", "prepare batch", "stream")
 """Names of the kinds of task, by number."""
@@ -63,6 +71,30 @@ def _us(value: float) -> float:
     return round(value, 3)
 
 
+def check_trace(path: Any) -> None:
+    """ConfigError where no trace can be written at the path."""
+    if path is None:
+        return
+    try:
+        target = Path(path)
+    except TypeError as exc:
+        raise ConfigError(f"trace must be a path of a file, got {path!r}") from exc
+    folder, why = target.parent, ""
+    if target.is_dir() or not target.name:
+        why = "it is a folder; give the path of a file"
+    elif not folder.exists():
+        why = f"there is no folder {str(folder)!r}; make it first"
+    else:
+        trial = target.with_name(f"{target.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+        try:
+            trial.touch(exist_ok=False)
+            trial.unlink()
+        except OSError as exc:
+            why = f"{exc.strerror or exc}; give a place that this user may write to"
+    if why:
+        raise ConfigError(f"trace={os.fspath(target)!r}: it cannot be written, {why}")
+
+
 def write_trace(path: str | os.PathLike[str], counters: Counters) -> None:
     target = Path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
@@ -72,16 +104,28 @@ def write_trace(path: str | os.PathLike[str], counters: Counters) -> None:
         )
         part.replace(target)
     except BaseException:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise
 
 
 def trace_writer(path: str | os.PathLike[str] | None, counters: Counters) -> Callable[[], None]:
-    """Writes the trace as it stands, as often as it is called; nothing without a path, or in a forked child."""
+    """Writes the trace as it stands, as often as it is called; nothing without a path, or in a forked child. Never raises."""
     owner = os.getpid()
 
     def write() -> None:
-        if path is not None and os.getpid() == owner:
+        if path is None or os.getpid() != owner:
+            return
+        try:
             write_trace(path, counters)
+        except Exception as exc:  # noqa: BLE001 - at the end of an epoch, or in a finaliser
+            if not counters.trace_failed:
+                counters.trace_failed = True
+                log.warning(
+                    "the trace cannot be written to %s (%s: %s); training goes on, and the next epoch's end tries again",
+                    os.fspath(path),
+                    type(exc).__name__,
+                    exc,
+                )
 
     return write

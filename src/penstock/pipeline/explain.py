@@ -52,6 +52,8 @@ class Stage:
 
 def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
     """The text of `loader.explain()`; `lane`: what is to be said of the GPU's part in it."""
+    if isinstance(dataset, (StagedDataset, AudioFolder)) and not len(dataset):
+        return f"{type(dataset).__name__}: no samples, so there is nothing to explain."
     adopted, reason = verdict(dataset)
     if adopted is not None:
         stages = list(adopted_stages(adopted))
@@ -61,7 +63,7 @@ def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
         head = f"{type(dataset).__name__}: {len(dataset):,} samples"
         if identity:
             head += f", chain {dataset.chain.identity}"
-    elif isinstance(dataset, AudioFolder) and len(dataset):
+    elif isinstance(dataset, AudioFolder):
         stages = list(sound_stages(dataset))
         head = f"{type(dataset).__name__}: {len(dataset):,} recordings"
         if identity:

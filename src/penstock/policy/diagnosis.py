@@ -1,54 +1,255 @@
-"""One sentence about a run: what limits it and what would help, with the predicted gain."""
+"""One sentence about a run: what limits it and what would help, with the predicted gain.
+
+Rule 1: only the recent steady state counts (`stats()["recent"]`), without start-up, first batches of epochs and pauses.
+Rule 2: a prediction comes from one model. With `m` workers a run is faster than now by the least of three factors:
+        1 / (1 - wait share)   training itself is the limit
+        m / busy workers       the workers are
+        cores / cores used     the CPUs are
+        A worker that is blocked (reading, sleeping) is busy and uses no core, so more workers than cores can help.
+Rule 3: more workers are advised only if training waits, the workers are busy, and the model predicts a gain.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 FEW = 10
 """Batches below which a measurement says nothing."""
 FINE = 0.02
 """Share of waiting that is not worth a word of advice."""
+SMALL = 0.05
+"""Share of waiting that matters only if more workers or cores would remove it."""
 IDLE = 0.5
 """Share of busy time below which workers are not what is short."""
 SLACK = 0.05
 """Workers by which the need may exceed a whole number: the error of its measurement."""
+FOLD = 8
+"""Times as many workers as there are: beyond that a prediction is a guess."""
+MOST_PER_CORE, MOST = 8, 16
+"""Workers that are advised at most, per core, or in all where that is more: each takes memory."""
+CROWDED = 0.1
+"""Share of a worker's time spent waiting for a core, above which the cores are taken."""
+WORTH = 1.1
+"""Predicted gain below which workers are not added to cores that are nearly in full use."""
+CHEAP_S = 0.002
+"""Preparation of a batch that takes less is cheaper than passing it between processes."""
+NOTABLE = 0.1
+"""Share of the time from which first batches and the passing of batches are mentioned."""
+LOADING = 0.8
+"""Share of waiting from which training is so short that speed says more than the share."""
+
+KEEPS_UP = "Training does not wait for data."
+
+
+class Kind(StrEnum):
+    """What limits a run."""
+
+    NOTHING = "nothing: training is the limit"
+    INLINE = "preparation in the training process"
+    UNMEASURED = "workers that are not measured"
+    WORKERS = "too few workers"
+    CORES = "too few cores"
+    CROWD = "cores that others use"
+    READS = "samples that are blocked, with many workers"
+    IDLE_WORKERS = "something else: workers are idle"
+    UNEVEN = "late batches: workers keep up on average"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A run in steady state."""
+
+    wait_share: float
+    """Of the time, 0 to 1."""
+    workers: int
+    busy: float
+    """Workers that are working on samples at a moment, on average; blocked or computing."""
+    cpu: float
+    """Cores that these use."""
+    delayed: float
+    """Workers that wait for a core at a moment, on average."""
+    cores: int
+    most: int | None = None
+    """Workers that there may be at most, if something else sets a limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    kind: Kind
+    more: int = 0
+    """Workers to add."""
+    left: float = 0.0
+    """Predicted share of waiting with these."""
+    gain: float = 1.0
+    """Times as fast as now, with these."""
+    needed_cores: int = 0
+
+
+def judged(facts: Facts) -> Verdict:
+    """What limits a run, and how many workers would help."""
+    if facts.wait_share < FINE:
+        return Verdict(kind=Kind.NOTHING)
+    if not facts.workers:
+        return Verdict(kind=Kind.INLINE)
+    if facts.busy <= 0:
+        return Verdict(kind=Kind.UNMEASURED)
+    computes = facts.cpu >= facts.busy / 2
+    occupied = min(float(facts.workers), facts.busy + facts.delayed)
+    by_training = 1 / max(1e-9, 1 - facts.wait_share)
+    if occupied < IDLE * facts.workers or math.ceil(occupied * by_training - SLACK) <= facts.workers:
+        if facts.wait_share < SMALL:
+            return Verdict(kind=Kind.NOTHING)
+        return Verdict(kind=Kind.IDLE_WORKERS if occupied < IDLE * facts.workers else Kind.UNEVEN)
+    crowded = computes and facts.delayed > CROWDED * occupied
+    used = max(facts.cpu, 1e-9)
+    by_cores = 1.0 if crowded else max(1.0, facts.cores / used)
+    # A blocked sample takes as much longer as it waits for a core; a computed one is short of cores then, not of workers.
+    occupied = facts.busy if computes else occupied
+    most = min(by_training, by_cores)
+    needed = math.ceil(occupied * most - SLACK)
+    cap = max(MOST, MOST_PER_CORE * facts.cores) if facts.most is None else facts.most
+    wanted = min(needed, FOLD * facts.workers, cap)
+    gain = min(most, wanted / occupied)
+    is_full = needed <= facts.workers or (by_cores < by_training and most < WORTH)
+    if is_full or (computes and wanted <= facts.workers):
+        kind = Kind.CROWD if crowded else Kind.CORES
+        return Verdict(kind=kind, needed_cores=max(facts.cores + 1, math.ceil(used * by_training - SLACK)))
+    if wanted <= facts.workers:
+        return Verdict(kind=Kind.READS)
+    left = min(facts.wait_share, max(0.0, 1 - gain * (1 - facts.wait_share)))
+    return Verdict(kind=Kind.WORKERS, more=wanted - facts.workers, left=left, gain=gain)
+
+
+def facts_of(stats: Mapping[str, Any], *, cores: int, most: int | None = None) -> Facts:
+    """The facts in `loader.stats()`."""
+    recent = stats["recent"]
+    elapsed_s = max(1e-9, recent["elapsed_s"])
+    return Facts(
+        wait_share=min(1.0, max(0.0, recent["wait_share"])),
+        workers=recent["workers"] if stats["engine"] == "workers" else 0,
+        busy=recent["busy_s"] / elapsed_s,
+        cpu=recent["cpu_s"] / elapsed_s,
+        delayed=recent["delayed_s"] / elapsed_s,
+        cores=cores,
+        most=most,
+    )
+
+
+def diagnose(stats: Mapping[str, Any], *, cores: int, most: int | None = None, gpu: bool = False) -> str:
+    """The sentence about `loader.stats()`. `most`: workers that there may be; `gpu`: there is a GPU that does not prepare samples yet, and
+    could be asked to."""
+    if stats["engine"] == "torch":
+        return "torch's own loader runs here, so nothing is measured."
+    recent = stats["recent"]
+    if stats["batches"] < FEW:
+        return f"only {counted(stats['batches'], 'batch')} so far; a diagnosis needs {FEW}."
+    if recent["batches"] < FEW:
+        return f"only {counted(recent['batches'], 'batch')} of a steady run so far; a diagnosis needs {FEW}."
+    facts = facts_of(stats, cores=cores, most=most)
+    verdict = judged(facts)
+    if verdict.kind is Kind.NOTHING:
+        return KEEPS_UP + beside(recent)
+    waits = f"training waits {facts.wait_share:.0%} of the time for preparation"
+    where = place(facts)
+    match verdict.kind:
+        case Kind.INLINE:
+            return f"{waits}, which happens in the training process itself; num_workers='auto' would use {counted(cores, 'core')}."
+        case Kind.UNMEASURED:
+            return f"{waits}; its workers are torch's own here, and what they do is not measured."
+        case Kind.IDLE_WORKERS:
+            return f"{waits}, yet {where}: {why_idle(recent)}"
+        case Kind.UNEVEN:
+            return (
+                f"{waits}, yet {where}: they keep up on average, and single batches come late. Look at slow samples (trace= shows "
+                f"them) or other load on this machine before adding workers."
+            )
+        case Kind.CORES:
+            wanted = (
+                f", and about {verdict.needed_cores} would be needed" if facts.wait_share < LOADING else ""
+            )
+            return f"{waits}; {where}: all cores are in use{wanted}. {instead(stats, gpu=gpu)}"
+        case Kind.CROWD:
+            share = min(1.0, facts.delayed / facts.workers)
+            return (
+                f"{waits}; {where} and waiting for a core {share:.0%} of it: training or other programs use the cores too. "
+                f"{instead(stats, gpu=gpu)}"
+            )
+        case Kind.READS:
+            return (
+                f"{waits}; {where}: there are as many workers as make sense here. Faster storage, fewer and larger reads (TarDataset) or reuse "
+                f"would help more than still more of them."
+            )
+        case Kind.WORKERS:
+            return f"{waits}; {where}; {predicted(facts, verdict)}"
+    raise AssertionError(verdict.kind)
+
+
+def blocked(facts: Facts) -> float:
+    """Share of busy time in which a worker does not compute."""
+    return max(0.0, 1 - facts.cpu / facts.busy) if facts.busy > 0 else 0.0
+
+
+def place(facts: Facts) -> str:
+    busy = min(1.0, facts.busy / max(1, facts.workers))
+    share = blocked(facts)
+    mostly = f", {share:.0%} of that blocked (reading or waiting, not computing)" if share >= 0.5 else ""
+    return f"{counted(facts.workers, 'worker')} on {counted(facts.cores, 'core')}, busy {busy:.0%} of the time{mostly}"
+
+
+def predicted(facts: Facts, verdict: Verdict) -> str:
+    if verdict.left <= FINE:
+        what = "remove it"
+    elif verdict.left < LOADING:
+        what = f"reduce it to {verdict.left:.0%}"
+    else:
+        what = f"make it {verdict.gain:.1f} times as fast"
+    than = ""
+    if facts.workers + verdict.more > facts.cores:
+        than = f" (more workers than cores: each is blocked {blocked(facts):.0%} of its time)"
+    return f"{verdict.more} more {'is' if verdict.more == 1 else 'are'} predicted to {what}{than}."
+
+
+def why_idle(recent: Mapping[str, Any]) -> str:
+    each_s = recent["busy_s"] / recent["batches"]
+    if each_s < CHEAP_S:
+        return (
+            f"a batch is prepared in {1000 * each_s:.1f} ms, and passing it between processes takes longer. Larger batches or "
+            f"num_workers=0 would help, more workers would not."
+        )
+    return (
+        "more workers would not help. Look at single slow samples (trace= shows them), at prefetch_batches, and at memory "
+        "for batches (slab_bytes)."
+    )
+
+
+def instead(stats: Mapping[str, Any], *, gpu: bool) -> str:
+    """What helps where more workers do not."""
+    ways = ["Cheaper samples"]
+    if stats.get("reuse") is None:
+        ways.append("reuse")
+    if gpu:
+        ways.append("the GPU (gpu_prep)")
+    return f"{', '.join(ways)} or more CPUs would help, more workers would not."
+
+
+def beside(recent: Mapping[str, Any]) -> str:
+    """What is worth a word though training does not wait."""
+    if recent["first_share"] >= NOTABLE:
+        return (
+            f" The first batch of a later epoch takes {recent['first_wait_s']:.1f} s, {recent['first_share']:.0%} of the time: "
+            f"persistent_workers=True keeps the workers between epochs."
+        )
+    share = recent["handover_s"] / max(1e-9, recent["elapsed_s"])
+    if share >= NOTABLE:
+        return f" Taking a batch that is ready is {min(1.0, share):.0%} of the time: larger batches are taken less often."
+    return ""
 
 
 def counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def diagnose(stats: Mapping[str, Any], *, cores: int) -> str:
-    if stats["engine"] == "torch":
-        return "torch's own loader runs here, so nothing is measured."
-    if stats["batches"] < FEW:
-        return f"only {stats['batches']} batches so far; a diagnosis needs {FEW}."
-    share = stats["wait_share"]
-    waits = f"training waits {share:.0%} of the time for preparation"
-    if share < FINE:
-        return f"{waits}: the loader keeps up, and nothing here would make training faster."
-    workers = stats["workers"]
-    if not workers:
-        return f"{waits}, which happens in the training process itself; num_workers='auto' would use {cores} cores."
-    # There may have been more workers before, or fewer.
-    busy = sum(stats["worker_busy_s"]) / max(1e-9, stats.get("worker_s", workers * stats["elapsed_s"]))
-    where = f"{counted(workers, 'worker')} on {counted(cores, 'core')}, busy {busy:.0%} of the time"
-    # Preparation needs workers * busy worker-seconds per second of the run; without waiting the run would take
-    # (1 - share) of its time, so that much work must fit into the shorter time.
-    needed = math.ceil(workers * busy / max(1e-9, 1 - share) - SLACK)
-    if busy < IDLE or needed <= workers:
-        return (
-            f"{waits}, yet {where}: look at the first batch, slow samples, the disk or other load on this machine before "
-            f"adding workers."
-        )
-    if workers >= cores:
-        return (
-            f"{waits}; {where}: all cores are in use, and about {needed} would be needed. Cheaper samples, reuse or "
-            f"more CPUs would help, more workers would not."
-        )
-    usable = min(needed, cores) - workers
-    left = max(0.0, 1 - (workers + usable) / needed) if needed > workers + usable else 0.0
-    rest = "remove it" if left <= FINE else f"reduce it to {left:.0%}"
-    return f"{waits}; {where}; {usable} more {'is' if usable == 1 else 'are'} predicted to {rest}."
+    if count == 1:
+        return f"{count} {what}"
+    return f"{count} {what}es" if what.endswith("ch") else f"{count} {what}s"

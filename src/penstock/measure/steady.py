@@ -1,0 +1,183 @@
+"""The recent steady state of a run: how long training waited for batches, and what these cost the workers.
+
+Rule 1: the first batch of an epoch does not count: workers start, caches are empty. Neither does a pause of the training loop
+        (validation, a checkpoint), nor the time between epochs.
+Rule 2: the window slides: the last `WINDOW_S` seconds, or the last `WINDOW_BATCHES` batches where these took longer. It starts
+        anew when the number of workers changes.
+Rule 3: on a device that is given work ahead of time, training waits only while the device has nothing to do. Where that is
+        measured (`idled`), it counts instead of the time in `next()`.
+Rule 4: a batch that was ready is no wait. Taking it costs something all the same, which is counted apart (`handover_s`).
+
+Times are arguments; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+WINDOW_S, WINDOW_BATCHES = 30.0, 40
+MARK_S = 1.0
+"""Time between two marks, from one of which the window begins."""
+HANDOVER_S = 0.001
+"""Waits up to this are no waits if more batches were ready."""
+PAUSE_S, PAUSE_TIMES, PAUSE_AFTER = 1.0, 10.0, 5
+"""A step that takes so long, and so many times as long as others of a window with so many batches, is a pause; a second one in
+a row is not: then steps have become slower."""
+
+
+class Work(NamedTuple):
+    """What workers have done so far."""
+
+    prepared: int = 0
+    """Samples."""
+    busy_ns: int = 0
+    cpu_ns: int = 0
+    delayed_ns: int = 0
+    workers: int = 0
+    """That there are now; 0: nobody knows."""
+
+
+class Mark(NamedTuple):
+    """Sums over all batches that count, and the work so far, at a moment."""
+
+    batches: int
+    samples: int
+    elapsed_s: float
+    wait_s: float
+    handover_s: float
+    timed: int
+    idle_s: float
+    work: Work
+
+
+@dataclass(slots=True)
+class Steady:
+    """Of one loader, over all of its epochs. Used by the thread that takes batches; others may ask for `recent`."""
+
+    batches: int = 0
+    samples: int = 0
+    elapsed_s: float = 0.0
+    wait_s: float = 0.0
+    handover_s: float = 0.0
+    timed: int = 0
+    """Batches of which the device said how long it was idle before."""
+    idle_s: float = 0.0
+    """How long that was."""
+    marks: deque[Mark] = field(default_factory=deque)
+    workers: int = -1
+    """That there should be."""
+    present: int = 0
+    """That there were when last asked: fewer than there should be, while a GPU lane needs their cores."""
+    is_first: bool = True
+    """The next batch is the first of its epoch."""
+    was_slow: bool = False
+    """The last step was longer than any usual one."""
+    epochs: int = 0
+    first_wait_s: float = 0.0
+    """Waits for the first batch of each epoch but the first."""
+
+    def begin(self) -> None:
+        """An epoch begins."""
+        self.is_first = True
+
+    def delivered(
+        self,
+        *,
+        period_s: float,
+        wait_s: float,
+        samples: int,
+        ready: int,
+        workers: int,
+        work: Callable[[], Work],
+    ) -> None:
+        """A batch came after `wait_s`, `period_s` after the one before; `ready` more are. `work` is asked now and then."""
+        if workers != self.workers:
+            base = work() if self.workers >= 0 else Work()
+            self.workers, self.present, self.marks = workers, 0, deque([self._mark(base)])
+        if self.is_first:
+            self.is_first = False
+            self.first_wait_s += wait_s if self.epochs else 0.0
+            self.epochs += 1
+            return
+        was_slow, self.was_slow = self.was_slow, self._is_slow(period_s - wait_s)
+        if self.was_slow and not was_slow:
+            return
+        self.batches += 1
+        self.samples += samples
+        self.elapsed_s += period_s
+        if is_handover(wait_s, ready):
+            self.handover_s += wait_s
+        else:
+            self.wait_s += wait_s
+        if self.elapsed_s - self.marks[-1].elapsed_s >= MARK_S:
+            marks, done = self.marks, work()
+            self.present = done.workers
+            marks.append(self._mark(done))
+            while len(marks) > 1 and self._is_enough(marks[1]):
+                marks.popleft()
+
+    def idled(self, idle_s: float, ready: int) -> None:
+        """The device had nothing to do for so long before a batch came, behind which so many were ready."""
+        self.timed += 1
+        if not is_handover(idle_s, ready):
+            self.idle_s += idle_s
+
+    def _mark(self, work: Work) -> Mark:
+        return Mark(
+            self.batches,
+            self.samples,
+            self.elapsed_s,
+            self.wait_s,
+            self.handover_s,
+            self.timed,
+            self.idle_s,
+            work,
+        )
+
+    def _is_slow(self, step_s: float) -> bool:
+        if step_s < PAUSE_S:
+            return False
+        base = self.marks[0]
+        batches = self.batches - base.batches
+        return batches >= PAUSE_AFTER and step_s > PAUSE_TIMES * (self.elapsed_s - base.elapsed_s) / batches
+
+    def _is_enough(self, mark: Mark) -> bool:
+        """Whether a window that begins with it is long enough."""
+        return self.elapsed_s - mark.elapsed_s >= WINDOW_S and self.batches - mark.batches >= WINDOW_BATCHES
+
+    def recent(self, work: Work, elapsed_s: float) -> dict[str, Any]:
+        """The window, as `stats()["recent"]` shows it. `work`: all that workers have done; `elapsed_s`: the time of all epochs."""
+        now = self._mark(work)
+        then = self.marks[0] if self.marks else Steady()._mark(Work())
+        batches, samples, passed_s, wait_s, handover_s, timed, idle_s = (
+            one - other for one, other in zip(now[:-1], then[:-1], strict=True)
+        )
+        if timed > 0:  # the device tells of a batch some batches later
+            wait_s = min(passed_s, idle_s * batches / timed)
+        # Workers prepare ahead: they worked on batches before and behind the window, too. Scale to the samples within.
+        prepared, *spent_ns = (one - other for one, other in zip(now.work[:-1], then.work[:-1], strict=True))
+        scale = samples / prepared / 1e9 if prepared > 0 else 0.0
+        busy_s, cpu_s, delayed_s = (scale * ns for ns in spent_ns)
+        later = max(0, self.epochs - 1)
+        return {
+            "batches": batches,
+            "samples": samples,
+            "elapsed_s": passed_s,
+            "wait_s": wait_s,
+            "wait_share": min(1.0, wait_s / passed_s) if passed_s > 0 else 0.0,
+            "workers": work.workers or self.present or max(0, self.workers),
+            "waits_of": "device" if timed > 0 else "loop",
+            "handover_s": handover_s,
+            "busy_s": busy_s,
+            "cpu_s": cpu_s,
+            "delayed_s": delayed_s,
+            "first_wait_s": self.first_wait_s / later if later else 0.0,
+            "first_share": min(1.0, self.first_wait_s / elapsed_s) if elapsed_s > 0 else 0.0,
+        }
+
+
+def is_handover(wait_s: float, ready: int) -> bool:
+    return wait_s <= HANDOVER_S and ready > 0
