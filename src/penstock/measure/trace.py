@@ -4,18 +4,20 @@ Rule 1: times are microseconds of the monotonic clock and the process id is the 
         ranks of one machine can be joined into one.
 Rule 2: the file appears whole or not at all; a reader never sees half of it.
 
-`cat` says what an event is: `task`, `wait`, or `fault` for a lost worker and the like.
+`cat` says what an event is: `task`, `wait`, or `fault` for a lost worker and the like. Beside the events, under `penstock`, the file
+holds the loader's numbers, its diagnosis and the machine, so that a page can be made of it anywhere, by anyone.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.measure.counters import Counters
+from penstock.measure.environment import environment
 
 KINDS = ("prepare", "prepare part", "collate", "prepare batch", "stream")
 """Names of the kinds of task, by number."""
@@ -63,25 +65,43 @@ def _us(value: float) -> float:
     return round(value, 3)
 
 
-def write_trace(path: str | os.PathLike[str], counters: Counters) -> None:
+def described(stats: Mapping[str, Any], diagnosis: str) -> dict[str, Any]:
+    """What a trace says beside its events."""
+    return {"stats": dict(stats), "diagnosis": diagnosis, "environment": environment()}
+
+
+def write_trace(
+    path: str | os.PathLike[str], counters: Counters, about: Mapping[str, Any] | None = None
+) -> None:
+    whole = {
+        "displayTimeUnit": "ms",
+        "penstock": about or {},
+        "traceEvents": trace_events(counters, os.getpid()),
+    }
     target = Path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        part.write_text(
-            json.dumps({"displayTimeUnit": "ms", "traceEvents": trace_events(counters, os.getpid())}), "utf-8"
-        )
+        part.write_text(json.dumps(whole, default=str), "utf-8")
         part.replace(target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
 
 
-def trace_writer(path: str | os.PathLike[str] | None, counters: Counters) -> Callable[[], None]:
-    """Writes the trace as it stands, as often as it is called; nothing without a path, or in a forked child."""
+def trace_writer(
+    path: str | os.PathLike[str] | None,
+    counters: Counters,
+    loader: Callable[[], Any] = lambda: None,
+) -> Callable[[], None]:
+    """Writes the trace as it stands, as often as it is called; nothing without a path, or in a forked child.
+
+    loader: gives the loader while it is there; its numbers go into the file.
+    """
     owner = os.getpid()
 
     def write() -> None:
         if path is not None and os.getpid() == owner:
-            write_trace(path, counters)
+            told = loader()
+            write_trace(path, counters, None if told is None else described(told.stats(), told.diagnose()))
 
     return write
