@@ -120,7 +120,7 @@ def penstock(folder: Path, *words: str, ranks: int = 0) -> subprocess.CompletedP
         env=os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
 

@@ -264,7 +264,8 @@ def test_a_page_of_what_is_no_trace_is_an_error_that_names_the_file(
 
 
 @pytest.mark.parametrize(
-    ("page", "complaint"), [("nowhere/page.html", "there is no folder"), (".", "is a folder; name a file")]
+    ("page", "complaint"),
+    [("nowhere/page.html", "there is no folder"), (".", "is a folder; name a file in it")],
 )
 def test_a_page_that_cannot_be_written_is_said_before_the_work(
     page: str,
@@ -276,7 +277,11 @@ def test_a_page_that_cannot_be_written_is_said_before_the_work(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("raise SystemExit('the work began')")
     Path("run.json").write_text("{}")
-    for words in (["run", "--report", page, "train.py"], ["report", "run.json", "-o", page]):
+    for words in (
+        ["run", "--report", page, "train.py"],
+        ["run", "--trace", page, "train.py"],
+        ["report", "run.json", "-o", page],
+    ):
         assert main(words) == 2
         said = capsys.readouterr().err
         assert complaint in said

@@ -290,15 +290,18 @@ def test_loaders_side_by_side_show_median_and_spread_and_the_limit() -> None:
 @pytest.mark.parametrize(
     ("ours", "said"),
     [
-        ([200.0, 220.0, 240.0], "2.20 times torch (3 rounds: 2.00 to 2.40)."),
-        ([80.0, 90.0, 95.0], "0.90 times torch, slower (3 rounds: 0.80 to 0.95)."),
-        ([99.0, 130.0, 140.0], "No difference to torch that these rounds can tell (3 rounds: 0.99 to 1.40)."),
+        ([200.0, 210.0, 220.0, 230.0, 240.0], "2.20 times torch (5 rounds: 2.00 to 2.40)."),
+        ([80.0, 85.0, 90.0, 92.0, 95.0], "0.90 times torch, slower (5 rounds: 0.80 to 0.95)."),
         (
-            [100.0, 130.0, 140.0],
-            "No difference to torch that these rounds can tell (3 rounds: 1.00 to 1.40).",
+            [99.0, 130.0, 140.0, 150.0, 160.0],
+            "No difference to torch that these rounds can tell (5 rounds: 0.99 to 1.60).",
         ),
-        ([200.0], "No ratio: 1 round is too few, 3 are needed."),
-        ([200.0, 210.0], "No ratio: 2 rounds are too few, 3 are needed."),
+        (
+            [100.1, 130.0, 140.0, 150.0, 160.0],
+            "No difference to torch that these rounds can tell (5 rounds: 1.00 to 1.60).",
+        ),
+        ([200.0], "No ratio: 1 round is too few, 5 are needed."),
+        ([200.0, 210.0, 220.0, 230.0], "No ratio: 4 rounds are too few, 5 are needed."),
     ],
 )
 def test_a_ratio_is_given_only_where_all_rounds_agree(ours: list[float], said: str) -> None:

@@ -17,11 +17,14 @@ ENGINES = ("penstock", "torch")
 """In this order, so that files both read are in the page cache for torch's run, not for ours."""
 
 
-def compare(program: Program, steps: int | None, report: Path | None = None) -> int:
+def compare(program: Program, steps: int | None, report: Path | None = None, keep: Path | None = None) -> int:
+    """report: where a page about it goes.  keep: where the trace of our run goes."""
     rank = this_rank()
     with contextlib.ExitStack() as stack:
         trace = None
-        if report is not None and rank.number == 0:
+        if keep is not None and rank.number == 0:
+            trace = str(keep.absolute())
+        elif report is not None and rank.number == 0:
             trace = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "trace.json")
         results: dict[str, Result] = {}
         display = stack.enter_context(Silent() if rank.number else make_display(steps))

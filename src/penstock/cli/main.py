@@ -47,6 +47,12 @@ def parser() -> argparse.ArgumentParser:
         "--steps", type=positive, metavar="N", help="stop the program after N batches of all its loaders"
     )
     run.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the busiest loader there, for ui.perfetto.dev and `penstock report`",
+    )
+    run.add_argument(
         "--report",
         type=Path,
         metavar="PAGE",
@@ -74,15 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command in ("report", "reuse", "cache"):
             return int(options.act(options))
         program = Program(script=options.script, args=tuple(options.args), module=options.module)
-        if options.report is not None:
-            writable(options.report)
+        for file in (options.report, options.trace):
+            if file is not None:
+                writable(file)
         if options.compare:
             from penstock.cli.both import compare
 
-            return compare(program, options.steps, options.report)
+            return compare(program, options.steps, options.report, options.trace)
         from penstock.cli.once import run  # imports torch, which the rest need not wait for
 
-        return run(program, options.steps, options.report)
+        return run(program, options.steps, options.report, options.trace)
     except PenstockError as exc:
         print(f"penstock: {exc}", file=sys.stderr)
         return 2

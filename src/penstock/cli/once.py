@@ -15,16 +15,20 @@ SHOWN = 5
 """Loaders that get a line at the end of a run: those with the most batches."""
 
 
-def run(program: Program, steps: int | None, report: Path | None = None) -> int:
+def run(program: Program, steps: int | None, report: Path | None = None, trace: Path | None = None) -> int:
+    """report: where a page about the run goes.  trace: where the trace of its busiest loader goes."""
     rank = this_rank()
-    # One page for a job: that of rank 0.
-    report = report if rank.number == 0 else None
-    meter = Meter(steps=steps, traced=report is not None)
+    # One page, one trace for a job: those of rank 0.
+    report, trace = (None, None) if rank.number else (report, trace and trace.absolute())
+    meter = Meter(steps=steps, traced=report is not None or trace is not None)
     code = run_program(program, meter)
     sys.stdout.flush()
     if meter.first_s is not None or not code:  # a program that failed before its first loader has said enough
         for line in closing_lines(program.script, meter):
             print(f"penstock: {rank.prefix}{line}", file=sys.stderr)
+    busiest = meter.busiest()
+    if trace is not None and busiest is not None:
+        busiest.write_trace(trace)
     if report is not None and meter.first_s is not None:
         write_page(report, program.script, meter, rank)
         print(f"penstock: {rank.prefix}page written to {report}", file=sys.stderr)

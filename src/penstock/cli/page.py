@@ -51,11 +51,12 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def writable(page: Path) -> None:
+def writable(file: Path) -> None:
     """Complain before the work, not after it."""
-    if page.is_dir():
-        raise ConfigError(f"{os.fspath(page)!r} is a folder; name a file for the page")
-    if not page.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {os.fspath(page.absolute().parent)!r} for the page")
-    if not os.access(page if page.exists() else page.absolute().parent, os.W_OK):
-        raise ConfigError(f"the page {os.fspath(page)!r} cannot be written: permission denied")
+    folder = file.absolute().parent
+    if file.is_dir():
+        raise ConfigError(f"{os.fspath(file)!r} is a folder; name a file in it")
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {os.fspath(folder)!r} for {file.name}")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise ConfigError(f"{os.fspath(file)!r} cannot be written: permission denied")
