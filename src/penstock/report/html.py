@@ -138,7 +138,7 @@ def timelines(run: Run, trace_name: str) -> str:
             entries.append(("collate", "collate"))
         parts += [f"<h3>Close up, {where}: every task</h3>", key(*entries), near]
     if run.waits:
-        mean = f"samples per second; the dashed line is the mean, {thousands(charts.mean_rate(run))}"
+        mean = f"samples per second; the dashed line is the mean from the first next() on, {thousands(charts.mean_rate(run))}"
         parts += ["<h3>Throughput</h3>", key(("task", mean)), charts.throughput(run)]
     if trace_name:
         parts.append(
