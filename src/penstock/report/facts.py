@@ -1,6 +1,6 @@
 """The numbers of `loader.stats()` as facts that people read: a label, a value, its unit.
 
-Facts that do not apply to a run (no GPU, no reuse, a process that has ended) are left out. A number that has no label here is shown
+Facts that do not apply to a run (no GPU, no reuse, memory of processes that have ended) are left out. A number that has no label here is shown
 under its name, in words.
 """
 
@@ -55,7 +55,7 @@ def facts(stats: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         shown = {
             label: written("_s" if name in (stats.get("stages_s") or {}) else name, values[name])
             for name, label in labels.items()
-            if applies(values.get(name))
+            if applies(values.get(name)) and (values[name] or heading != "Memory")
         }
         if shown:
             found[heading] = shown
