@@ -307,10 +307,12 @@ def finished(screen: Screen, found: Race) -> Race:
         for name, rates in found.rounds.items()
     ]
     if found.limit is not None:
-        rows.append(("limit", f"{found.limit:,.0f}", "", found.limit_name))
+        rows.append(("limit", f"{found.limit:,.0f}", "", ""))
     screen.table(rates_table(rows))
     told = may_tell(ratios(*reversed(list(found.rounds.values()))))
     screen.say(f"[bold]{found.says}[/]" if told else found.says)
+    if found.limit is not None:
+        screen.say(f"[dim]limit: {found.limit_name}[/]")
     return found
 
 

@@ -67,7 +67,7 @@ def test_the_demo_shows_what_it_promises_and_leaves_trace_and_page(tmp_path: Pat
     )
     assert "✓ and the trained weights are those of the run that never stopped, to the last bit" in said
     assert "go on on 2 ranks: the 24 samples that were left, each exactly once, with the same pixels" in said
-    assert len(re.findall(r"^  (limit +[\d,]+ |no limit: )", said, re.MULTILINE)) >= 1
+    assert len(re.findall(r"^  (limit +[\d,]+|no limit: )", said, re.MULTILINE)) >= 1
     assert len(re.findall(r"^  No ratio: 3 rounds are too few, 5 are needed", said, re.MULTILINE)) == 3
     assert "Training is the limit: it waits" in said
     assert said.rstrip().splitlines()[-1].strip() == "penstock run --compare --steps 100 YOUR_train.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.cli.display import Silent, make_display
@@ -69,15 +70,14 @@ def all_ranks(rank: Rank, results: dict[str, Result]) -> tuple[tuple[Result, Res
 
 
 def merged(ranks: list[Result]) -> Result:
-    """One result for the whole job. What limits it is said by rank 0."""
+    """One result for the whole job. All else is what rank 0 says."""
     first, *others = ranks
     if not others:
         return first
-    return Result(
-        first.engine,
+    return replace(
+        first,
         facts=together([one.facts for one in ranks]) | {"ranks": len(ranks)},
         peak_bytes=sum(one.peak_bytes for one in ranks),
-        diagnosis=first.diagnosis,
     )
 
 
