@@ -1,43 +1,62 @@
-"""Two minutes with penstock: a race against torch's DataLoader, a killed worker, a stop and a resume, and what it looked like.
+"""Two minutes with penstock: a killed worker, a resume on other ranks, a race against torch's DataLoader, and a page about it.
 
     python examples/demo.py              under two minutes on two cores
-    python examples/demo.py --quick      a few seconds, to see that it works; its throughputs mean little
+    python examples/demo.py --quick      small sizes, to see that it works; its throughputs mean little
 
-Everything it makes is in ./demo-out: the images, the trace, the summary page. It ends with 1 if any batch differed from what
-it should have been.
+It needs no GPU and no data. Everything it makes is in ./demo-out. It ends with 1 if any weight or sample differed from what it should
+have been.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import multiprocessing
 import os
-import signal
-import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 try:
     import torch
+    from demo_faults import Script, lines_of, run_script
+    from demo_photos import (
+        SEEN,
+        Trainer,
+        folder_for_ours,
+        folder_for_torch,
+        make_photos,
+        sample_hashes,
+        torchvision,
+    )
+    from demo_race import (
+        Laps,
+        Racer,
+        believable,
+        no_gain,
+        preparing_rate,
+        race,
+        training_limit,
+        training_rate,
+    )
     from demo_screen import Screen, escape, rates_table
-    from demo_shapes import Shapes, Trainer, batch_hash, epoch_hash, make_images
 except ImportError as exc:
-    sys.exit(f"the demo needs rich and pillow ({exc}): pip install 'penstock[demo]'")
+    sys.exit(f"the demo needs rich and penstock's image extra ({exc}): pip install 'penstock[demo]'")
 
 import penstock
+from penstock.cli.main import main as penstock_command
 from penstock.report import write_summary
+from penstock.report.race import Race, may_tell, ratios, verdict
 
+HERE = Path(__file__).parent
 SEED = 2026
-RACE_LIMIT_S = 45.0
-"""The race starts no new round after this, so that a slow machine also gets through in time."""
+TIMES = 8
+"""How often the race goes through the photos in an epoch, so that no turn comes to its end."""
+WORKERS_AT_MOST = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,246 +64,287 @@ class Plan:
     """Sizes of the demo."""
 
     out: Path
-    images: int
+    photos: int
     batch: int
+    """Of the chapters about faults."""
+    race_batch: int
     workers: int
-    rounds: int
-    """How often the loaders take turns."""
-    warm: int
-    """Batches of a turn before the clock starts: workers start and their queues fill."""
-    timed: int
-    """Batches of a turn on the clock."""
+    cores: int
+    laps: Laps
+    limit_s: float
+
+    @property
+    def folder(self) -> Path:
+        return self.out / "photos"
 
     @property
     def batches(self) -> int:
-        return -(-self.images // self.batch)
+        return -(-self.photos // self.batch)
 
 
-@dataclass(slots=True)
-class Racer:
-    """One loader of the race, the network it feeds, and what was measured."""
-
-    name: str
-    loader: Any
-    trainer: Trainer = field(default_factory=Trainer)
-    rates: list[float] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)
-    loss: float = 0.0
-
-    def turn(self, plan: Plan, step: Callable[[str, str], None]) -> None:
-        """Train on some batches of a new epoch; the first ones are not on the clock."""
-        batches = iter(self.loader)
-        began = waited = 0.0
-        for number in range(plan.warm + plan.timed):
-            if number == plan.warm:
-                began, waited = time.perf_counter(), 0.0
-            asked = time.perf_counter()
-            images, labels = next(batches)
-            waited += time.perf_counter() - asked
-            self.loss = self.trainer.step(images, labels)
-            step(self.name, self.note())
-        took = time.perf_counter() - began
-        self.rates.append(plan.timed * plan.batch / took)
-        self.waits.append(waited / took)
-        # The iterator goes here, and its workers with it: the other loader gets a quiet machine.
-        del batches
-
-    def note(self) -> str:
-        rate = f"{median(self.rates):5.0f}/s  waits {median(self.waits):3.0%}" if self.rates else ""
-        return f"{rate}  loss {self.loss:.2f}"
-
-
-def our_loader(plan: Plan, **more: Any) -> penstock.DataLoader[Any]:
-    dataset = Shapes(plan.out / "images")
-    options = {"batch_size": plan.batch, "shuffle": True, "num_workers": plan.workers, "seed": SEED}
-    return penstock.DataLoader(dataset, **{**options, **more})
-
-
-def torch_loader(plan: Plan) -> torch.utils.data.DataLoader[Any]:
-    dataset = Shapes(plan.out / "images")
-    return torch.utils.data.DataLoader(dataset, batch_size=plan.batch, shuffle=True, num_workers=plan.workers)
+Checks = list[tuple[bool, str]]
 
 
 # ---- the chapters
 
 
-def images(plan: Plan, screen: Screen) -> None:
-    screen.phase(1, f"{plan.images} small JPEGs of drawn shapes")
-    with screen.bars({"drawing": plan.images}) as bars:
-        for done in make_images(plan.out / "images", plan.images):
-            bars.at("drawing", done)
-    screen.say(f"in {shown(plan.out / 'images')}")
+def photos(plan: Plan, screen: Screen) -> None:
+    screen.phase(1, f"{plan.photos} photo-sized JPEGs (500 by 375), generated")
+    with screen.bars({"photos": plan.photos}) as bars:
+        for done in make_photos(plan.folder, plan.photos):
+            bars.at("photos", done)
+    if torchvision() is None:
+        screen.say(
+            "torchvision is not installed: torch's loader reads the photos with Pillow and numpy, ours with penstock.ImageFolder, "
+            "and RandAugment is left out for both. pip install torchvision shows the usual case."
+        )
+    else:
+        screen.say(
+            f"read by torchvision's ImageFolder: RandomResizedCrop({SEEN}), flip, RandAugment, normalise, with both loaders"
+        )
 
 
-def race(plan: Plan, screen: Screen) -> tuple[Racer, Racer]:
-    screen.phase(
-        2,
-        f"The same training with torch's DataLoader and with ours, in turns ({plan.workers} workers, batches of {plan.batch})",
-    )
-    racers = (Racer("torch", torch_loader(plan)), Racer("penstock", our_loader(plan)))
-    total = plan.rounds * (plan.warm + plan.timed)
-    began = time.monotonic()
-    with screen.bars({racer.name: total for racer in racers}) as bars:
-        for number in range(plan.rounds):
-            if number >= 2 and time.monotonic() - began > RACE_LIMIT_S:
-                break
-            # Whoever went second goes first in the next round: a machine that slows down is unfair to neither.
-            for racer in racers if number % 2 == 0 else racers[::-1]:
-                racer.turn(plan, bars.step)
-    for racer in racers:
-        screen.say(f"{racer.name:<9}{rate_text(racer.rates)} samples/s, waits {median(racer.waits):.0%}")
-    return racers
+def killed(plan: Plan, screen: Screen) -> Checks:
+    """The same script with torch's loader and with ours; one worker of each is killed."""
+    screen.phase(2, "The same training script, and kill -9 of a worker: torch's DataLoader, then ours")
+    script = str(HERE / "demo_train.py")
+    words = (str(plan.folder), str(plan.batch), str(plan.workers))
+    names = ("torch, killed", "ours, killed", "ours, whole")
+    middle = max(2, plan.batches // 6)
 
+    def with_torch() -> None:
+        run_script(Path(script), *words)
 
-def killed(plan: Plan, screen: Screen) -> tuple[list[str], str, dict[str, Any], str, list[tuple[bool, str]]]:
-    """An undisturbed epoch, and one whose worker is killed; torch's loader for comparison."""
-    screen.phase(3, "kill -9 a worker in the middle of an epoch")
-    trace = plan.out / "trace.json"
-    middle = plan.batches // 3
-    with screen.bars({"undisturbed": plan.batches, "killed": plan.batches}) as bars:
-        reference, weights = Trainer(), Trainer()
-        whole = list(epoch(our_loader(plan), reference, lambda: bars.step("undisturbed")))
-        loader = our_loader(plan, trace=trace)
-        hashes: list[str] = []
-        for digest in epoch(loader, weights, lambda: bars.step("killed")):
-            hashes.append(digest)
-            if len(hashes) == middle:
-                pid = loader.stats()["worker_pids"][0]
-                screen.say(f"kill -9 {pid}, after batch {middle} of {plan.batches}")
-                os.kill(pid, signal.SIGKILL)
-    stats = loader.stats()
+    def with_ours(*options: str) -> int:
+        return penstock_command(["run", *options, script, *words])
+
+    def dead(pid: int) -> None:
+        screen.say(f"kill -9 {pid}, one of its workers, after step {middle} of {plan.batches}")
+
+    with screen.bars(dict.fromkeys(names, plan.batches)) as bars:
+        screen.say("$ python examples/demo_train.py PHOTOS")
+        torchs = Script(with_torch, kill_after=middle).follow(lambda step: bars.at(names[0], step), dead)
+        screen.check(bool(torchs.weights), escape(torchs.last_words()))
+        screen.say("$ penstock run examples/demo_train.py PHOTOS        (the same file, not a line changed)")
+        traced = ("--trace", str(plan.out / "trace.json"))
+        mine = Script(lambda: with_ours(*traced), kill_after=middle).follow(
+            lambda step: bars.at(names[1], step), dead
+        )
+        for line in lines_of(mine.errors, "it is replaced"):
+            screen.say(escape(line))
+        whole = Script(with_ours).follow(lambda step: bars.at(names[2], step))
+    same = bool(mine.weights) and mine.weights == whole.weights
     checks = [
-        compare("kill -9 of a worker", whole, hashes),
-        (stats["restarts"] >= 1, "the killed worker was replaced"),
+        (
+            same,
+            f"a worker was killed, and the trained weights are those of a run without that, to the last bit ({mine.weights})"
+            if same
+            else f"the weights differ: {mine.weights or mine.last_words()}, undisturbed {whole.weights or whole.last_words()}",
+        ),
+        (bool(lines_of(mine.errors, "it is replaced")), "the killed worker was replaced"),
     ]
     for check in checks:
         screen.check(*check)
-    screen.say(f"[dim]trained weights: {sameness(reference.digest(), weights.digest())}[/]")
-    screen.say(f"torch's DataLoader, when one of its workers is killed: {escape(torch_when_killed(plan))}")
-    return whole, reference.digest(), stats, loader.diagnose(), checks
+    return checks
 
 
-def resumed(plan: Plan, screen: Screen, whole: list[str], weights: str) -> list[tuple[bool, str]]:
-    """Stop in the middle; another process with another number of workers does the rest."""
-    other = plan.workers + 1
-    screen.phase(4, f"Stop, and resume in another process with {other} workers instead of {plan.workers}")
+def resumed(plan: Plan, screen: Screen) -> Checks:
+    """Stop in the middle; other processes do the rest with another number of workers, then of ranks."""
+    more = plan.workers + 1
+    screen.phase(
+        3, f"Stop half-way; go on with {more} workers instead of {plan.workers}, and again on 2 ranks"
+    )
     stop = plan.batches // 2
-    with screen.bars({"before": stop, "after": plan.batches - stop}) as bars:
-        loader, trainer = our_loader(plan), Trainer()
-        batches = epoch(loader, trainer, lambda: bars.step("before"))
-        hashes = [next(batches) for _ in range(stop)]
-        state = loader.state_dict()
-        batches.close()
-        (plan.out / "state.json").write_text(json.dumps(state))
-        trainer.save(plan.out / "network.pt")
-        screen.say(f"state.json, {len(json.dumps(state))} bytes: {escape(json.dumps(state))}")
-        end = {}
-        for event in rest_of_epoch(plan, other):
-            if "hash" in event:
-                hashes.append(event["hash"])
-                bars.step("after")
-            else:
-                end = event
-    check = compare(f"stop at batch {stop} and resume with {other} workers", whole, hashes)
-    screen.check(*check)
-    screen.say(f"[dim]trained weights: {sameness(weights, end.get('weights', ''))}[/]")
-    return [check]
+    rest = plan.batches - stop
+    with screen.bars({"whole": plan.batches, f"{more} workers": rest, "2 ranks": 2 * rest}) as bars:
+        whole = Script(partial(epoch, plan, save_after=stop)).follow(lambda _: bars.step("whole"))
+        state = (plan.out / "state.json").read_text()
+        screen.say(f"the state, {len(state)} bytes: {escape(state)}")
+        one = Script(partial(epoch, replace(plan, workers=more))).follow(
+            lambda _: bars.step(f"{more} workers")
+        )
+        halves = replace(plan, batch=plan.batch // 2, workers=1)
+        ranks = [Script(partial(epoch, halves, rank, 2)) for rank in range(2)]
+        two = [rank.follow(lambda _: bars.step("2 ranks")) for rank in ranks]
+        for ended in (whole, one, *two):
+            if ended.code:
+                raise SystemExit(f"a process of the demo failed: {ended.last_words()}")
+    left = whole.samples[stop * plan.batch :]
+    checks = [
+        same_rest(f"stop after batch {stop}, go on with {more} workers", left, one.samples, in_order=True),
+        (
+            one.weights == whole.weights,
+            f"and the trained weights are those of the run that never stopped, to the last bit ({whole.weights})"
+            if one.weights == whole.weights
+            else f"the weights differ: {one.weights} where the run that never stopped has {whole.weights}",
+        ),
+        same_rest(
+            f"stop after batch {stop}, go on on 2 ranks",
+            left,
+            two[0].samples + two[1].samples,
+            in_order=False,
+        ),
+    ]
+    for check in checks:
+        screen.check(*check)
+    return checks
 
 
-def rest_of_epoch(plan: Plan, workers: int) -> Iterator[dict[str, Any]]:
-    """Runs `--continue` in a new process and passes on what it says, a JSON line each."""
-    command = [
-        sys.executable, __file__, "--continue", "--out", str(plan.out), "--batch", str(plan.batch),
-        "--images", str(plan.images), "--workers", str(workers),
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            yield json.loads(line)
-    if child.returncode:
-        raise SystemExit(f"the process that resumes ended with {child.returncode}")
+def alone(plan: Plan, screen: Screen) -> Race:
+    screen.phase(
+        4,
+        f"The race, loaders alone: photos to batches of {plan.race_batch}, {plan.workers} workers each, in turns",
+    )
+    racers = (
+        Racer("torch", torch_loader(plan, TIMES)),
+        Racer("penstock", our_loader(plan, TIMES, batch_size=plan.race_batch)),
+    )
+    limit = run_race(plan, screen, racers, lambda: preparing(plan))
+    return finished(
+        screen,
+        Race(
+            title="The loader alone",
+            about="Photo-sized JPEGs to batches for training: decode, random crop, flip, RandAugment, normalise.",
+            rounds={racer.name: racer.rates for racer in racers},
+            limit=limit,
+            limit_name="our preparation in as many processes, with no loader around it and nothing to carry",
+            unit="images/s",
+            says=verdict(racers[1].rates, racers[0].rates),
+        ),
+    )
 
 
-def continue_epoch(plan: Plan) -> None:
-    """What the other process does: load the state, go on to the end of the epoch."""
-    loader, trainer = our_loader(plan), Trainer()
-    loader.load_state_dict(json.loads((plan.out / "state.json").read_text()))
-    trainer.load(plan.out / "network.pt")
-    for digest in epoch(loader, trainer):
-        print(json.dumps({"hash": digest}), flush=True)
-    print(json.dumps({"weights": trainer.digest()}), flush=True)
+def training(plan: Plan, screen: Screen, prepared: float | None) -> Race:
+    screen.phase(5, "The race in training: the same, and a small network learns from it on the same cores")
+    racers = (
+        Racer("torch", torch_loader(plan, TIMES), Trainer()),
+        Racer("penstock", our_loader(plan, TIMES, batch_size=plan.race_batch), Trainer()),
+    )
+    batch = next(iter(our_loader(plan, batch_size=plan.race_batch, num_workers=0)))
+
+    def limit(prepared: float) -> float:
+        trained = training_rate(Trainer(), batch, seconds=plan.limit_s)
+        return training_limit(training=trained, preparing=prepared, workers=plan.workers, cores=plan.cores)
+
+    best = run_race(plan, screen, racers, None if prepared is None else partial(limit, prepared))
+    found = Race(
+        title="In training",
+        about="The same photos, and a small network that learns from them on the same cores.",
+        rounds={racer.name: racer.rates for racer in racers},
+        limit=best,
+        limit_name="every core busy with that preparation and that training, and with nothing else",
+        unit="images/s",
+        says=verdict(racers[1].rates, racers[0].rates),
+    )
+    finished(screen, found)
+    screen.say(f"loader.diagnose(): {racers[1].loader.diagnose()}")
+    return found
+
+
+def nothing_gained(plan: Plan, screen: Screen) -> Race:
+    screen.phase(6, "Where nothing is to be gained: the data is in memory, and the network is deep")
+    images, labels = next(iter(our_loader(plan, batch_size=plan.race_batch, num_workers=0)))
+    dataset = torch.utils.data.TensorDataset(images.repeat(TIMES, 1, 1, 1), labels.repeat(TIMES))
+    kept = {"batch_size": 8, "shuffle": True, "num_workers": 1}
+    racers = (
+        Racer("torch", torch.utils.data.DataLoader(dataset, **kept), Trainer(deep=4)),
+        Racer("penstock", penstock.DataLoader(dataset, **kept), Trainer(deep=4)),
+    )
+    run_race(plan, screen, racers, None)
+    found = Race(
+        title="Where nothing is to be gained",
+        about=f"Data that lies in memory, and a deeper network. {no_gain(*racers)}",
+        rounds={racer.name: racer.rates for racer in racers},
+        unit="images/s",
+        says=verdict(racers[1].rates, racers[0].rates),
+    )
+    finished(screen, found)
+    screen.say(no_gain(*racers))
+    return found
 
 
 # ---- parts
 
 
-def epoch(
-    loader: penstock.DataLoader[Any], trainer: Trainer, step: Callable[[], None] = lambda: None
-) -> Iterator[str]:
-    """Train an epoch; yields the hash of every batch."""
-    for images, labels in loader:
-        digest = batch_hash(images, labels)
-        trainer.step(images, labels)
-        step()
-        yield digest
+def our_loader(plan: Plan, times: int = 1, **more: Any) -> penstock.DataLoader[Any]:
+    options = {"batch_size": plan.batch, "shuffle": True, "num_workers": plan.workers, "seed": SEED}
+    return penstock.DataLoader(folder_for_ours(plan.folder, times), **{**options, **more})
 
 
-def compare(what: str, whole: list[str], hashes: list[str]) -> tuple[bool, str]:
-    same = sum(one == other for one, other in zip(whole, hashes, strict=False))
-    if hashes == whole:
-        return (
-            True,
-            f"{what}: all {len(whole)} batches have the hashes of the undisturbed run ({epoch_hash(whole)})",
-        )
-    return (
-        False,
-        f"{what}: only {same} of {len(whole)} batches are those of the undisturbed run; {len(hashes)} came",
+def torch_loader(plan: Plan, times: int) -> torch.utils.data.DataLoader[Any]:
+    dataset = folder_for_torch(plan.folder, times)
+    return torch.utils.data.DataLoader(
+        dataset, batch_size=plan.race_batch, shuffle=True, num_workers=plan.workers
     )
 
 
-def sameness(one: str, other: str) -> str:
-    """Told, not checked: sums of floats may depend on more than the batches."""
-    return f"identical to the last bit ({one})" if one == other else f"differ ({one}, {other})"
+def preparing(plan: Plan) -> float:
+    dataset = folder_for_ours(plan.folder, TIMES)
+    return preparing_rate(dataset, batch=plan.race_batch, processes=plan.workers, seconds=plan.limit_s)
 
 
-def torch_when_killed(plan: Plan) -> str:
-    """In a process of its own: what is raised where, in which of its threads, is a matter of luck, and the demo must go on."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "its process failed"
-        try:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            said = killed_torch(plan)
-        finally:
-            os.write(theirs, f"{said}\n".encode())
-            os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as pipe:
-        said = pipe.readline().strip()
-    os.waitpid(child, 0)
-    return said
+def run_race(
+    plan: Plan, screen: Screen, racers: tuple[Racer, Racer], limit: Callable[[], float] | None
+) -> float | None:
+    """The race; gives the limit of the machine."""
+    turns = plan.laps.rounds * (plan.laps.warm + plan.laps.timed)
+    with screen.bars({racer.name: turns for racer in racers}) as bars:
+        found = race(racers, plan.laps, bars.step, limit)
+    sure = believable(found, [racer.rates for racer in racers])
+    if found is not None and sure is None:
+        screen.say("no limit: this machine was busy with something else while it was measured")
+    return sure
 
 
-def killed_torch(plan: Plan) -> str:
-    batches: Any = iter(torch_loader(plan))
-    try:
-        next(batches)
-        victim = multiprocessing.active_children()[0]
-        assert victim.pid is not None
-        os.kill(victim.pid, signal.SIGKILL)
-        for _ in batches:
-            pass
-    except Exception as exc:  # noqa: BLE001 - which of them is a matter of luck
-        return f"{type(exc).__name__}: {str(exc).partition(chr(10))[0].strip()}"
-    finally:
-        with contextlib.suppress(Exception):
-            batches._shutdown_workers()
-    return "the epoch went on"
+def finished(screen: Screen, found: Race) -> Race:
+    rows = [
+        (
+            name,
+            f"{median(rates):,.0f}",
+            f"{min(rates):,.0f} to {max(rates):,.0f}",
+            share_of(median(rates), found.limit),
+        )
+        for name, rates in found.rounds.items()
+    ]
+    if found.limit is not None:
+        rows.append(("limit", f"{found.limit:,.0f}", "", ""))
+    screen.table(rates_table(rows))
+    told = may_tell(ratios(*reversed(list(found.rounds.values()))))
+    screen.say(f"[bold]{found.says}[/]" if told else found.says)
+    if found.limit is not None:
+        screen.say(f"[dim]limit: {found.limit_name}[/]")
+    return found
 
 
-def rate_text(rates: list[float]) -> str:
-    return f"{median(rates):.0f} ({min(rates):.0f} to {max(rates):.0f})"
+def share_of(rate: float, limit: float | None) -> str:
+    return "" if limit is None else f"{rate / limit:.0%} of the limit"
+
+
+def epoch(plan: Plan, rank: int = 0, world: int = 1, *, save_after: int = 0) -> None:
+    """What the processes of chapter 3 do: train an epoch and save the state after a batch of it, or go on from that state."""
+    loader, trainer = our_loader(plan, shard=(rank, world)), Trainer()
+    if not save_after:
+        loader.load_state_dict(json.loads((plan.out / "state.json").read_text()))
+        trainer.load(plan.out / "network.pt")
+    for number, (images, labels) in enumerate(loader, 1):
+        trainer.step(images, labels)
+        print(f"step {number} \nsamples {' '.join(sample_hashes(images))}")
+        if number == save_after:
+            (plan.out / "state.json").write_text(json.dumps(loader.state_dict()))
+            trainer.save(plan.out / "network.pt")
+    print(f"weights {trainer.digest()}")
+
+
+def same_rest(what: str, left: list[str], came: list[str], *, in_order: bool) -> tuple[bool, str]:
+    """Whether the samples that were left came, each once, every byte of them as in the run that never stopped."""
+    if came == left if in_order else sorted(came) == sorted(left):
+        order = ", in order" if in_order else ""
+        return (
+            True,
+            f"{what}: the {len(left)} samples that were left, each exactly once, with the same pixels{order}",
+        )
+    right = len(set(came) & set(left))
+    return False, f"{what}: {right} of the {len(left)} samples that were left are right; {len(came)} came"
 
 
 def shown(path: Path) -> str:
@@ -292,56 +352,15 @@ def shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def verdict(theirs: Racer, ours: Racer, stats: dict[str, Any]) -> str:
-    """The ratio with its spread, and why it is not larger."""
-    ratios = [our / their for our, their in zip(ours.rates, theirs.rates, strict=True)]
-    stages = stats["stages_s"]
-    own = stages["prepare"] / max(1e-9, sum(stages.values()))
-    said = f"{median(ratios):.2f} times torch's throughput (rounds: {min(ratios):.2f} to {max(ratios):.2f})."
-    if median(ratios) < 1.03:
-        said += " Not faster here."
-    return (
-        f"{said} {own:.0%} of our workers' time is the dataset's own code (decode, crop, flip), which is the same under "
-        f"any loader, and the training takes its share of the cores; only what is left can differ."
-    )
-
-
-def finish(
-    plan: Plan,
-    screen: Screen,
-    racers: tuple[Racer, Racer],
-    run: dict[str, Any],
-    said: str,
-    checks: list[tuple[bool, str]],
-) -> None:
-    theirs, ours = racers
+def finish(plan: Plan, screen: Screen, races: list[Race], checks: Checks) -> None:
     page, trace = plan.out / "summary.html", plan.out / "trace.json"
-    write_summary(
-        page,
-        trace,
-        run,
-        title="penstock: an epoch in which a worker was killed",
-        diagnosis=said,
-        rates={f"{racer.name}": racer.rates for racer in racers},
-        checks=checks,
-    )
-    rows = [
-        (
-            racer.name,
-            f"{median(racer.rates):.0f}",
-            f"{min(racer.rates):.0f} to {max(racer.rates):.0f}",
-            f"{median(racer.waits):.0%}",
-        )
-        for racer in racers
-    ]
-    screen.panel(rates_table(rows), f"median of {len(ours.rates)} turns")
-    screen.say(verdict(theirs, ours, ours.loader.stats()))
-    screen.say(f"[bold]diagnosis[/]  {ours.loader.diagnose()}")
-    for check in checks:
-        screen.check(*check)
-    screen.say(f"trace      {shown(trace)}  (open in ui.perfetto.dev)")
-    screen.say(f"summary    {shown(page)}  (open in a browser)")
-    screen.say(f"[dim]took {screen.elapsed_s():.0f} s[/]")
+    title = "penstock: an epoch in which a worker was killed"
+    write_summary(page, trace, title=title, races=races, checks=checks)
+    screen.phase(7, f"Done in {screen.elapsed_s():.0f} s")
+    screen.say(f"page       {shown(page)}  (open it in a browser)")
+    screen.say(f"trace      {shown(trace)}  (open it in ui.perfetto.dev)")
+    screen.say("Now yours, both ways, without an edit:")
+    screen.say("[bold]penstock run --compare --steps 100 YOUR_train.py[/]")
 
 
 def arguments() -> argparse.Namespace:
@@ -350,41 +369,39 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--out", type=Path, default=Path("demo-out"), help="folder for all that is made")
-    parser.add_argument("--images", type=int, help="how many images")
-    parser.add_argument("--batch", type=int, help="samples per batch")
-    parser.add_argument("--workers", type=int, default=2, help="of both loaders")
-    parser.add_argument("--continue", dest="go_on", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--photos", type=int, help="how many photos")
+    parser.add_argument("--batch", type=int, help="images per batch, in the race")
+    parser.add_argument("--workers", type=int, help="of both loaders; by default the cores, at most 8")
     return parser.parse_args()
 
 
 def main() -> int:
     args = arguments()
+    cores = len(os.sched_getaffinity(0))
+    quick = Laps(rounds=3, warm=1, timed=2, most_s=5.0)
     plan = Plan(
         out=args.out.absolute(),
-        images=args.images or (180 if args.quick else 1500),
-        batch=args.batch or (12 if args.quick else 50),
-        workers=args.workers,
-        rounds=2 if args.quick else 6,
-        warm=4 if args.quick else 6,
-        timed=6 if args.quick else 20,
+        photos=args.photos or (48 if args.quick else 256),
+        batch=4 if args.quick else 16,
+        race_batch=args.batch or (4 if args.quick else 32),
+        workers=args.workers or min(WORKERS_AT_MOST, cores),
+        cores=cores,
+        laps=quick if args.quick else Laps(rounds=7, warm=4, timed=8, most_s=20.0),
+        limit_s=0.2 if args.quick else 0.8,
     )
-    warnings.filterwarnings("ignore", "This DataLoader will create")  # three workers on two cores are meant
+    warnings.filterwarnings("ignore", "This DataLoader will create")  # one worker more than cores is meant
     warnings.filterwarnings("ignore", "This process .* is multi-threaded")
     torch.set_num_threads(1)  # the workers want the cores too
-    if args.go_on:
-        continue_epoch(plan)
-        return 0
     screen = Screen()
     screen.hear("penstock")
-    screen.say(
-        f"[bold]penstock {penstock.__version__}[/], torch {torch.__version__}, {len(os.sched_getaffinity(0))} cores"
-    )
+    screen.say(f"[bold]penstock {penstock.__version__}[/], torch {torch.__version__}, {cores} cores")
     plan.out.mkdir(parents=True, exist_ok=True)
-    images(plan, screen)
-    racers = race(plan, screen)
-    whole, weights, run, said, checks = killed(plan, screen)
-    checks += resumed(plan, screen, whole, weights)
-    finish(plan, screen, racers, run, said, checks)
+    photos(plan, screen)
+    checks = killed(plan, screen)
+    checks += resumed(plan, screen)
+    first = alone(plan, screen)
+    races = [first, training(plan, screen, first.limit), nothing_gained(plan, screen)]
+    finish(plan, screen, races, checks)
     return 0 if all(good for good, _ in checks) else 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.panel import Panel
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
@@ -44,9 +44,8 @@ class Screen:
     def check(self, good: bool, text: str) -> None:
         self.console.print(f"  [green]✓[/] {text}" if good else f"  [bold red]✗ {text}[/]")
 
-    def panel(self, content: Any, title: str) -> None:
-        self.console.print()
-        self.console.print(Panel(content, title=title, title_align="left", border_style="cyan", expand=False))
+    def table(self, content: Any) -> None:
+        self.console.print(Padding(content, (0, 0, 0, 2), expand=False))
 
     @contextmanager
     def bars(self, totals: dict[str, int]) -> Iterator[Bars]:
@@ -125,10 +124,10 @@ class LiveBars(Bars):
 
 def rates_table(rows: list[tuple[str, str, str, str]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("", no_wrap=True)
+    table.add_column("images/s", justify="right", no_wrap=True)
+    table.add_column("spread", justify="right", no_wrap=True)
     table.add_column("")
-    table.add_column("samples/s", justify="right")
-    table.add_column("spread", justify="right")
-    table.add_column("waits", justify="right")
     for row in rows:
         table.add_row(*row)
     return table

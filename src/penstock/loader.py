@@ -298,7 +298,7 @@ class DataLoader(TorchDataLoader[T_co]):
         # persistent workers the loader does not refer to the iterator, so the iterator may keep the loader.
         loader: Callable[[], Any] = weakref.ref(self) if keep else lambda: self
 
-        save = trace_writer(self.trace, self._counters)
+        save = trace_writer(self.trace, self._counters, loader)
         if self.trace is not None and not keep:
             weakref.finalize(engine, save)  # an epoch that is broken off has no other end
 

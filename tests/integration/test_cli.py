@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -67,23 +68,59 @@ while True:
 """
 
 
+RANKED = """
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 240
+
+    def __getitem__(self, index):
+        return index * index
+
+
+dist.init_process_group("gloo")
+total = torch.zeros(1)
+for batch in DataLoader(Squares(), batch_size=4, num_workers=1):
+    total += batch.sum()
+    dist.all_reduce(total)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()} saw {total.item():.3e}", flush=True)
+dist.destroy_process_group()
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "endless.py").write_text(ENDLESS)
+    (tmp_path / "ranked.py").write_text(RANKED)
     (tmp_path / "fails.py").write_text("def fall():\n    raise ValueError('down')\n\nfall()\n")
     (tmp_path / "idle.py").write_text("print('no data here')\n")
     return tmp_path
 
 
-def penstock(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def penstock(folder: Path, *words: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+        "--no-python",
+        sys.executable,
+    ]
     return subprocess.run(
-        [sys.executable, "-m", "penstock", *words],
+        [sys.executable, *(launch if ranks else ()), "-m", "penstock", *words],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
 
@@ -157,3 +194,79 @@ def test_the_version_is_said_without_loading_torch(folder: Path) -> None:
     (folder / "torch.py").write_text("raise RuntimeError('torch was imported')\n")
     ended = penstock(folder, "--version")
     assert (ended.returncode, ended.stdout) == (0, "penstock 0.1.0\n")
+
+
+def test_ranks_say_who_they_are_at_the_end(folder: Path) -> None:
+    ended = penstock(folder, "run", "ranked.py", ranks=2)
+    assert ended.returncode == 0, ended.stderr
+    ours = [line for line in ended.stderr.splitlines() if line.startswith("penstock: ")]
+    for rank in (0, 1):
+        whole, loader = (line for line in ours if line.startswith(f"penstock: rank {rank}: "))
+        assert f"penstock: rank {rank}: 60 batches, " in whole
+        assert f"penstock: rank {rank}: [Squares, 4 a batch, 1 workers; 60 batches] training waits" in loader
+    assert len(ours) == 4
+
+
+def test_ranks_are_compared_in_one_table_with_a_process_group_in_both_runs(folder: Path) -> None:
+    ended = penstock(folder, "run", "--compare", "ranked.py", ranks=2)
+    assert ended.returncode == 0, ended.stderr
+    heads = [line for line in ended.stdout.splitlines() if line.split() == ["torch", "penstock"]]
+    assert len(heads) == 1, ended.stdout
+    (batches,) = re.findall(r"^batches +(\d+) +(\d+)", ended.stdout, re.MULTILINE)
+    assert batches == ("120", "120")
+    assert (
+        "2 ranks: samples/s, batches and memory are their sums, the waiting share their mean." in ended.stdout
+    )
+
+
+def test_a_comparison_of_too_few_steps_gives_no_ratio_and_says_so(folder: Path) -> None:
+    ended = penstock(folder, "run", "--compare", "--steps", "6", "endless.py")
+    assert ended.returncode == 0, ended.stderr
+    (rates,) = (line for line in ended.stdout.splitlines() if line.startswith("samples/s"))
+    assert "x" not in rates
+    assert re.search(r"Too few steps for a ratio: 6, where \d+ would do \(--steps \d+\)", ended.stdout)
+
+
+def read_page(path: Path) -> str:
+    page = ET.fromstring(path.read_text("utf-8").partition("\n")[2])
+    return " ".join("".join(page.itertext()).split())
+
+
+def test_a_run_writes_a_page_about_its_busiest_loader(folder: Path) -> None:
+    ended = penstock(folder, "run", "--report", "page.html", "--steps", "40", "endless.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "penstock: page written to page.html" in ended.stderr
+    said = read_page(folder / "page.html")
+    for words in (
+        "endless.py with penstock",
+        "40batches delivered",
+        "Timeline",
+        "worker 0",
+        "Waits",
+        "processor",
+    ):
+        assert words in said, words
+    assert [path.name for path in folder.glob("*.json")] == [], "the trace is no one's to clean up"
+
+
+def test_a_page_about_a_comparison_shows_both_loaders(folder: Path) -> None:
+    ended = penstock(folder, "run", "--compare", "--report", "page.html", "program.py")
+    assert ended.returncode == 0, ended.stderr
+    said = read_page(folder / "page.html")
+    for words in ("program.py with penstock", "Side by side", "Too few steps for a ratio", "Timeline"):
+        assert words in said, words
+
+
+def test_a_page_is_made_of_a_trace_without_torch(folder: Path) -> None:
+    program = (
+        "from penstock import DataLoader\n\nlist(DataLoader(range(80), 4, num_workers=2, trace='run.json'))\n"
+    )
+    (folder / "traced.py").write_text(program)
+    ran = penstock(folder, "run", "traced.py")
+    assert ran.returncode == 0, ran.stderr
+    (folder / "torch.py").write_text("raise RuntimeError('torch was imported')\n")
+    made = penstock(folder, "report", "run.json", "-o", "page.html", "--title", "Ours")
+    assert (made.returncode, made.stdout) == (0, "page written to page.html\n"), made.stderr
+    said = read_page(folder / "page.html")
+    for words in ("Ours", "raining waits", "20batches delivered", "Timeline", "worker 1", "processor"):
+        assert words in said, words

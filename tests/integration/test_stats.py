@@ -186,6 +186,19 @@ def test_a_trace_has_a_row_for_training_and_one_per_worker(tmp_path: Path, persi
     } >= {0, 1}
 
 
+def test_a_trace_holds_the_loaders_numbers_also_of_an_epoch_that_is_broken_off(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    loader: DataLoader[Any] = DataLoader(Slow(SIZE, 0.02), 2, num_workers=2, trace=path)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    del batches
+    about = json.loads(path.read_text())["penstock"]
+    assert (about["stats"]["batches"], about["stats"]["workers"]) == (3, 2)
+    assert about["diagnosis"] == loader.diagnose()
+    assert about["environment"]["torch"].startswith(torch.__version__.partition("+")[0])
+
+
 # ---- processes
 
 

@@ -13,10 +13,11 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.lanes.kinds import Kind
 from penstock.measure.counters import Counters, as_stats
-from penstock.measure.trace import trace_events, write_trace
+from penstock.measure.trace import described, trace_events, write_trace
 from penstock.report import write_summary
-from penstock.report.charts import side_by_side, throughput, wait_histogram, wait_sequence
-from penstock.report.html import shown
+from penstock.report.charts import throughput, wait_histogram, wait_sequence
+from penstock.report.facts import facts
+from penstock.report.race import Race, bars, verdict
 from penstock.report.reading import Run, Wait, coverage, percentile, read_run, run_of
 from penstock.report.svg import in_bytes, in_time, thousands, ticks
 from penstock.report.timeline import CLOSE_TASKS, close_up, close_window, overview
@@ -61,9 +62,9 @@ def words(page: str) -> str:
 
 
 def test_the_page_is_well_formed_and_has_its_pictures(tmp_path: Path) -> None:
-    page = parsed(summary(tmp_path, a_run(), rates={"torch": [10.0, 11.0], "penstock": [12.0]}))
+    page = parsed(summary(tmp_path, a_run()))
     labels = [drawn.attrib["aria-label"] for drawn in page.iter(f"{SVG}svg")]
-    assert len(labels) == 6
+    assert len(labels) == 5
     assert any(label.startswith("Timeline of 3.99 s") for label in labels)
     assert any(label.startswith("Histogram of 40 waits, median 20 ms") for label in labels)
 
@@ -81,19 +82,22 @@ def test_what_comes_from_outside_is_text_not_markup(tmp_path: Path) -> None:
         title="<b>run</b> & more",
         diagnosis="waits < 2 % & fine",
         checks=[(True, "<i>same</i>")],
-        rates={"<u>torch</u>": [1.0]},
+        races=[
+            Race(title="<u>race</u>", rounds={"<u>torch</u>": [1.0]}, says="<u>so</u>", about="<u>it</u>")
+        ],
+        notes=["<u>note</u>"],
     )
-    for markup in ("<b>run", "<i>same", "<u>torch", "<of>"):
+    for markup in ("<b>run", "<i>same", "<u>", "<of>"):
         assert markup not in page
     assert "waits < 2 % & fine" in words(page)
 
 
 def test_a_lost_worker_is_marked_and_told_in_one_line(tmp_path: Path) -> None:
     page = parsed(summary(tmp_path, a_run()))
-    told = [item.text for item in page.iter("li") if "SIGKILL" in (item.text or "")]
-    assert told == ["1.99 s: worker 0 (pid 7) was killed by SIGKILL; it is replaced"]
-    marks = [drawn for drawn in page.iter(f"{SVG}circle") if drawn.attrib["class"] == "fault"]
-    assert len(marks) == 2  # in the overview and close up
+    told = ["".join(item.itertext()) for item in page.iter("li") if "SIGKILL" in "".join(item.itertext())]
+    assert told == ["1after 1.99 s: worker 0 (pid 7) was killed by SIGKILL; it is replaced"]
+    marks = [drawn.text for drawn in page.iter("span") if drawn.get("class") == "flag"]
+    assert marks == ["1", "1"]  # in the overview and close up
 
 
 def test_checks_say_which_of_them_failed(tmp_path: Path) -> None:
@@ -106,11 +110,70 @@ def test_without_a_diagnosis_the_stats_make_one(tmp_path: Path) -> None:
     assert "training waits 20% of the time" in words(summary(tmp_path, a_run()))
 
 
-def test_all_stats_and_the_environment_are_listed(tmp_path: Path) -> None:
+def test_numbers_are_facts_with_labels_and_units_and_the_machine_is_named(tmp_path: Path) -> None:
     page = parsed(summary(tmp_path, a_run()))
-    names = {cell.text for cell in page.iter("th")}
-    assert {name.replace("_", " ") for name in stats_of(a_run())} <= names
-    assert {"Python", "torch", "cores", "memory"} <= names
+    rows = {row.findtext("th"): row.findtext("td") for row in page.iter("tr")}
+    assert rows["training waited"] == "800 ms"
+    assert rows["share of time waited"] == "20.0%"
+    assert rows["workers replaced"] == "1"
+    assert {"Python", "torch", "cores", "memory"} <= set(rows)
+    assert not [name for name in rows if name is None or "_" in name]
+    assert "None" not in rows.values()
+
+
+def test_facts_that_do_not_apply_are_left_out_and_new_ones_appear_in_words() -> None:
+    found = facts(
+        {
+            **stats_of(a_run()),
+            "retries": 3,
+            "read_wait_s": 0.5,
+            "reuse": {"kept_bytes": 2048, "hit_share": 0.5, "store": None},
+        }
+    )
+    assert found["Further"] == {"retries": "3", "read wait": "500 ms"}
+    assert found["Reuse"] == {"kept": "2 KiB", "hit": "50.0%"}
+    assert "GPU" not in found
+    assert found["Workers"]["preparing samples, together"] == "0 s"
+    assert not {"agent pid", "worker pids"} & {label for group in found.values() for label in group}
+
+
+def test_a_page_of_a_trace_alone_has_the_loaders_numbers_its_diagnosis_and_its_machine(
+    tmp_path: Path,
+) -> None:
+    counters = a_run()
+    about = described(stats_of(counters), "the disk is slow.") | {"environment": {"cores": "a lot"}}
+    write_trace(tmp_path / "run.json", counters, about)
+    write_summary(tmp_path / "run.html", tmp_path / "run.json")
+    page = (tmp_path / "run.html").read_text("utf-8")
+    assert "the disk is slow." in words(page)
+    rows = {row.findtext("th"): row.findtext("td") for row in parsed(page).iter("tr")}
+    assert (rows["batches"], rows["cores"], rows["tasks given out again"]) == ("40", "a lot", "0")
+
+
+def test_a_trace_without_the_loaders_numbers_is_counted_from_its_events(tmp_path: Path) -> None:
+    write_trace(tmp_path / "old.json", a_run())
+    write_summary(tmp_path / "old.html", tmp_path / "old.json")
+    rows = {
+        row.findtext("th"): row.findtext("td")
+        for row in parsed((tmp_path / "old.html").read_text("utf-8")).iter("tr")
+    }
+    assert (rows["batches"], rows["samples"], rows["workers replaced"]) == ("40", "320", "1")
+    assert rows["busy, each worker"] == "3.2 s, 3.2 s"
+    assert "cores" not in rows, "where the page is made says nothing of where the run was"
+
+
+def test_no_word_of_a_drawing_lies_over_its_curve(tmp_path: Path) -> None:
+    page = parsed(summary(tmp_path, a_run()))
+    assert not list(page.iter(f"{SVG}text")), "words beside the drawings keep their size on a narrow page"
+    looks = {span.get("class", "").split()[0] for span in page.iter("span") if "style" in span.attrib}
+    assert looks == {"x", "y", "row", "flag"}, "all stand left of, under or above the drawing"
+
+
+def test_no_part_of_the_page_is_wider_than_a_telephone(tmp_path: Path) -> None:
+    page = summary(tmp_path, a_run(), races=[Race(title="race", rounds={"torch": [1.0, 2.0], "ours": [3.0]})])
+    widths = [int(n) for n in re.findall(r"min-width: (\d+)px|minmax\((\d+)px", page) for n in n if n]
+    assert all(width < 200 for width in widths), widths
+    assert all(drawn.attrib["preserveAspectRatio"] == "none" for drawn in parsed(page).iter(f"{SVG}svg"))
 
 
 def test_numbers_alone_make_a_page_without_pictures(tmp_path: Path) -> None:
@@ -142,7 +205,17 @@ def test_collating_has_a_colour_of_its_own(tmp_path: Path) -> None:
     assert "collate" in {key.tail for key in page.iter("i")}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '{"other": 1}', '{"traceEvents": [{"ph": "X"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1, 2]",
+        '{"other": 1}',
+        '{"traceEvents": [{"ph": "X"}]}',
+        '{"traceEvents": [{"ph": "X", "tid": 1, "ts": 0, "dur": 1, "name": "of another program"}]}',
+    ],
+)
 def test_a_file_that_is_no_trace_is_named_in_the_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.json").write_text(text)
     with pytest.raises(PenstockError, match=r"other\.json is not a trace of penstock's DataLoader"):
@@ -187,9 +260,12 @@ def test_without_tasks_there_is_no_close_up() -> None:
 
 
 def test_the_row_of_ready_batches_is_left_out_when_none_ever_was() -> None:
-    drawn = overview(run_of(trace_events(a_run())))
-    assert "at most 2 batches" in drawn
-    assert "at most" not in overview(Run(waits=(Wait(0.0, 1.0, 8),)))
+    assert ">ready<" in overview(run_of(trace_events(a_run())))
+    assert ">ready<" not in overview(Run(waits=(Wait(0.0, 1.0, 8),)))
+
+
+def test_how_many_batches_were_ready_is_said_in_the_key(tmp_path: Path) -> None:
+    assert "batches ready, at most 2" in words(summary(tmp_path, a_run()))
 
 
 def test_throughput_is_samples_over_time() -> None:
@@ -202,8 +278,34 @@ def test_a_wait_of_nothing_can_be_drawn() -> None:
         ET.fromstring(drawn)
 
 
-def test_loaders_side_by_side_show_median_and_spread() -> None:
-    assert "900  (800 to 1\u202f000)" in side_by_side({"torch": [800.0, 900.0, 1000.0]})
+def test_loaders_side_by_side_show_median_and_spread_and_the_limit() -> None:
+    drawn = ET.fromstring(bars(Race(title="", rounds={"torch": [800.0, 900.0, 1000.0]}, limit=2000.0)))
+    assert [" ".join("".join(lane.itertext()).split()) for lane in drawn] == [
+        "torch900 samples/s 800 to 1\u202f000".replace("\u202f", " "),
+        "limit2 000 samples/s",
+    ]
+    assert [bar.get("style") for bar in drawn.iter("b") if bar.get("style")] == ["width:45%", "width:100%"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ([200.0, 210.0, 220.0, 230.0, 240.0], "2.20 times torch (5 rounds: 2.00 to 2.40)."),
+        ([80.0, 85.0, 90.0, 92.0, 95.0], "0.90 times torch, slower (5 rounds: 0.80 to 0.95)."),
+        (
+            [99.0, 130.0, 140.0, 150.0, 160.0],
+            "No difference to torch that these rounds can tell (5 rounds: 0.99 to 1.60).",
+        ),
+        (
+            [100.1, 130.0, 140.0, 150.0, 160.0],
+            "No difference to torch that these rounds can tell (5 rounds: 1.00 to 1.60).",
+        ),
+        ([200.0], "No ratio: 1 round is too few, 5 are needed."),
+        ([200.0, 210.0, 220.0, 230.0], "No ratio: 4 rounds are too few, 5 are needed."),
+    ],
+)
+def test_a_ratio_is_given_only_where_all_rounds_agree(ours: list[float], said: str) -> None:
+    assert verdict(ours, [100.0] * len(ours)) == said
 
 
 @pytest.mark.parametrize(
@@ -224,10 +326,6 @@ def test_durations_are_written_as_people_do(seconds: float, text: str) -> None:
 def test_bytes_and_counts_are_written_as_people_do() -> None:
     assert [in_bytes(n) for n in (0, 1536, 5 << 30)] == ["0 B", "1.5 KiB", "5 GiB"]
     assert thousands(1234567) == "1\u202f234\u202f567"
-    assert shown("stages_s", {"prepare": 1.5}) == "prepare 1.5 s"
-    assert shown("worker_pids", [41234]) == "41234"
-    assert shown("worker_pids", []) == "none"
-    assert shown("wait_share", 0.125) == "12.5%"
 
 
 def test_ticks_are_round_and_inside() -> None:

@@ -1,29 +1,100 @@
-"""`penstock run --compare`: a program both ways, and the two runs side by side. This process never imports torch."""
+"""`penstock run --compare`: a program both ways, and the two runs side by side. This process imports torch only to gather ranks."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
-from penstock.cli.display import make_display
+from penstock.cli.display import Silent, make_display
 from penstock.cli.program import Program
-from penstock.cli.table import table
-from penstock.cli.watched import Result, measure
+from penstock.cli.ranks import Rank, this_rank, together
+from penstock.cli.table import table, too_few_steps
+from penstock.cli.watched import Job, Result, measure
 
 ENGINES = ("penstock", "torch")
 """In this order, so that files both read are in the page cache for torch's run, not for ours."""
 
 
-def compare(program: Program, steps: int | None) -> int:
-    results: dict[str, Result] = {}
-    with make_display(steps) as display:
-        for engine in ENGINES:
-            results[engine] = measure(program, engine, steps, display)
+def compare(program: Program, steps: int | None, report: Path | None = None, keep: Path | None = None) -> int:
+    """report: where a page about it goes.  keep: where the trace of our run goes."""
+    rank = this_rank()
+    with contextlib.ExitStack() as stack:
+        trace = None
+        if keep is not None and rank.number == 0:
+            trace = str(keep.absolute())
+        elif report is not None and rank.number == 0:
+            trace = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "trace.json")
+        results: dict[str, Result] = {}
+        display = stack.enter_context(Silent() if rank.number else make_display(steps))
+        for run, engine in enumerate(ENGINES):
+            job = Job(engine=engine, run=run, steps=steps, trace=trace if engine == "penstock" else None)
+            results[engine] = measure(program, job, display)
             if problem := problem_of(program.script, results[engine]):
                 display.close()
-                print(f"penstock: {problem}", file=sys.stderr)
+                print(f"penstock: {rank.prefix}{problem}", file=sys.stderr)
                 return 1
-    print(table(results["torch"], results["penstock"]))
+        display.close()
+        told = all_ranks(rank, results)
+        if told is None:
+            return 0
+        (torchs, ours), note = told
+        print(table(torchs, ours))
+        for line in note:
+            print(line)
+        if report is not None:
+            write_page(report, trace, program.script, torchs, ours)
     return 0
+
+
+def all_ranks(rank: Rank, results: dict[str, Result]) -> tuple[tuple[Result, Result], list[str]] | None:
+    """Both runs over all ranks, and what to say of that; None where rank 0 says it."""
+    given = rank.gather({engine: result.as_json() for engine, result in results.items()})
+    if not given:
+        return None
+    there = [one for one in given if one is not None]
+    torchs, ours = (merged([Result(**one[engine]) for one in there]) for engine in ("torch", "penstock"))
+    note = []
+    if len(there) > 1:
+        note.append(
+            f"\n{len(there)} ranks: samples/s, batches and memory are their sums, the waiting share their mean."
+        )
+    elif rank.world > 1:
+        note.append(f"\nrank 0 of {rank.world} alone: the other ranks can be added up only under torchrun.")
+    if len(there) < len(given):
+        gone = ", ".join(str(number) for number, one in enumerate(given) if one is None)
+        note.append(f"Missing, since they did not answer: rank {gone}.")
+    return (torchs, ours), note
+
+
+def merged(ranks: list[Result]) -> Result:
+    """One result for the whole job. All else is what rank 0 says."""
+    first, *others = ranks
+    if not others:
+        return first
+    return replace(
+        first,
+        facts=together([one.facts for one in ranks]) | {"ranks": len(ranks)},
+        peak_bytes=sum(one.peak_bytes for one in ranks),
+    )
+
+
+def write_page(report: Path, trace: str | None, script: str, torchs: Result, ours: Result) -> None:
+    from penstock.report.html import write_summary
+    from penstock.report.race import Race
+
+    few = too_few_steps(torchs.facts, ours.facts)
+    race = Race(
+        title="Side by side",
+        about=f"{script} with torch's DataLoader and with penstock's, one run each, start of the workers included.",
+        rounds={"torch": [torchs.facts["samples_per_s"]], "penstock": [ours.facts["samples_per_s"]]},
+        says=few,
+    )
+    found = trace if trace is not None and Path(trace).exists() else None
+    write_summary(report, found, title=f"{Path(script).name} with penstock", races=[race])
+    print(f"penstock: page written to {report}", file=sys.stderr)
 
 
 def problem_of(script: str, result: Result) -> str | None:

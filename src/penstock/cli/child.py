@@ -1,6 +1,7 @@
-"""The process in which `penstock run --compare` measures: `python -m penstock.cli.child FD ENGINE STEPS [-m] SCRIPT …`.
+"""The process in which `penstock run --compare` measures: `python -m penstock.cli.child JOB [-m] SCRIPT …`.
 
-Reports on the descriptor FD, a line of JSON at a time. Its standard output and error are the program's own.
+JOB is a `Job` as JSON. Reports on the job's descriptor, a line of JSON at a time. Its standard output and error are the
+program's own.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import sys
 
 from penstock.cli.meter import Meter
 from penstock.cli.program import Program
+from penstock.cli.ranks import this_rank
 from penstock.cli.script import run
 
 
 def main(argv: list[str]) -> int:
-    descriptor, engine, steps, *words = argv
-    os.set_inheritable(int(descriptor), False)
+    job, *words = argv
+    options = json.loads(job)
+    descriptor, trace = options["descriptor"], options["trace"]
+    os.set_inheritable(descriptor, False)
     module = words[0] == "-m"
     script, *args = words[1:] if module else words
     owner = os.getpid()
@@ -24,12 +28,15 @@ def main(argv: list[str]) -> int:
     def tell(meter: Meter, diagnosis: str = "") -> None:
         if os.getpid() == owner:  # not in processes that the program has forked
             line = json.dumps({"facts": meter.facts(), "diagnosis": diagnosis})
-            os.write(int(descriptor), line.encode() + b"\n")
+            os.write(descriptor, line.encode() + b"\n")
 
-    meter = Meter(steps=int(steps) or None, on_progress=tell)
-    code = run(Program(script=script, args=tuple(args), module=module), meter, engine=engine)
-    busiest = max(meter.records, key=lambda record: record.batches, default=None)
+    os.environ.update(this_rank().meet_anew(options["run"]))
+    meter = Meter(steps=options["steps"], on_progress=tell, traced=trace is not None)
+    code = run(Program(script=script, args=tuple(args), module=module), meter, engine=options["engine"])
+    busiest = meter.busiest()
     tell(meter, "" if busiest is None else busiest.diagnosis())
+    if trace is not None and busiest is not None:
+        busiest.write_trace(trace)
     return code
 
 

@@ -73,16 +73,14 @@ class Bars:
         self.close()
 
 
-class Lines:
-    """For a log: one line when an engine is done."""
+class Silent:
+    """For ranks other than 0: rank 0 shows its own progress."""
 
     def show(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None:
         pass
 
     def finish(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None:
-        if facts["batches"]:
-            line = f"{engine:>8}: {facts['batches']:.0f} batches, {note(facts, peak_bytes)}"
-            print(line, file=sys.stderr, flush=True)
+        pass
 
     def close(self) -> None:
         pass
@@ -92,3 +90,12 @@ class Lines:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+class Lines(Silent):
+    """For a log: one line when an engine is done."""
+
+    def finish(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None:
+        if facts["batches"]:
+            line = f"{engine:>8}: {facts['batches']:.0f} batches, {note(facts, peak_bytes)}"
+            print(line, file=sys.stderr, flush=True)

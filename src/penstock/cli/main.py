@@ -1,13 +1,15 @@
-"""`penstock run train.py …`, `penstock reuse plan …`, `penstock cache ls …`: arguments in, exit code out."""
+"""`penstock run train.py …`, `penstock report trace.json`, `penstock cache ls …`: arguments in, exit code out."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock import __version__
 from penstock.cli.cache import add_cache
+from penstock.cli.page import add_report, writable
 from penstock.cli.program import Program
 from penstock.cli.reuse import add_reuse
 from penstock.errors import PenstockError
@@ -19,6 +21,7 @@ EPILOG = """\
 examples:
   penstock run train.py --epochs 3
   penstock run --compare --steps 200 train.py --epochs 3
+  penstock run --report page.html train.py
   torchrun --nproc-per-node 2 --no-python penstock run train.py"""
 
 
@@ -43,9 +46,22 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--steps", type=positive, metavar="N", help="stop the program after N batches of all its loaders"
     )
+    run.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the busiest loader there, for ui.perfetto.dev and `penstock report`",
+    )
+    run.add_argument(
+        "--report",
+        type=Path,
+        metavar="PAGE",
+        help="write a page about the run there: timeline, waits, what limits it (one HTML file; with --compare also both loaders)",
+    )
     run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
     run.add_argument("script", help="a Python file, or with -m a module")
     run.add_argument("args", nargs=argparse.REMAINDER, metavar="…", help="arguments of the script")
+    add_report(commands)
     add_reuse(commands)
     add_cache(commands)
     return top
@@ -61,16 +77,19 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
-        if options.command in ("reuse", "cache"):
+        if options.command in ("report", "reuse", "cache"):
             return int(options.act(options))
         program = Program(script=options.script, args=tuple(options.args), module=options.module)
+        for file in (options.report, options.trace):
+            if file is not None:
+                writable(file)
         if options.compare:
             from penstock.cli.both import compare
 
-            return compare(program, options.steps)
+            return compare(program, options.steps, options.report, options.trace)
         from penstock.cli.once import run  # imports torch, which the rest need not wait for
 
-        return run(program, options.steps)
+        return run(program, options.steps, options.report, options.trace)
     except PenstockError as exc:
         print(f"penstock: {exc}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ Waiting is the time that the program spends in `iter(loader)` and in `next()` of
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from torch.utils.data import default_collate
 
 from penstock.engine.crew import count_workers
 from penstock.loader import DataLoader
+from penstock.measure.counters import Counters
+from penstock.measure.trace import described, write_trace
 from penstock.policy.diagnosis import diagnose
 
 REFRESH_S = 0.2
@@ -34,6 +37,15 @@ class Record:
     batches: int = 0
     stats: dict[str, Any] | None = None
     """Of a penstock loader."""
+    counters: Counters | None = None
+    """Of a penstock loader whose tasks and waits are kept."""
+
+    def write_trace(self, path: str | os.PathLike[str]) -> bool:
+        """Whether there was anything to write: torch's own loader keeps nothing."""
+        if self.counters is None or self.stats is None:
+            return False
+        write_trace(path, self.counters, described(self.stats, self.diagnosis()))
+        return True
 
     def diagnosis(self) -> str:
         return "" if self.stats is None else diagnose(self.stats, cores=count_workers())
@@ -45,6 +57,8 @@ class Meter:
 
     steps: int | None = None
     """Batches after which the program is stopped."""
+    traced: bool = False
+    """Keep tasks and waits of our loaders, to draw them."""
     on_progress: Callable[[Meter], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     batches: int = 0
@@ -74,6 +88,10 @@ class Meter:
             "first_batch_s": self.first_batch_s,
         }
 
+    def busiest(self) -> Record | None:
+        """The loader that gave the most batches."""
+        return max(self.records, key=lambda record: record.batches, default=None)
+
     def install(self, kind: type) -> None:
         """Measure all loaders of this class, subclasses included."""
         original = kind.__iter__  # type: ignore[attr-defined]
@@ -82,9 +100,10 @@ class Meter:
             began_s = self.clock()
             if self.first_s is None:
                 self.first_s = began_s
+            record = self._record(loader)
             batches = original(loader)
             self._waited(began_s)
-            return Metered(batches, loader, self._record(loader), self)
+            return Metered(batches, loader, record, self)
 
         kind.__iter__ = metered  # type: ignore[attr-defined]
 
@@ -92,6 +111,9 @@ class Meter:
         if loader not in self._known:
             self._known[loader] = Record(name_of(loader))
             self.records.append(self._known[loader])
+            if self.traced and isinstance(loader, DataLoader):
+                self._known[loader].counters = loader._counters
+                loader._counters.trace = True
         return self._known[loader]
 
     def _waited(self, began_s: float) -> None:

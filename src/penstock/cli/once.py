@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+from pathlib import Path
 
 from penstock.cli.meter import Meter, Record
 from penstock.cli.program import Program
+from penstock.cli.ranks import Rank, this_rank
 from penstock.cli.script import run as run_program
 
 SHOWN = 5
 """Loaders that get a line at the end of a run: those with the most batches."""
 
 
-def run(program: Program, steps: int | None) -> int:
-    meter = Meter(steps=steps)
+def run(program: Program, steps: int | None, report: Path | None = None, trace: Path | None = None) -> int:
+    """report: where a page about the run goes.  trace: where the trace of its busiest loader goes."""
+    rank = this_rank()
+    # One page, one trace for a job: those of rank 0.
+    report, trace = (None, None) if rank.number else (report, trace and trace.absolute())
+    meter = Meter(steps=steps, traced=report is not None or trace is not None)
     code = run_program(program, meter)
     sys.stdout.flush()
     if meter.first_s is not None or not code:  # a program that failed before its first loader has said enough
         for line in closing_lines(program.script, meter):
-            print(f"penstock: {line}", file=sys.stderr)
+            print(f"penstock: {rank.prefix}{line}", file=sys.stderr)
+    busiest = meter.busiest()
+    if trace is not None and busiest is not None:
+        busiest.write_trace(trace)
+    if report is not None and meter.first_s is not None:
+        write_page(report, program.script, meter, rank)
+        print(f"penstock: {rank.prefix}page written to {report}", file=sys.stderr)
     return code
 
 
@@ -36,3 +49,17 @@ def closing_lines(script: str, meter: Meter) -> list[str]:
 
 def line_of(record: Record) -> str:
     return f"[{record.name}; {record.batches} batches] {record.diagnosis()}"
+
+
+def write_page(report: Path, script: str, meter: Meter, rank: Rank) -> None:
+    """The busiest loader drawn, the others in a line each."""
+    from penstock.report.html import write_summary
+
+    first, *others = sorted(meter.records, key=lambda record: -record.batches)
+    title = f"{Path(script).name} with penstock" + (f", rank 0 of {rank.world}" if rank.world > 1 else "")
+    notes = [f"Drawn here: {first.name}; {first.batches} batches."] if others else []
+    notes += [line_of(record) for record in others[:SHOWN]]
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        drawn = first.write_trace(trace)
+        write_summary(report, trace if drawn else None, first.stats, title=title, notes=notes)

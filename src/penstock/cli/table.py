@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 MIB, GIB = 2**20, 2**30
+STEPS = 20
+"""Steps below which a ratio says nothing."""
+START = 0.2
+"""Share of a run that may pass before its first batch: with more, a ratio would compare how workers start."""
 
 
 class Measured(Protocol):
@@ -34,13 +39,14 @@ def memory(size: int) -> str:
 def table(torchs: Measured, ours: Measured) -> str:
     """The comparison, and what limits ours."""
     theirs, mine = torchs.facts, ours.facts
+    few = too_few_steps(theirs, mine)
     rows = [
         ("", "torch", "penstock", ""),
         (
             "samples/s",
             f"{theirs['samples_per_s']:,.0f}",
             f"{mine['samples_per_s']:,.0f}",
-            ratio(mine["samples_per_s"], theirs["samples_per_s"]),
+            "" if few else ratio(mine["samples_per_s"], theirs["samples_per_s"]),
         ),
         ("waiting share", f"{theirs['wait_share']:.0%}", f"{mine['wait_share']:.0%}", ""),
         (
@@ -53,8 +59,40 @@ def table(torchs: Measured, ours: Measured) -> str:
         ("batches", f"{theirs['batches']:.0f}", f"{mine['batches']:.0f}", ""),
     ]
     return "\n".join(
-        [*aligned(rows, "<>>>"), *([f"\nwith penstock, {ours.diagnosis}"] if ours.diagnosis else [])]
+        [
+            *aligned(rows, "<>>>"),
+            *([f"\n{few}"] if few else []),
+            *([f"\nwith penstock, {ours.diagnosis}"] if ours.diagnosis else []),
+        ]
     )
+
+
+def too_few_steps(theirs: Mapping[str, float], mine: Mapping[str, float]) -> str:
+    """Why these two runs are too short for a ratio of samples/s, and how many steps would do; empty where they are not."""
+    enough = max(map(steps_needed, (theirs, mine)))
+    steps = min(facts["batches"] / facts.get("ranks", 1) for facts in (theirs, mine))
+    share, slower = max((start_share(theirs), "torch"), (start_share(mine), "penstock"))
+    if steps < STEPS:
+        return f"Too few steps for a ratio: {steps:.0f}, where {enough:,} would do (--steps {enough})."
+    if share > START:
+        return (
+            f"Too few steps for a ratio: {share:.0%} of {slower}'s run passed before its first batch; "
+            f"{enough:,} steps would do (--steps {enough})."
+        )
+    return ""
+
+
+def start_share(facts: Mapping[str, float]) -> float:
+    return min(1.0, facts["first_batch_s"] / facts["elapsed_s"]) if facts["elapsed_s"] else 1.0
+
+
+def steps_needed(facts: Mapping[str, float]) -> int:
+    """Steps after which the start was a small enough share, in round numbers."""
+    steps = facts["batches"] / facts.get("ranks", 1)
+    per_step_s = max(1e-6, facts["elapsed_s"] - facts["first_batch_s"]) / max(1.0, steps - 1)
+    wanted = max(float(STEPS), 1 + facts["first_batch_s"] * (1 - START) / START / per_step_s)
+    scale = 10 ** max(0, math.floor(math.log10(wanted)) - 1)
+    return int(math.ceil(1.25 * wanted / scale) * scale)
 
 
 def ratio(one: float, other: float) -> str:

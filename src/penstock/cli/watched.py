@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 from penstock.cli.display import Display
@@ -25,6 +25,20 @@ TAIL_LINES = 20
 END_S = 10.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run to measure."""
+
+    engine: str
+    """Whose loader: penstock or torch."""
+    run: int = 0
+    """Which run of this command it is, from 0."""
+    steps: int | None = None
+    """Batches after which the program is stopped."""
+    trace: str | None = None
+    """Where the trace of the busiest loader goes, if one is wanted."""
+
+
 @dataclass(slots=True)
 class Result:
     """What came of one run."""
@@ -36,6 +50,9 @@ class Result:
     diagnosis: str = ""
     code: int = 0
     output_tail: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -54,36 +71,27 @@ class Watch:
             self.next_s = now_s + max(TICK_S, (now_s - began_s) / LOOK_SHARE)
 
 
-def measure(program: Program, engine: str, steps: int | None, display: Display) -> Result:
-    """Run the program with this engine until it ends or has taken its steps."""
-    result = Result(engine, facts={"batches": 0})
-    with tempfile.TemporaryFile("w+") as output, child(program, engine, steps, output) as (process, messages):
+def measure(program: Program, job: Job, display: Display) -> Result:
+    """Run the program until it ends or has taken its steps."""
+    result = Result(job.engine, facts={"batches": 0})
+    with tempfile.TemporaryFile("w+") as output, child(program, job, output) as (process, messages):
         watch = Watch(process.pid)
         for message in lines(messages, watch):
             result.facts, result.diagnosis = message["facts"], message.get("diagnosis", "")
-            display.show(engine, result.facts, watch.peak_bytes)
+            display.show(job.engine, result.facts, watch.peak_bytes)
         result.code, result.peak_bytes = process.wait(), watch.peak_bytes
         output.seek(0)
         result.output_tail = "".join(output.readlines()[-TAIL_LINES:]).rstrip()
-    display.finish(engine, result.facts, result.peak_bytes)
+    display.finish(job.engine, result.facts, result.peak_bytes)
     return result
 
 
 @contextlib.contextmanager
-def child(
-    program: Program, engine: str, steps: int | None, output: IO[str]
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def child(program: Program, job: Job, output: IO[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The program's process, and the pipe on which it reports."""
     messages, theirs = os.pipe()
-    words = [
-        sys.executable,
-        "-m",
-        "penstock.cli.child",
-        str(theirs),
-        engine,
-        str(steps or 0),
-        *program.words(),
-    ]
+    told = json.dumps({**asdict(job), "descriptor": theirs})
+    words = [sys.executable, "-m", "penstock.cli.child", told, *program.words()]
     try:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, pass_fds=[theirs]

@@ -74,7 +74,7 @@ def blueprint_of(
         local_world=ranks,
         has_gpu_lane=lane_keeps_cores(loader.device, loader.gpu_prep),
         follows=follows and not streams,
-        spans=loader.trace is not None,
+        spans=loader._counters.trace,
         record=os.environ.get("PENSTOCK_RECORD", ""),
     )
     spec = WorkerSpec(

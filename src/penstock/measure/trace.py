@@ -6,7 +6,8 @@ Rule 2: the file appears whole or not at all; a reader never sees half of it.
 Rule 3: a path that cannot be written is refused when the loader is made. What goes wrong later (a full disk, a folder that is gone)
         is logged once and never raised: training is worth more than its trace.
 
-`cat` says what an event is: `task`, `wait`, or `fault` for a lost worker and the like.
+`cat` says what an event is: `task`, `wait`, or `fault` for a lost worker and the like. Beside the events, under `penstock`, the file
+holds the loader's numbers, its diagnosis and the machine, so that a page can be made of it anywhere, by anyone.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.measure.counters import Counters
+from penstock.measure.environment import environment
 
 log = logging.getLogger("penstock")
 
@@ -95,13 +97,23 @@ def check_trace(path: Any) -> None:
         raise ConfigError(f"trace={os.fspath(target)!r}: it cannot be written, {why}")
 
 
-def write_trace(path: str | os.PathLike[str], counters: Counters) -> None:
+def described(stats: Mapping[str, Any], diagnosis: str) -> dict[str, Any]:
+    """What a trace says beside its events."""
+    return {"stats": dict(stats), "diagnosis": diagnosis, "environment": environment()}
+
+
+def write_trace(
+    path: str | os.PathLike[str], counters: Counters, about: Mapping[str, Any] | None = None
+) -> None:
+    whole = {
+        "displayTimeUnit": "ms",
+        "penstock": about or {},
+        "traceEvents": trace_events(counters, os.getpid()),
+    }
     target = Path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        part.write_text(
-            json.dumps({"displayTimeUnit": "ms", "traceEvents": trace_events(counters, os.getpid())}), "utf-8"
-        )
+        part.write_text(json.dumps(whole, default=str), "utf-8")
         part.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -109,15 +121,23 @@ def write_trace(path: str | os.PathLike[str], counters: Counters) -> None:
         raise
 
 
-def trace_writer(path: str | os.PathLike[str] | None, counters: Counters) -> Callable[[], None]:
-    """Writes the trace as it stands, as often as it is called; nothing without a path, or in a forked child. Never raises."""
+def trace_writer(
+    path: str | os.PathLike[str] | None,
+    counters: Counters,
+    loader: Callable[[], Any] = lambda: None,
+) -> Callable[[], None]:
+    """Writes the trace as it stands, as often as it is called; nothing without a path, or in a forked child. Never raises.
+
+    loader: gives the loader while it is there; its numbers go into the file.
+    """
     owner = os.getpid()
 
     def write() -> None:
         if path is None or os.getpid() != owner:
             return
         try:
-            write_trace(path, counters)
+            told = loader()
+            write_trace(path, counters, None if told is None else described(told.stats(), told.diagnose()))
         except Exception as exc:  # noqa: BLE001 - at the end of an epoch, or in a finaliser
             if not counters.trace_failed:
                 counters.trace_failed = True

@@ -1,6 +1,21 @@
-"""What a run looks like: `progress(loader)` while it lasts, `write_summary(path, trace_path, stats)` on one page afterwards."""
+"""What a run looks like: `progress(loader)` while it lasts, `write_summary(path, trace_path, stats)` on one page afterwards.
 
-from penstock.report.display import progress
-from penstock.report.html import write_summary
+Names are imported when they are first asked for: a page needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.report.display import progress
+    from penstock.report.html import write_summary
 
 __all__ = ["progress", "write_summary"]
+
+_FROM = {"progress": "penstock.report.display", "write_summary": "penstock.report.html"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_FROM[name]), name)

@@ -6,11 +6,14 @@ import json
 import os
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
+
+PROCESS = "penstock"
+"""The name under which a trace of ours calls its process, and holds what is known beside the events."""
 
 
 class Task(NamedTuple):
@@ -70,17 +73,60 @@ class Run:
         )
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
-    """The run in a trace that `DataLoader(trace=…)` wrote."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A trace file."""
+
+    run: Run
+    stats: Mapping[str, Any]
+    """`loader.stats()` when it was written; from the events alone where the file has none."""
+    diagnosis: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The machine that the run took place on."""
+
+
+def read_trace(path: str | os.PathLike[str]) -> Trace:
+    """A trace that `DataLoader(trace=…)` wrote."""
     try:
         found = json.loads(Path(path).read_text("utf-8"))
-        events = found["traceEvents"] if isinstance(found, dict) else found
-        return run_of(events)
+        events = list(found["traceEvents"] if isinstance(found, dict) else found)
+        about = found.get("penstock", {}) if isinstance(found, dict) else {}
+        if not any(e["ph"] == "M" and e["args"].get("name") == PROCESS for e in events):
+            raise ValueError("none of its processes is penstock's")
+        run = run_of(events)
+        return Trace(
+            run=run,
+            stats=about.get("stats") or stats_of(run),
+            diagnosis=about.get("diagnosis", ""),
+            environment=about.get("environment", {}),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise PenstockError(
             f"{os.fspath(path)} is not a trace of penstock's DataLoader ({type(exc).__name__}: {exc}); "
             f"DataLoader(trace=…) writes one at the end of each epoch"
         ) from exc
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    return read_trace(path).run
+
+
+def stats_of(run: Run) -> dict[str, Any]:
+    """What the events alone tell, by the names of `loader.stats()`."""
+    wait_s = sum(wait.took_s for wait in run.waits)
+    elapsed_s = run.waits[-1].end_s if run.waits else 0.0
+    busy = [sum(t.end_s - t.start_s for t in run.tasks if t.row == row) for row in range(len(run.workers))]
+    return {
+        "batches": len(run.waits),
+        "samples": sum(wait.samples for wait in run.waits),
+        "elapsed_s": elapsed_s,
+        "wait_s": wait_s,
+        "wait_share": wait_s / elapsed_s if elapsed_s else 0.0,
+        "workers": len(run.workers),
+        "worker_busy_s": busy,
+        "tasks": len(run.tasks),
+        "restarts": sum("it is replaced" in moment.what for moment in run.moments),
+    }
 
 
 def run_of(events: Iterable[Mapping[str, Any]]) -> Run:

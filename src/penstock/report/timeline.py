@@ -7,19 +7,16 @@ shows every task of a few batches. Both stay small however long the run was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from penstock.report import svg
+from penstock.report.plot import WIDTH, plot, word, x_axis
 from penstock.report.reading import Moment, Run, Task, coverage
 
-WIDTH = 1000.0
-LEFT = 84.0
-"""Where the time axis begins: beside the rows' names."""
-RIGHT = 990.0
 ROW = 22.0
 GAP = 6.0
-TOP = 26.0
+FLAGS = 24.0
+"""Room above the rows for the numbers of lost workers."""
 COLUMNS = 300
 ROWS = 16
 """Workers drawn; the others are like them."""
@@ -36,7 +33,7 @@ class Axis(NamedTuple):
 
     def x(self, at_s: float) -> float:
         share = (at_s - self.low_s) / max(1e-9, self.high_s - self.low_s)
-        return LEFT + (RIGHT - LEFT) * min(1.0, max(0.0, share))
+        return WIDTH * min(1.0, max(0.0, share))
 
     def shows(self, start_s: float, end_s: float) -> bool:
         return end_s > self.low_s and start_s < self.high_s
@@ -44,7 +41,7 @@ class Axis(NamedTuple):
 
 def row_y(row: int) -> float:
     """Top of a row; 0 is the training loop, n is worker n - 1."""
-    return TOP + row * (ROW + GAP) + (GAP if row else 0.0)
+    return FLAGS + row * (ROW + GAP) + (GAP if row else 0.0)
 
 
 def overview(run: Run) -> str:
@@ -53,30 +50,26 @@ def overview(run: Run) -> str:
     edges = [axis.high_s * i / COLUMNS for i in range(COLUMNS + 1)]
     workers = run.workers[:ROWS]
     bottom = row_y(len(workers)) + ROW
-    parts = [row_name(0, "training"), base(0)]
     waited = coverage(((w.start_s, w.end_s) for w in run.waits), edges)
-    parts += shaded(0, waited, edges, axis, "wait", "waits")
-    for row, name in enumerate(workers):
+    shapes = [base(0), *shaded(0, waited, edges, axis, "wait", "waits")]
+    for row in range(len(workers)):
         busy = coverage(((t.start_s, t.end_s) for t in run.tasks if t.row == row), edges)
-        parts += [
-            row_name(row + 1, name),
-            base(row + 1),
-            *shaded(row + 1, busy, edges, axis, "task", "works"),
-        ]
-    parts += marks(run.moments, axis, bottom)
+        shapes += [base(row + 1), *shaded(row + 1, busy, edges, axis, "task", "works")]
+    words = names(workers)
+    lines, flags = marks(run.moments, axis, bottom)
     if has_ready(run):
-        parts.append(ready_row(run, axis, bottom + GAP))
+        shapes.append(ready_row(run, axis, bottom + GAP))
+        words.append(word("ready", "row", y=bottom + GAP + ROW))
         bottom += GAP + 2 * ROW
-    parts.append(time_axis(axis, bottom + 4))
     says = (
         f"Timeline of {svg.in_time(run.end_s)}: when the training loop waited and when each worker was busy"
     )
-    return svg.picture(WIDTH, bottom + 26, parts, says=says)
+    return plot(bottom, shapes + lines, words + flags + times(axis), says=says, left="names")
 
 
 def has_ready(run: Run) -> bool:
     """Whether any batch ever lay ready; a row of zeros is not drawn."""
-    return any(ready.batches for ready in run.ready)
+    return most_ready(run) > 0
 
 
 def close_up(run: Run) -> str:
@@ -86,20 +79,18 @@ def close_up(run: Run) -> str:
         return ""
     workers = run.workers[:ROWS]
     bottom = row_y(len(workers)) + ROW
-    parts = [row_name(0, "training"), base(0)]
+    shapes, words = [base(0)], names(workers)
     for wait in run.waits:
         if axis.shows(wait.start_s, wait.end_s):
             tip = f"waits {svg.in_time(wait.took_s)} for a batch of {wait.samples}"
-            parts.append(block(0, wait.start_s, wait.end_s, axis, "wait", tip))
-    for row, name in enumerate(workers):
+            shapes.append(block(0, wait.start_s, wait.end_s, axis, "wait", tip))
+    for row in range(len(workers)):
         seen = [t for t in run.tasks if t.row == row and axis.shows(t.start_s, t.end_s)]
-        parts += [row_name(row + 1, name), base(row + 1)]
-        parts += [block(row + 1, t.start_s, t.end_s, axis, look_of(t), tip_of(t)) for t in seen]
-        parts += batch_numbers(row + 1, seen, axis)
-    parts += marks(run.moments, axis, bottom)
-    parts.append(time_axis(axis, bottom + 4))
+        shapes.append(base(row + 1))
+        shapes += [block(row + 1, t.start_s, t.end_s, axis, look_of(t), tip_of(t)) for t in seen]
+    lines, flags = marks(run.moments, axis, bottom)
     says = "Close-up: every task of a few batches"
-    return svg.picture(WIDTH, bottom + 26, parts, says=says)
+    return plot(bottom, shapes + lines, words + flags + times(axis), says=says, left="names")
 
 
 def close_window(run: Run) -> Axis | None:
@@ -126,37 +117,24 @@ def tip_of(task: Task) -> str:
     return f"{task.kind}: {samples} of batch {task.batch}, epoch {task.epoch}, {took}"
 
 
-def batch_numbers(row: int, tasks: Sequence[Task], axis: Axis) -> list[str]:
-    """A batch's number, once for each stretch of a row that works on it, where there is room."""
-    parts = []
-    for (batch, _), group in groupby(tasks, key=lambda task: (task.batch, task.epoch)):
-        stretch = list(group)
-        left, right = axis.x(stretch[0].start_s), axis.x(stretch[-1].end_s)
-        filled = sum(axis.x(task.end_s) - axis.x(task.start_s) for task in stretch)
-        if batch >= 0 and filled > max(8.0 * len(str(batch)) + 4, 0.8 * (right - left)):
-            look = f"inside {look_of(stretch[0]).rpartition(' ')[2]}"
-            parts.append(
-                svg.text((left + right) / 2, row_y(row) + ROW / 2 + 4, str(batch), look, anchor="middle")
-            )
-    return parts
-
-
 # ---- parts
 
 
-def row_name(row: int, name: str) -> str:
-    return svg.text(LEFT - 10, row_y(row) + ROW / 2 + 4, name, "label", anchor="end")
+def names(workers: Sequence[str]) -> list[str]:
+    """What each row is, left of it."""
+    rows = ("training", *workers)
+    return [word(name, "row", y=row_y(row) + ROW / 2) for row, name in enumerate(rows)]
 
 
 def base(row: int) -> str:
-    return svg.rect(LEFT, row_y(row), RIGHT - LEFT, ROW, "base")
+    return svg.rect(0, row_y(row), WIDTH, ROW, "base")
 
 
 def block(row: int, start_s: float, end_s: float, axis: Axis, look: str, tip: str) -> str:
     x = axis.x(start_s)
     width = axis.x(end_s) - x
-    # A hair of ground between neighbours, as far as they are wide enough to afford it.
-    return svg.rect(x, row_y(row), width - 0.8 if width > 2.5 else max(width, 0.3), ROW, look, tip=tip)
+    # A hair of ground between neighbours, as far as they are wide enough to afford it; what is short stays visible.
+    return svg.rect(x, row_y(row), width - 0.8 if width > 2.5 else max(width, 1.0), ROW, look, tip=tip)
 
 
 def shaded(
@@ -180,23 +158,24 @@ def shaded(
     return parts
 
 
-def marks(moments: Sequence[Moment], axis: Axis, bottom: float) -> list[str]:
-    """A line for each lost worker, numbered as in the list below the picture."""
-    parts = []
+def marks(moments: Sequence[Moment], axis: Axis, bottom: float) -> tuple[list[str], list[str]]:
+    """A line for each lost worker, and its number in the list below the picture."""
+    lines, flags = [], []
     for at, moment in enumerate(moments[:20], 1):
         if axis.low_s <= moment.at_s <= axis.high_s:
             x = axis.x(moment.at_s)
-            parts += [
-                svg.line(x, TOP - 6, x, bottom, "fault"),
-                svg.circle(x, TOP - 14, 8, "fault", tip=moment.what),
-                svg.text(x, TOP - 10.5, str(at), "inside fault", anchor="middle"),
-            ]
-    return parts
+            lines.append(svg.line(x, FLAGS - 6, x, bottom, "fault"))
+            flags.append(word(str(at), "flag", x=x, y=8, tip=moment.what))
+    return lines, flags
+
+
+def most_ready(run: Run) -> int:
+    return max((ready.batches for ready in run.ready), default=0)
 
 
 def ready_row(run: Run, axis: Axis, y: float) -> str:
     """Batches that lay ready, as steps."""
-    most = max(r.batches for r in run.ready)
+    most = most_ready(run)
     floor, height = y + 2 * ROW - 4, 2 * ROW - 10
     points = [(axis.x(run.ready[0].at_s), floor)]
     level = floor
@@ -206,28 +185,9 @@ def ready_row(run: Run, axis: Axis, y: float) -> str:
         points.append((x, level))
         level = floor - height * count / most
         points.append((x, level))
-    points += [(RIGHT, level), (RIGHT, floor)]
-    return "".join(
-        [
-            svg.text(LEFT - 10, floor - height / 2 + 4, "ready", "label", anchor="end"),
-            svg.path(points, "ready", closed=True),
-            svg.line(LEFT, floor, RIGHT, floor, "grid"),
-            svg.text(RIGHT, floor - height - 2, f"at most {most} batches", "small", anchor="end"),
-        ]
-    )
+    points += [(WIDTH, level), (WIDTH, floor)]
+    return svg.path(points, "ready", closed=True) + svg.line(0, floor, WIDTH, floor, "grid")
 
 
-def time_axis(axis: Axis, y: float) -> str:
-    parts = [svg.line(LEFT, y, RIGHT, y, "grid")]
-    for at_s in svg.ticks(axis.low_s, axis.high_s, 8):
-        x = axis.x(at_s)
-        anchor = "end" if x > RIGHT - 20 else "middle"
-        parts += [
-            svg.line(x, y, x, y + 4, "grid"),
-            svg.text(x, y + 17, seconds(at_s), "small", anchor=anchor),
-        ]
-    return "".join(parts)
-
-
-def seconds(at_s: float) -> str:
-    return f"{svg.number(at_s)} s"
+def times(axis: Axis) -> list[str]:
+    return x_axis((axis.x(at_s), f"{svg.number(at_s)} s") for at_s in svg.ticks(axis.low_s, axis.high_s, 8))

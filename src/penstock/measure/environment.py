@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from penstock import __version__
 from penstock.measure import host
-from penstock.report.svg import in_bytes
 
 
 def processor() -> str:
@@ -36,7 +36,9 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@cache
 def environment() -> dict[str, str]:
+    """As people read it, by name."""
     quota = host.cpu_quota()
     limited = "" if quota is None else f", limited to {quota:.3g} by the container"
     return {
@@ -47,5 +49,5 @@ def environment() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "processor": processor(),
         "cores": f"{usable_cores()}{limited}",
-        "memory": in_bytes(host.memory_limit()),
+        "memory": f"{host.memory_limit() / 2**30:.1f} GiB",
     }

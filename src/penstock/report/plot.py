@@ -1,0 +1,45 @@
+"""A drawing that is as wide as the page lets it be: its shapes stretch, its words keep their size.
+
+The shapes are an SVG of 1000 by `height` units, stretched sideways; words are HTML at places in per cent. So the same page is
+readable on a telephone and on a wide screen, without a script. Where there is little room, every second word of an axis goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from penstock.report.svg import attributes, number
+
+WIDTH = 1000.0
+
+
+def word(text: str, look: str, *, x: float | None = None, y: float | None = None, tip: str = "") -> str:
+    """Text at `x` of 1000 and `y` pixels."""
+    places = [] if x is None else [f"left:{number(x / WIDTH * 100)}%"]
+    places += [] if y is None else [f"top:{number(y)}px"]
+    put = attributes(class_=look, style=";".join(places), **({"title": tip} if tip else {}))
+    return f"<span{put}>{escape(text)}</span>"
+
+
+def x_axis(ticks: Iterable[tuple[float, str]]) -> list[str]:
+    """Words under the drawing, at places of 1000."""
+    parts = []
+    for at, (x, text) in enumerate(ticks):
+        edge = " first" if x < 15 else " last" if x > WIDTH - 25 else ""
+        parts.append(word(text, f"x{edge}{' spare' if at % 2 else ''}", x=x))
+    return parts
+
+
+def plot(height: float, shapes: Iterable[str], words: Iterable[str], *, says: str, left: str = "axis") -> str:
+    """The drawing with its words; `says` is what a screen reader reads, `left` what stands left of it: an axis or names."""
+    head = attributes(
+        viewBox=f"0 0 {number(WIDTH)} {number(height)}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=says,
+    )
+    return (
+        f'<div class="plot {left}" style="height:{number(height)}px">'
+        f'<svg xmlns="http://www.w3.org/2000/svg"{head}>{"".join(shapes)}</svg>{"".join(words)}</div>'
+    )
