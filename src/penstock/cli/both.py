@@ -23,6 +23,8 @@ def compare(program: Program, steps: int | None) -> int:
                 print(f"penstock: {problem}", file=sys.stderr)
                 return 1
     print(table(results["torch"], results["penstock"]))
+    if adoption := results["penstock"].adoption:
+        print(adoption)
     return 0
 
 

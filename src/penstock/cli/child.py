@@ -21,15 +21,15 @@ def main(argv: list[str]) -> int:
     script, *args = words[1:] if module else words
     owner = os.getpid()
 
-    def tell(meter: Meter, diagnosis: str = "") -> None:
+    def tell(meter: Meter, diagnosis: str = "", adoption: str = "") -> None:
         if os.getpid() == owner:  # not in processes that the program has forked
-            line = json.dumps({"facts": meter.facts(), "diagnosis": diagnosis})
+            line = json.dumps({"facts": meter.facts(), "diagnosis": diagnosis, "adoption": adoption})
             os.write(int(descriptor), line.encode() + b"\n")
 
     meter = Meter(steps=int(steps) or None, on_progress=tell)
     code = run(Program(script=script, args=tuple(args), module=module), meter, engine=engine)
     busiest = max(meter.records, key=lambda record: record.batches, default=None)
-    tell(meter, "" if busiest is None else busiest.diagnosis())
+    tell(meter, *(("", "") if busiest is None else (busiest.diagnosis(), busiest.adoption)))
     return code
 
 

@@ -17,6 +17,7 @@ from torch.utils.data import default_collate
 
 from penstock.engine.crew import count_workers
 from penstock.loader import DataLoader
+from penstock.pipeline.adopt import adoption
 from penstock.policy.diagnosis import diagnose
 
 REFRESH_S = 0.2
@@ -34,6 +35,8 @@ class Record:
     batches: int = 0
     stats: dict[str, Any] | None = None
     """Of a penstock loader."""
+    adoption: str = ""
+    """Whether its dataset of torchvision's is adopted."""
 
     def diagnosis(self) -> str:
         return "" if self.stats is None else diagnose(self.stats, cores=count_workers())
@@ -90,7 +93,9 @@ class Meter:
 
     def _record(self, loader: Any) -> Record:
         if loader not in self._known:
-            self._known[loader] = Record(name_of(loader))
+            ours = isinstance(loader, DataLoader) and loader.adopt
+            said = adoption(loader.dataset) if ours else ""
+            self._known[loader] = Record(name_of(loader), adoption=said)
             self.records.append(self._known[loader])
         return self._known[loader]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 from penstock.errors import MissingExtra
 from penstock.lanes.unfinished import finished
@@ -25,7 +26,7 @@ from penstock.pipeline.staged import Begun, read_file, unfinished
 from penstock.transforms.augment import steps_of
 from penstock.transforms.cpu import picture
 from penstock.transforms.draws import Draws
-from penstock.transforms.libs import opencv, pillow, simplejpeg
+from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops, without_loops
 from penstock.transforms.ops import CenterCrop, Pad, Resize
 from penstock.transforms.steps import Code, Program, Size, Step, program_size
 from penstock.transforms.tail import Tail
@@ -63,9 +64,8 @@ def fill_of(op: Any) -> Any:
 
 
 def resize(op: Any, size: Size) -> Program:
-    antialias = op.antialias is not False  # on Pillow images torchvision always does
-    found = Resize(op.size, way(op.interpolation), op.max_size, antialias)
-    return found.draw(NO_DRAWS, size)
+    # On Pillow images torchvision always antialiases, whatever `antialias` says.
+    return Resize(op.size, way(op.interpolation), op.max_size, True).draw(NO_DRAWS, size)
 
 
 def center_crop(op: Any, size: Size) -> Program:
@@ -305,13 +305,18 @@ class AdoptedFolder:
 
     def __init__(self, dataset: Any, chain: AdoptedChain, *, fast: bool = False) -> None:
         self.users_dataset, self.chain, self._transform = dataset, chain, dataset.transform
-        self.fast = fast and any(type(op).__name__ not in FIXED for op, _ in chain.ops)
+        random = any(type(op).__name__ not in FIXED for op, _ in chain.ops)
+        self.fast = fast and random and has_simplejpeg()
 
     def __len__(self) -> int:
         return len(self.users_dataset)
 
     def read(self, index: int) -> bytes:
         return read_file(self.users_dataset.samples[index][0])
+
+    def encoded(self, data: bytes) -> Encoded:
+        """Without simplejpeg, decoded by Pillow where the loops do not: by definition what torchvision's dataset would get."""
+        return Encoded(data, fast=self.fast, strict=False)
 
     def __getitem__(self, index: int) -> Any:
         return finished(self._penstock_unfinished(index))
@@ -323,7 +328,7 @@ class AdoptedFolder:
         target = dataset.samples[index][1]
         generator = torch.default_generator.get_state()
         try:
-            sample = self.chain.run(Encoded(self.read(index), fast=self.fast))
+            sample = self.chain.run(self.encoded(self.read(index)))
         except BadImage:
             torch.default_generator.set_state(generator)
             return dataset[index]  # torchvision forgives more than we do, and it is torchvision's dataset
@@ -335,7 +340,7 @@ class AdoptedFolder:
         transform = self.users_dataset.target_transform
         image: Any
         try:
-            image = Encoded(data, fast=self.fast)
+            image = self.encoded(data)
         except BadImage:
             image = self.forgiven(index)
         program: list[Step] = []
@@ -354,7 +359,27 @@ class AdoptedFolder:
 
 def adopted(dataset: Any, *, fast: bool = False) -> AdoptedFolder | None:
     """A dataset of ours in the place of torchvision's ImageFolder or DatasetFolder, or None where it must stay as it is."""
-    return verdict(dataset, fast=fast)[0]
+    found = verdict(dataset, fast=fast)[0]
+    if found is not None:
+        warn_without_loops()
+    return found
+
+
+def adoption(dataset: Any) -> str:
+    """One sentence on whether a dataset of torchvision's is adopted, and what is missing here; nothing of other datasets."""
+    folder = sys.modules.get("torchvision.datasets.folder")
+    inner = dataset.dataset if type(dataset) is Subset else dataset
+    if folder is None or not isinstance(inner, folder.DatasetFolder):
+        return ""
+    found, reason = verdict(dataset)
+    if found is not None:
+        slow = f", but {said}" if (said := without_loops()) else ""
+        return f"torchvision's {type(inner).__name__} is adopted: penstock prepares the same pixels{slow}"
+    if inner is not dataset:
+        reason = "It is a Subset, and only whole datasets are adopted."
+    elif type(inner) not in (folder.ImageFolder, folder.DatasetFolder):
+        reason = "It is a subclass of torchvision's, which may mean anything."
+    return f"{type(inner).__name__} is not adopted, so its samples are prepared by calling it. {reason}"
 
 
 def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, str]:
@@ -379,7 +404,7 @@ def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, 
     ):
         return None, "Its transform is missing, or not the one it was made with."
     try:
-        opencv(), simplejpeg(), pillow()  # now, so that workers inherit them
+        pillow()  # now, so that workers inherit it
     except MissingExtra as exc:
         return None, f"It could be adopted, but {exc}"
     chain = AdoptedChain(dataset.transform)

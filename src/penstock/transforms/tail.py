@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from penstock import accel
 from penstock.errors import ConfigError
 from penstock.transforms.draws import Draws
-from penstock.transforms.libs import opencv
 from penstock.transforms.ops import Op
 from penstock.transforms.steps import Program, Size
 
@@ -104,11 +103,8 @@ class Tail:
             out = torch.empty(shape, dtype=self.dtype)
         self.check(image)
         if self.dtype == torch.uint8:
-            planes = out.numpy()
-            if image.size <= SMALL:
-                planes[...] = image.transpose(2, 0, 1)
-            else:
-                opencv().split(image, list(planes))
+            if image.size <= SMALL or not accel.split(image, out):
+                out.numpy()[...] = image.transpose(2, 0, 1)
             return out
         if not self.dtype.is_floating_point:
             return out.copy_(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))))
