@@ -61,6 +61,9 @@ def chains() -> dict[str, Any]:
         "uint8": v2.Compose([v2.RandomResizedCrop(32), v2.PILToTensor()]),
         "with Python in it": v2.Compose([v2.Resize((40, 40)), upside_down, v2.RandomHorizontalFlip(), *tail]),
         "erasing behind": v2.Compose([v2.RandomResizedCrop(32), *tail, v2.RandomErasing(p=1.0)]),
+        "antialias=False": v2.Compose([v2.Resize((36, 40), antialias=False), *tail]),
+        "nearest": v2.Compose([v2.Resize((37, 41), interpolation=v2.InterpolationMode.NEAREST), *tail]),
+        "padding": v2.Compose([v2.Resize(40), v2.CenterCrop(40), v2.Pad(3, padding_mode="symmetric"), *tail]),
         "nested": v2.Compose([v2.Compose([v2.Resize((36, 36)), v2.Grayscale(3)]), *tail]),
     }
 
@@ -75,11 +78,12 @@ def upside_down(image: Any) -> Any:
 NAMES = (
     "training, v2", "training, v1", "RandAugment", "RandAugment first", "AutoAugment",
     "RandAugment, v1", "AutoAugment, v1", "TrivialAugment, v1", "TrivialAugment", "testing, v2", "testing, v1",
-    "jitter", "crop and pad", "uint8", "with Python in it", "erasing behind", "nested",
+    "jitter", "crop and pad", "uint8", "with Python in it", "erasing behind", "nested", "antialias=False", "nearest", "padding",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore:Anti-alias option is always applied:UserWarning")
 def test_an_adopted_chain_makes_torchvisions_samples_from_torchvisions_draws(name: str, photos: Path) -> None:
     torchvision()
     from torchvision.datasets import ImageFolder

@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 
 from penstock.engine.crew import count_workers
 from penstock.loader import DataLoader
-from penstock.pipeline.adopt import adoption
+from penstock.pipeline.adoption import adoption
 from penstock.policy.diagnosis import diagnose
 
 REFRESH_S = 0.2

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Subset
 
 from penstock.errors import MissingExtra
 from penstock.lanes.unfinished import finished
@@ -26,7 +25,7 @@ from penstock.pipeline.staged import Begun, read_file, unfinished
 from penstock.transforms.augment import steps_of
 from penstock.transforms.cpu import picture
 from penstock.transforms.draws import Draws
-from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops, without_loops
+from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops
 from penstock.transforms.ops import CenterCrop, Pad, Resize
 from penstock.transforms.steps import Code, Program, Size, Step, program_size
 from penstock.transforms.tail import Tail
@@ -363,23 +362,6 @@ def adopted(dataset: Any, *, fast: bool = False) -> AdoptedFolder | None:
     if found is not None:
         warn_without_loops()
     return found
-
-
-def adoption(dataset: Any) -> str:
-    """One sentence on whether a dataset of torchvision's is adopted, and what is missing here; nothing of other datasets."""
-    folder = sys.modules.get("torchvision.datasets.folder")
-    inner = dataset.dataset if type(dataset) is Subset else dataset
-    if folder is None or not isinstance(inner, folder.DatasetFolder):
-        return ""
-    found, reason = verdict(dataset)
-    if found is not None:
-        slow = f", but {said}" if (said := without_loops()) else ""
-        return f"torchvision's {type(inner).__name__} is adopted: penstock prepares the same pixels{slow}"
-    if inner is not dataset:
-        reason = "It is a Subset, and only whole datasets are adopted."
-    elif type(inner) not in (folder.ImageFolder, folder.DatasetFolder):
-        reason = "It is a subclass of torchvision's, which may mean anything."
-    return f"{type(inner).__name__} is not adopted, so its samples are prepared by calling it. {reason}"
 
 
 def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, str]:
