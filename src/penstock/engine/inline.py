@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 from penstock.lanes.prepare import Preparer, Recipe, Stopped, Streamer, Where
 from penstock.lanes.seeding import generators_kept
 from penstock.measure.counters import Counters
+from penstock.store.retries import TALLY
 
 
 class InlineIterator:
@@ -56,6 +57,7 @@ class InlineIterator:
         ask = self._ask
         if ask is None:
             return None
+        retries = TALLY.count
         try:
             batch, state = self._prepare(ask)
         except StopIteration:
@@ -65,6 +67,8 @@ class InlineIterator:
             # As with workers, a batch that failed has been dealt with: `next()` goes on behind it.
             self.run.hand, self._ask = ask, None
             raise
+        finally:
+            self._counters.source_retries += TALLY.count - retries
         self._counters.delivered(began, time.monotonic(), ask.size, 0)
         return ask if state is None else ask._replace(state=state), batch
 

@@ -187,6 +187,7 @@ class Session:
             write_ns=tuple(board.column(Board.WRITE_NS)),
             collate_ns=tuple(board.column(Board.COLLATE_NS)),
             tasks=sum(board.column(Board.TASKS)),
+            source_retries=sum(board.column(Board.RETRIES)),
             task_size=agent[Board.TASK_SIZE],
             reissued=agent[Board.REISSUED],
             arena_bytes=0 if self._closed else agent[Board.BACKED],

@@ -22,6 +22,7 @@ class Live(NamedTuple):
     write_ns: tuple[int, ...] = ()
     collate_ns: tuple[int, ...] = ()
     tasks: int = 0
+    source_retries: int = 0
     task_size: int = 0
     reissued: int = 0
     arena_bytes: int = 0
@@ -50,6 +51,8 @@ class Counters:
     agent_restarts: int = 0
     restarts: int = 0
     skipped: int = 0
+    source_retries: int = 0
+    """Reads tried again in this process; workers' are on the board."""
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     trace: bool = False
     spans: deque[tuple[int, int, int, int, int, int, int]] = field(
@@ -86,6 +89,7 @@ class Counters:
             write_ns=added(past.write_ns, now.write_ns),
             collate_ns=added(past.collate_ns, now.collate_ns),
             tasks=past.tasks + now.tasks,
+            source_retries=past.source_retries + now.source_retries,
             reissued=past.reissued + now.reissued,
             private_copies=past.private_copies + now.private_copies,
         )
@@ -159,6 +163,7 @@ def as_stats(
         "reissued": live.reissued,
         "agent_restarts": counters.agent_restarts,
         "skipped": counters.skipped,
+        "source_retries": counters.source_retries + live.source_retries,
         "gpu": gpu,
         "reuse": reuse,
     }

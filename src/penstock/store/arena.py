@@ -38,7 +38,7 @@ class Board:
     `WANTED`, once it has a wish, or AS_CORES; and whether a GPU lane (`LANE`) needs cores now.
     """
 
-    TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS, SAMPLES, TASKS, PID = range(9)
+    TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS, SAMPLES, TASKS, PID, RETRIES = range(10)
     BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED, LANE = range(7)
     """Columns of the agent's row."""
 
