@@ -49,7 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "PENSTOCK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=270,
+        timeout=900,
         check=False,
     )
     if "package registry" in done.stderr and done.returncode:
@@ -75,7 +75,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if REFERENCE.is_dir():
         (site / "torchvision").symlink_to(REFERENCE / "torchvision")
     pip = [sys.executable, "-m", "pip", "--python", root / "bin" / "python", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True, timeout=240)
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True, timeout=900)
     return root
 
 
@@ -101,7 +101,7 @@ def test_the_wheel_runs_a_plain_torchvision_script_on_the_fast_path_without_a_co
     command = [environment / "bin" / "python", "-m", "penstock", "run", script, photos(data)]
     env = {"PATH": str(empty), "HOME": str(tmp_path)}
     done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "torchvision's ImageFolder is adopted: penstock prepares the same pixels\n" in done.stderr
@@ -114,7 +114,7 @@ def test_a_build_without_a_compiler_is_refused(tmp_path: Path) -> None:
         env={**os.environ, "PENSTOCK_PYTHON": sys.executable, "CC": "/bin/false"},
         capture_output=True,
         text=True,
-        timeout=270,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 1

@@ -97,9 +97,7 @@ def decode_by_pillow(data: bytes, header: Header, *, strict: bool = True) -> Ima
     """Whatever else Pillow knows: PNG, WebP, JPEG in other colour spaces."""
     if header.format == "png":
         check_png(data)
-    if header.format == "jpeg" and not strict:
-        check_scans(data)
-    elif header.format == "jpeg":
+    if header.format == "jpeg" and strict:
         # Pillow passes over libjpeg's warnings; such files are rare enough to be decoded twice.
         strictly(data, "CMYK")
     module: Any = pillow().Image
@@ -114,7 +112,7 @@ def decode_by_pillow(data: bytes, header: Header, *, strict: bool = True) -> Ima
                 image.load()
                 if header.format == "png" and (is_interlaced(data) or not last_row(image).any()):
                     check_png_rows(data)
-                return np.array(image.convert("RGB"))
+                return np.array(image if image.mode == "RGB" else image.convert("RGB"))
     except (BadImage, MemoryError):
         raise
     except Exception as exc:  # decoders of damaged files raise anything

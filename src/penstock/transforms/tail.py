@@ -112,11 +112,21 @@ class Tail:
         numbers = self.numbers() if plain and shape[0] == 3 else None
         if numbers is not None and accel.normal(image, out, numbers, divides=self.scale == "divide"):
             return out
-        table = level_table(self.scale, self.mean, self.std, shape[0])
-        if not plain or not accel.planes(image, out, table):
-            for channel in range(shape[0]):
-                out[channel] = torch.from_numpy(table[channel][image[:, :, channel]])
-        return out
+        if plain and accel.planes(image, out, level_table(self.scale, self.mean, self.std, shape[0])):
+            return out
+        return out.copy_(torch.from_numpy(self.computed(image)))
+
+    def computed(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """The same by arithmetic on whole arrays."""
+        planes = image.transpose(2, 0, 1).astype(np.float32, order="C")
+        if self.scale == "divide":
+            planes /= np.float32(255)
+        elif self.scale == "multiply":
+            planes *= np.float32(1.0 / 255)
+        if self.mean:
+            planes -= np.array(self.mean, np.float32).reshape(-1, 1, 1)
+            planes /= np.array(self.std, np.float32).reshape(-1, 1, 1)
+        return planes
 
 
 @lru_cache(maxsize=64)
