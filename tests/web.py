@@ -9,6 +9,9 @@
 /moved/NAME   a redirect to /ok/NAME
 /gzip/NAME    206, but the body is said to be compressed
 /error/NAME   503
+/busy/NAME    as /ok, but while the folder has files BUSY-…, each request takes one of them: 503 (or the status in it, or "reset", "cut"), and
+              with a second word in it that as Retry-After
+/refuse/NAME  403
 /close/NAME   as /ok, but the connection is closed after each answer without saying so
 """
 
@@ -16,6 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -38,6 +43,10 @@ class Handler(BaseHTTPRequestHandler):
         path = self.server.folder / name
         if how == "moved":
             self.answer(302, b"", {"Location": f"/ok/{name}"})
+        elif how == "busy" and (said := self.trouble()):
+            self.troubled(said, path)
+        elif how == "refuse":
+            self.answer(403, b"", {})
         elif how == "error":
             self.answer(503, b"come again later", {})
         elif not path.is_file():
@@ -46,6 +55,26 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, path.read_bytes(), {})
         else:
             self.ranged(how, path)
+
+    def trouble(self) -> str:
+        """What the next BUSY file says; it is gone then."""
+        for file in sorted(self.server.folder.glob("BUSY-*")):
+            with contextlib.suppress(FileNotFoundError):  # another request took it
+                said = file.read_text() or "503"
+                file.unlink()
+                return said
+        return ""
+
+    def troubled(self, said: str, path: Path) -> None:
+        what, _, after = said.partition(" ")
+        if what == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+            self.connection.close()
+        elif what == "cut":
+            self.ranged("short", path)
+        else:
+            self.answer(int(what), b"come again later", {"Retry-After": after} if after else {})
 
     def ranged(self, how: str, path: Path) -> None:
         data = path.read_bytes()

@@ -64,5 +64,9 @@ class DeviceLost(PenstockError):
     """The GPU failed for good while it prepared samples."""
 
 
+class SlowPathWarning(UserWarning):
+    """Something that makes samples much faster is missing here; the message says how to get it. Given once per process."""
+
+
 class MissingExtra(PenstockError, ImportError):
     """An optional dependency is not installed; the message names the extra."""

@@ -195,7 +195,7 @@ import resource, sys
 from penstock.pipeline.decode import decode
 from penstock.pipeline.header import BadImage
 from penstock.transforms.libs import pillow, simplejpeg
-pillow(), simplejpeg()
+pillow(), simplejpeg("")
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20),) * 2)
 for line in sys.stdin:

@@ -62,6 +62,9 @@ def chains() -> dict[str, Any]:
         "uint8": v2.Compose([v2.RandomResizedCrop(32), v2.PILToTensor()]),
         "with Python in it": v2.Compose([v2.Resize((40, 40)), upside_down, v2.RandomHorizontalFlip(), *tail]),
         "erasing behind": v2.Compose([v2.RandomResizedCrop(32), *tail, v2.RandomErasing(p=1.0)]),
+        "antialias=False": v2.Compose([v2.Resize((36, 40), antialias=False), *tail]),
+        "nearest": v2.Compose([v2.Resize((37, 41), interpolation=v2.InterpolationMode.NEAREST), *tail]),
+        "padding": v2.Compose([v2.Resize(40), v2.CenterCrop(40), v2.Pad(3, padding_mode="symmetric"), *tail]),
         "nested": v2.Compose([v2.Compose([v2.Resize((36, 36)), v2.Grayscale(3)]), *tail]),
         "AugMix": v2.Compose([v2.RandomResizedCrop(48), v2.AugMix(severity=10), *tail]),
         "AugMix, v1": v1.Compose([v1.RandomResizedCrop(48), v1.AugMix(severity=10), *old_tail]),
@@ -159,11 +162,12 @@ NAMES = (
     "RandAugment, v1", "AutoAugment, v1", "TrivialAugment, v1", "TrivialAugment", "testing, v2", "testing, v1",
     "jitter", "crop and pad", "uint8", "with Python in it", "erasing behind", "nested", "AugMix", "AugMix, v1", "AugMix, few ops",
     "AugMix of grey", "SimCLR", "SimCLR, v1", "turned", "turned, v1", "colours", "colours, v1", "one of them", "sizes",
-    "grey, and grey at random", "Python in a choice", "RGB", "grey, then RGB",
+    "grey, and grey at random", "Python in a choice", "RGB", "grey, then RGB", "antialias=False", "nearest", "padding",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore:Anti-alias option is always applied:UserWarning")
 def test_an_adopted_chain_makes_torchvisions_samples_from_torchvisions_draws(name: str, photos: Path) -> None:
     torchvision()
     from torchvision.datasets import ImageFolder

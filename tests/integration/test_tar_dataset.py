@@ -228,7 +228,7 @@ def test_a_server_that_ignores_ranges_is_said_so(web: str, tmp_path: Path) -> No
 def test_a_connection_that_breaks_in_a_read_is_an_error_of_that_sample(
     shards: Path, web: str, tmp_path: Path, workers: int
 ) -> None:
-    tar = TarDataset(f"{web}/ok/{PATTERN}", [T.Resize((8, 8))], index_dir=tmp_path)
+    tar = TarDataset(f"{web}/ok/{PATTERN}", [T.Resize((8, 8))], index_dir=tmp_path, retry_s=0)
     # In every shard, the same byte: of its second sample's image.
     assert len({int(tar._images[at][0]) // 512 for at in (1, 9, 17)}) <= 3
     (shards / "CUT").write_text(str(int(tar._images[1][0]) + 3))
@@ -251,6 +251,62 @@ def test_a_connection_that_breaks_in_a_read_is_an_error_of_that_sample(
     assert "part-000.tar" in said
     assert "sample 'set.1/000001'" in said
     tar.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_server_that_is_busy_for_a_while_costs_time_and_no_sample(
+    folder: Path, shards: Path, web: str, tmp_path: Path, workers: int
+) -> None:
+    tar = TarDataset(f"{web}/busy/{PATTERN}", CHAIN, index_dir=tmp_path)
+    loader: DataLoader[Any] = DataLoader(tar, 5, shuffle=True, num_workers=workers, seed=11)
+    found = list(loader)
+    for number, trouble in enumerate(("503", "429 1", "cut", "500")):  # what reads of the next epoch get
+        (shards / f"BUSY-{number}").write_text(trouble)
+    found += list(loader)
+    assert not list(shards.glob("BUSY-*"))
+    assert same(found, batches(ImageFolder(folder, CHAIN), 0))
+    assert loader.stats()["source_retries"] == 4
+    tar.close()
+
+
+def test_a_pattern_names_all_shards_that_there_are(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shards)
+    names = [str(shards / f"part-{number:03d}.tar") for number in range(SHARDS)]
+    for pattern in (
+        "*.tar",
+        "part-00?.tar",
+        str(shards / "part-*.tar"),
+        "../**/*.tar",
+        "part-{000,001,00[2-9]}.tar",
+    ):
+        tar = TarDataset(pattern, index_dir=tmp_path)
+        assert [Path(url).resolve() for url in tar.urls] == [Path(name).resolve() for name in names]
+        assert len(tar) == COUNT
+        tar.close()
+    with pytest.raises(ConfigError, match=r"no file matches 'train-\*\.tar'"):
+        TarDataset("train-*.tar", index_dir=tmp_path)
+    (shards / "part-000.tar").rename(shards / "odd[0].tar")
+    assert expanded("odd[0].tar") == ["odd[0].tar"], "a file of that very name"
+    assert expanded("http://a/*.tar?b") == ["http://a/*.tar?b"]
+
+
+def test_an_index_is_left_beside_a_shard_or_where_it_is_asked_for_or_nowhere(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def left() -> set[str]:
+        return {path.name for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = left()
+    TarDataset(shards / "part-000.tar", index_dir=False).close()
+    assert left() == before
+    TarDataset(shards / "part-000.tar").close()
+    assert left() - before == {"part-000.tar.penstock-index"}
+    TarDataset(shards / "part-001.tar", index_dir=tmp_path / "indexes").close()
+    assert len(list((tmp_path / "indexes").iterdir())) == len(left() - before) - 1 == 1
 
 
 def broken(tar: TarDataset, at: int) -> bool:

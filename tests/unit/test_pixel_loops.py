@@ -57,6 +57,27 @@ def test_values_are_looked_up(shape: tuple[int, int], channels: int) -> None:
 @needs_loops
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES)
+def test_rows_are_mirrored_also_in_a_part_of_an_image(shape: tuple[int, int], channels: int) -> None:
+    image = image_of((shape[0] + 3, shape[1] + 5), channels)
+    for part in (image, image[1 : 1 + shape[0], 2 : 2 + shape[1]]):
+        found = accel.flip(part)
+        assert found is not None
+        assert np.array_equal(found, part[:, ::-1])
+
+
+@needs_loops
+@pytest.mark.parametrize("shape", SHAPES)
+def test_channels_become_planes_also_of_a_part_of_an_image(shape: tuple[int, int]) -> None:
+    image = image_of((shape[0] + 3, shape[1] + 5), 3)
+    part = image[1 : 1 + shape[0], 2 : 2 + shape[1]]
+    out = torch.zeros((3, *shape), dtype=torch.uint8)
+    assert accel.split(part, out)
+    assert np.array_equal(out.numpy(), part.transpose(2, 0, 1))
+
+
+@needs_loops
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_values_are_made_equally_frequent_also_in_a_part_of_an_image(
     shape: tuple[int, int], channels: int
 ) -> None:

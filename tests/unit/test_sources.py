@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError, MissingExtra
+from penstock.policy.retry import RetryLimits
 from penstock.store import remote
 from penstock.store.anywhere import AnyFiles, local_path
 from penstock.store.http import HttpFiles
@@ -22,6 +23,7 @@ from tests.web import Server, served
 
 DATA = bytes(range(256)) * 40
 
+NEVER = RetryLimits(total_s=0)
 Make = Callable[[Path], tuple[Source, str]]
 
 
@@ -34,7 +36,7 @@ def web(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def http() -> Iterator[HttpFiles]:
-    files = HttpFiles(timeout_s=5)
+    files = HttpFiles(timeout_s=5, limits=NEVER)
     yield files
     files.close()
 
@@ -236,13 +238,13 @@ def test_a_server_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
         with pytest.raises(BadRead, match="TimeoutError"):
-            HttpFiles(timeout_s=0.2).read(url, 0, 1)
+            HttpFiles(timeout_s=0.2, limits=NEVER).read(url, 0, 1)
 
 
 def test_a_server_that_trickles_is_given_up(web: Server) -> None:
     times = iter(range(0, 10_000, 50))
     with pytest.raises(BadRead, match="10 of 10 bytes in time"):
-        HttpFiles(timeout_s=5, clock=lambda: next(times)).read(f"{web.url}/ok/data.bin", 5, 15)
+        HttpFiles(timeout_s=5, limits=NEVER, clock=lambda: next(times)).read(f"{web.url}/ok/data.bin", 5, 15)
 
 
 # ---- names

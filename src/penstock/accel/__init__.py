@@ -56,19 +56,29 @@ WORTH_A_CALL = 4096
 """Bytes of which a checksum is worth a call into the library."""
 
 
-@cache
 def compiled() -> ctypes.CDLL | None:
     """The compiled library, or None."""
+    return looked_for()[0]
+
+
+def missing() -> str:
+    """Why there are no compiled loops; nothing where they are there."""
+    return "" if compiled() is not None else looked_for()[1]
+
+
+@cache
+def looked_for() -> tuple[ctypes.CDLL | None, str]:
+    """The compiled library, or None and why not."""
     spec = importlib.util.find_spec("penstock.accel._loops")
     if spec is None or spec.origin is None:
-        return None
+        return None, "its compiled loops are missing, since no C compiler was found when it was installed"
     try:
-        return loops_in(spec.origin)
+        return loops_in(spec.origin), ""
     except (
         OSError,
         AttributeError,
-    ):  # it is not for this machine, or older than this file, in a working copy
-        return None
+    ) as exc:  # it is not for this machine, or older than this file, in a working copy
+        return None, f"its compiled loops cannot be loaded ({exc})"
 
 
 def loops_in(path: str) -> ctypes.CDLL:
@@ -96,9 +106,12 @@ def loops_in(path: str) -> ctypes.CDLL:
     loops.penstock_look_up.argtypes = [address, stride, address, number, address]
     loops.penstock_equalizing.argtypes = [address, stride, *[number] * 3, address]
     loops.penstock_stretching.argtypes = [address, stride, number, number, address]
+    loops.penstock_flip.argtypes = [address, stride, *[number] * 3, address]
+    loops.penstock_split.argtypes = [address, stride, number, number, address]
     loops.penstock_finish.argtypes = [ctypes.c_char_p, number, address]
     loops.penstock_fence.argtypes = []
-    for name in ("fence", "planes", "normal", "saturate", "affine", "look_up", "equalizing", "stretching"):
+    silent = ("fence", "planes", "normal", "saturate", "affine", "look_up", "equalizing", "stretching")
+    for name in (*silent, "flip", "split"):
         getattr(loops, f"penstock_{name}").restype = None
     return loops
 
@@ -203,6 +216,26 @@ def planes(image: NDArray[np.uint8], out: Any, table: NDArray[np.float32]) -> bo
     sizes = (image.strides[0], channels, rows, columns)
     loops.penstock_planes(pointer(image), *sizes, out.data_ptr(), pointer(table))
     return True
+
+
+def split(image: NDArray[np.uint8], out: Any) -> bool:
+    """The three channels of an image into `out`, a contiguous uint8 tensor of 3 x height x width."""
+    loops = compiled()
+    if loops is None or not fits(image) or image.shape[2] != 3 or not out.is_contiguous():
+        return False
+    loops.penstock_split(pointer(image), image.strides[0], *image.shape[:2], out.data_ptr())
+    return True
+
+
+def flip(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """The image with left and right changed."""
+    loops = compiled()
+    if loops is None or not fits(image):
+        return None
+    rows, columns, channels = image.shape
+    out = np.empty((rows, columns, channels), np.uint8)
+    loops.penstock_flip(pointer(image), image.strides[0], channels, rows, columns, pointer(out))
+    return out
 
 
 def normal(image: NDArray[np.uint8], out: Any, numbers: NDArray[np.float32], *, divides: bool) -> bool:

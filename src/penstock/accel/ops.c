@@ -259,3 +259,31 @@ void penstock_affine(const uint8_t *part, long stride, int channels, int first_r
     }
 #undef INSIDE
 }
+
+/* Mirror each row. Pixels of three bytes are copied as four: the fourth byte lies in the same row, and the next copy overwrites it. */
+void penstock_flip(const uint8_t *image, long stride, int channels, int height, int width, uint8_t *out) {
+    for (int row = 0; row < height; row++, out += (size_t)width * channels) {
+        const uint8_t *from = image + (size_t)stride * row;
+        if (channels == 1) {
+            for (int x = 0; x < width; x++) out[x] = from[width - 1 - x];
+            continue;
+        }
+        if (width > 0) memcpy(out, from + 3 * (size_t)(width - 1), 3);
+        for (int x = 1; x + 1 < width; x++) memcpy(out + 3 * (size_t)x, from + 3 * (size_t)(width - 1 - x), 4);
+        if (width > 1) memcpy(out + 3 * (size_t)(width - 1), from, 3);
+    }
+}
+
+/* Pixels of three channels to three planes. */
+VECTORS void penstock_split(const uint8_t *image, long stride, int height, int width, uint8_t *restrict out) {
+    const size_t plane = (size_t)height * width;
+    for (int row = 0; row < height; row++) {
+        const uint8_t *restrict from = image + (size_t)stride * row;
+        uint8_t *restrict r = out + (size_t)row * width, *restrict g = r + plane, *restrict b = g + plane;
+        for (int x = 0; x < width; x++) {
+            r[x] = from[3 * x];
+            g[x] = from[3 * x + 1];
+            b[x] = from[3 * x + 2];
+        }
+    }
+}

@@ -42,6 +42,8 @@ def compare(program: Program, steps: int | None, report: Path | None = None, kee
             return 0
         (torchs, ours), note = told
         print(table(torchs, ours))
+        if results["penstock"].adoption:
+            note = [*note, results["penstock"].adoption]
         for line in note:
             print(line)
         if report is not None:

@@ -25,16 +25,16 @@ def main(argv: list[str]) -> int:
     script, *args = words[1:] if module else words
     owner = os.getpid()
 
-    def tell(meter: Meter, diagnosis: str = "") -> None:
+    def tell(meter: Meter, diagnosis: str = "", adoption: str = "") -> None:
         if os.getpid() == owner:  # not in processes that the program has forked
-            line = json.dumps({"facts": meter.facts(), "diagnosis": diagnosis})
+            line = json.dumps({"facts": meter.facts(), "diagnosis": diagnosis, "adoption": adoption})
             os.write(descriptor, line.encode() + b"\n")
 
     os.environ.update(this_rank().meet_anew(options["run"]))
     meter = Meter(steps=options["steps"], on_progress=tell, traced=trace is not None)
     code = run(Program(script=script, args=tuple(args), module=module), meter, engine=options["engine"])
     busiest = meter.busiest()
-    tell(meter, "" if busiest is None else busiest.diagnosis())
+    tell(meter, *(("", "") if busiest is None else (busiest.diagnosis(), busiest.adoption)))
     if trace is not None and busiest is not None:
         busiest.write_trace(trace)
     return code

@@ -20,6 +20,7 @@ from penstock.engine.crew import count_workers
 from penstock.loader import DataLoader
 from penstock.measure.counters import Counters
 from penstock.measure.trace import described, write_trace
+from penstock.pipeline.adoption import adoption
 from penstock.policy.diagnosis import diagnose
 
 REFRESH_S = 0.2
@@ -39,6 +40,8 @@ class Record:
     """Of a penstock loader."""
     counters: Counters | None = None
     """Of a penstock loader whose tasks and waits are kept."""
+    adoption: str = ""
+    """Whether its dataset of torchvision's is adopted."""
 
     def write_trace(self, path: str | os.PathLike[str]) -> bool:
         """Whether there was anything to write: torch's own loader keeps nothing."""
@@ -109,7 +112,9 @@ class Meter:
 
     def _record(self, loader: Any) -> Record:
         if loader not in self._known:
-            self._known[loader] = Record(name_of(loader))
+            ours = isinstance(loader, DataLoader) and loader.adopt
+            said = adoption(loader.dataset) if ours else ""
+            self._known[loader] = Record(name_of(loader), adoption=said)
             self.records.append(self._known[loader])
             if self.traced and isinstance(loader, DataLoader):
                 self._known[loader].counters = loader._counters

@@ -40,9 +40,11 @@ def closing_lines(script: str, meter: Meter) -> list[str]:
         return [f"{script} iterated no torch.utils.data.DataLoader: nothing was replaced, nothing measured"]
     facts = meter.facts()
     busiest = sorted(meter.records, key=lambda record: -record.batches)
+    adopted = dict.fromkeys(record.adoption for record in busiest if record.adoption)
     return [
         f"{meter.batches} batches, {facts['samples_per_s']:,.0f} samples/s, waited {facts['wait_share']:.0%} of the time",
         *(line_of(record) for record in busiest[:SHOWN]),
+        *adopted,
         *([f"… and {len(busiest) - SHOWN} more loaders"] if len(busiest) > SHOWN else []),
     ]
 

@@ -48,6 +48,8 @@ class Result:
     peak_bytes: int = 0
     """Of the whole process tree, as PSS."""
     diagnosis: str = ""
+    adoption: str = ""
+    """Of the busiest loader: whether its dataset of torchvision's is adopted."""
     code: int = 0
     output_tail: str = ""
 
@@ -78,6 +80,7 @@ def measure(program: Program, job: Job, display: Display) -> Result:
         watch = Watch(process.pid)
         for message in lines(messages, watch):
             result.facts, result.diagnosis = message["facts"], message.get("diagnosis", "")
+            result.adoption = message.get("adoption", "")
             display.show(job.engine, result.facts, watch.peak_bytes)
         result.code, result.peak_bytes = process.wait(), watch.peak_bytes
         output.seek(0)

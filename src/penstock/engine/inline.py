@@ -20,6 +20,7 @@ from penstock.lanes.prepare import Preparer, Recipe, Stopped, Where
 from penstock.lanes.seeding import generators_kept
 from penstock.lanes.streaming import Place, Share, Streamer
 from penstock.measure.counters import Counters
+from penstock.store.retries import TALLY
 
 
 class InlineIterator:
@@ -63,6 +64,7 @@ class InlineIterator:
         ask = self._ask
         if ask is None:
             return None
+        retries = TALLY.count
         try:
             batch, state = self._prepare(ask)
         except StopIteration:
@@ -72,6 +74,8 @@ class InlineIterator:
             # As with workers, a batch that failed has been dealt with: `next()` goes on behind it.
             self.run.hand, self._ask = ask, None
             raise
+        finally:
+            self._counters.source_retries += TALLY.count - retries
         self._counters.delivered(began, time.monotonic(), ask.size, 0)
         return ask if state is None else ask._replace(state=state), batch
 

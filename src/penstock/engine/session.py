@@ -190,6 +190,7 @@ class Session:
             delayed_ns=tuple(board.column(Board.DELAYED_NS)),
             prepared=sum(board.column(Board.SAMPLES)),
             tasks=sum(board.column(Board.TASKS)),
+            source_retries=sum(board.column(Board.RETRIES)),
             task_size=agent[Board.TASK_SIZE],
             reissued=agent[Board.REISSUED],
             arena_bytes=0 if self._closed else agent[Board.BACKED],

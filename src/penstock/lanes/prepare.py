@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset, default_collate
 
-from penstock.errors import SampleError, every_sample_failed
+from penstock.errors import MissingExtra, SampleError, every_sample_failed
 from penstock.lanes.kinds import COLLATING, FETCHING
 from penstock.lanes.odd import odd_one
 from penstock.lanes.origins import path_of
@@ -224,6 +224,8 @@ class Preparer:
             if poisoned:
                 raise SampleError(key, "prepare", self.lane, "its worker died each time it was prepared")
             sample = held_back(get, key)
+        except MissingExtra:
+            raise  # a fault of this machine's, not of the sample
         except Exception as exc:
             other = (
                 self._replacement(where, ordinal, position, key)

@@ -33,6 +33,7 @@ from penstock.lanes.wire import Channel, Msg
 from penstock.measure.host import RunDelay
 from penstock.plan.seeds import ShareSeeds
 from penstock.store.arena import Arena, Board
+from penstock.store.retries import TALLY
 
 WRITERS = 64
 """Slabs whose lanes stay mapped as tensors; a ring has fewer."""
@@ -96,6 +97,7 @@ class Worker:
         self.arena_start = torch.frombuffer(arena.view[:8], dtype=torch.uint8).data_ptr()
         self.waited = RunDelay()
         self.waited_before = 0
+        TALLY.told = self._retried
         self.running = True
 
     # ---- life
@@ -209,6 +211,11 @@ class Worker:
         self.row[Board.TASK] = -1
         self.row[Board.TASKS] += 1
         self._report_skips()
+
+    def _retried(self) -> None:
+        """A read is tried again: counted at once, and no silence."""
+        self.row[Board.RETRIES] += 1
+        self.row[Board.BEAT] += 1
 
     def _guarded(self, job: Job | None, step: Callable[[], None]) -> None:
         """Run user code; what it raises is the batch's error."""

@@ -30,6 +30,7 @@ class Live(NamedTuple):
     prepared: int = 0
     """Samples."""
     tasks: int = 0
+    source_retries: int = 0
     task_size: int = 0
     reissued: int = 0
     arena_bytes: int = 0
@@ -61,6 +62,8 @@ class Counters:
     agent_restarts: int = 0
     restarts: int = 0
     skipped: int = 0
+    source_retries: int = 0
+    """Reads tried again in this process; workers' are on the board."""
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     trace: bool = False
     trace_failed: bool = False
@@ -102,6 +105,7 @@ class Counters:
             delayed_ns=added(past.delayed_ns, now.delayed_ns),
             prepared=past.prepared + now.prepared,
             tasks=past.tasks + now.tasks,
+            source_retries=past.source_retries + now.source_retries,
             reissued=past.reissued + now.reissued,
             private_copies=past.private_copies + now.private_copies,
         )
@@ -190,6 +194,7 @@ def as_stats(
         "agent_restarts": counters.agent_restarts,
         "skipped": counters.skipped,
         "recent": counters.steady.recent(live.work(), counters.elapsed_s),
+        "source_retries": counters.source_retries + live.source_retries,
         "gpu": gpu,
         "reuse": reuse,
     }

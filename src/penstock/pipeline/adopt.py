@@ -22,7 +22,7 @@ from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import Begun, read_file, unfinished
 from penstock.pipeline.their_draws import Draw, Unadoptable, adopters, is_patched, nested
 from penstock.transforms.cpu import picture
-from penstock.transforms.libs import opencv, pillow, simplejpeg
+from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops
 from penstock.transforms.steps import Step, program_size
 from penstock.transforms.tail import Tail
 
@@ -153,13 +153,18 @@ class AdoptedFolder:
 
     def __init__(self, dataset: Any, chain: AdoptedChain, *, fast: bool = False) -> None:
         self.users_dataset, self.chain, self._transform = dataset, chain, dataset.transform
-        self.fast = fast and any(type(op).__name__ not in FIXED for op, _ in chain.ops)
+        random = any(type(op).__name__ not in FIXED for op, _ in chain.ops)
+        self.fast = fast and random and has_simplejpeg()
 
     def __len__(self) -> int:
         return len(self.users_dataset)
 
     def read(self, index: int) -> bytes:
         return read_file(self.users_dataset.samples[index][0])
+
+    def encoded(self, data: bytes) -> Encoded:
+        """Without simplejpeg, decoded by Pillow where the loops do not: by definition what torchvision's dataset would get."""
+        return Encoded(data, fast=self.fast, strict=False)
 
     def __getitem__(self, index: int) -> Any:
         return finished(self._penstock_unfinished(index))
@@ -171,7 +176,7 @@ class AdoptedFolder:
         target = dataset.samples[index][1]
         generator = torch.default_generator.get_state()
         try:
-            sample = self.chain.run(Encoded(self.read(index), fast=self.fast))
+            sample = self.chain.run(self.encoded(self.read(index)))
         except BadImage:
             torch.default_generator.set_state(generator)
             return dataset[index]  # torchvision forgives more than we do, and it is torchvision's dataset
@@ -183,7 +188,7 @@ class AdoptedFolder:
         transform = self.users_dataset.target_transform
         image: Any
         try:
-            image = Encoded(data, fast=self.fast)
+            image = self.encoded(data)
         except BadImage:
             image = self.forgiven(index)
         program: list[Step] = []
@@ -202,7 +207,10 @@ class AdoptedFolder:
 
 def adopted(dataset: Any, *, fast: bool = False) -> AdoptedFolder | None:
     """A dataset of ours in the place of torchvision's ImageFolder or DatasetFolder, or None where it must stay as it is."""
-    return verdict(dataset, fast=fast)[0]
+    found = verdict(dataset, fast=fast)[0]
+    if found is not None:
+        warn_without_loops()
+    return found
 
 
 def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, str]:
@@ -227,7 +235,7 @@ def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, 
     ):
         return None, "Its transform is missing, or not the one it was made with."
     try:
-        opencv(), simplejpeg(), pillow()  # now, so that workers inherit them
+        pillow()  # now, so that workers inherit it
     except MissingExtra as exc:
         return None, f"It could be adopted, but {exc}"
     chain = AdoptedChain(dataset.transform)

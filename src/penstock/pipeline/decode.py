@@ -22,7 +22,7 @@ from penstock.pipeline.checks import (
     without_profile,
 )
 from penstock.pipeline.header import MAX_PIXELS, BadImage, Header, read_header
-from penstock.transforms.libs import pillow, simplejpeg
+from penstock.transforms.libs import has_simplejpeg, pillow, simplejpeg
 from penstock.transforms.windows import Window
 
 Image = NDArray[np.uint8]
@@ -32,13 +32,16 @@ class Encoded:
     """An image as it lies in a file: its size is known, its pixels are decoded when it is known which of them are needed.
 
     `fast`: what lies below the part that is asked for is not even read, so that damage there is not noticed; and the image may be
-    decoded at a smaller scale (`reduced`).
+    decoded at a smaller scale (`reduced`). `strict=False`: without simplejpeg, Pillow decodes the JPEG files that the compiled loops leave; it
+    passes over some damage, as torchvision does.
     """
 
-    __slots__ = ("_data", "fast", "header", "size")
+    __slots__ = ("_data", "fast", "header", "size", "strict")
 
-    def __init__(self, data: bytes, *, max_pixels: int = MAX_PIXELS, fast: bool = False) -> None:
-        self._data, self.fast = data if type(data) is bytes else bytes(data), fast
+    def __init__(
+        self, data: bytes, *, max_pixels: int = MAX_PIXELS, fast: bool = False, strict: bool = True
+    ) -> None:
+        self._data, self.fast, self.strict = data if type(data) is bytes else bytes(data), fast, strict
         self.header = read_header(data, max_pixels=max_pixels)
         self.size = (self.header.height, self.header.width)
 
@@ -49,7 +52,9 @@ class Encoded:
             if found is not None:
                 return found
         top, left, height, width = window
-        return decode_whole(self._data, self.header)[top : top + height, left : left + width]
+        return decode_whole(self._data, self.header, strict=self.strict)[
+            top : top + height, left : left + width
+        ]
 
     def reduced(self, factor: int) -> Image | None:
         """The whole image with its sides divided by 2, 4 or 8 (and rounded up), from as many of its frequencies only; None where
@@ -57,7 +62,7 @@ class Encoded:
         if self.header.format != "jpeg" or self.header.channels not in (1, 3):
             return None
         least = (-(-self.size[0] // factor), -(-self.size[1] // factor))
-        pixels = decode_jpeg(self._data, least=least)
+        pixels = strictly(self._data, "RGB", least)
         return pixels if pixels.shape[:2] == least else None
 
 
@@ -67,29 +72,29 @@ def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Image:
     return image.part(Window.whole(image.size))
 
 
-def decode_whole(data: bytes, header: Header) -> Image:
+def decode_whole(data: bytes, header: Header, *, strict: bool = True) -> Image:
     """By libraries, which know all formats and have the last word on what is damaged."""
-    if header.format == "jpeg" and header.channels in (1, 3):
-        pixels = decode_jpeg(data)
+    strict = strict or has_simplejpeg()
+    if header.format == "jpeg" and header.channels in (1, 3) and strict:
+        pixels = strictly(data, "RGB")
     else:
-        pixels = decode_by_pillow(data, header)
+        pixels = decode_by_pillow(data, header, strict=strict)
     if pixels.shape != (header.height, header.width, 3):
         raise BadImage(f"the file has {pixels.shape[0]} x {pixels.shape[1]} pixels, not what its header says")
     return pixels
 
 
-def decode_jpeg(data: bytes, *, least: tuple[int, int] = (0, 0)) -> Image:
-    """A grey or colour JPEG; at a smaller scale where that is still at least (height, width) `least`."""
-    return strictly(data, "RGB", least)
-
-
 def strictly(data: bytes, colours: str, least: tuple[int, int] = (0, 0)) -> Image:
-    """By libjpeg, whose warnings are errors here: after them, it fills up with grey. All but those about a colour profile."""
+    """A JPEG by libjpeg, whose warnings are errors here, all but those about a colour profile: after them, it fills up with grey. At a smaller
+    scale where that is still at least (height, width) `least`."""
     check_scans(data)
     if PROFILE in data:
         data = without_profile(data)
+    library = simplejpeg(
+        "a JPEG file that the compiled loops leave to libjpeg (a progressive or damaged one)"
+    )
     try:
-        pixels: Image = simplejpeg().decode_jpeg(
+        pixels: Image = library.decode_jpeg(
             data, colorspace=colours, min_height=least[0], min_width=least[1], min_factor=1, strict=True
         )
     except (ValueError, RuntimeError) as exc:
@@ -97,11 +102,11 @@ def strictly(data: bytes, colours: str, least: tuple[int, int] = (0, 0)) -> Imag
     return pixels
 
 
-def decode_by_pillow(data: bytes, header: Header) -> Image:
+def decode_by_pillow(data: bytes, header: Header, *, strict: bool = True) -> Image:
     """Whatever else Pillow knows: PNG, WebP, JPEG in other colour spaces."""
     if header.format == "png":
         check_png(data)
-    if header.format == "jpeg":
+    if header.format == "jpeg" and strict:
         # Pillow passes over libjpeg's warnings; such files are rare enough to be decoded twice.
         strictly(data, "CMYK")
     module: Any = pillow().Image
@@ -116,7 +121,7 @@ def decode_by_pillow(data: bytes, header: Header) -> Image:
                 image.load()
                 if header.format == "png" and (is_interlaced(data) or not last_row(image).any()):
                     check_png_rows(data)
-                return np.array(image.convert("RGB"))
+                return np.array(image if image.mode == "RGB" else image.convert("RGB"))
     except (BadImage, MemoryError):
         raise
     except Exception as exc:  # decoders of damaged files raise anything

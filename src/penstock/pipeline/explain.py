@@ -16,8 +16,7 @@ from penstock.lanes.unfinished import finished
 from penstock.pipeline.adopt import AdoptedFolder, verdict
 from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioFolder
-from penstock.pipeline.chain import Chain, calls
-from penstock.pipeline.decode import decode
+from penstock.pipeline.chain import Chain, calls, executed
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.op_costs import op_costs
 from penstock.pipeline.pieces import Piece, pieces_of
@@ -207,7 +206,7 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[Stage]:
         data = folder.read(index)
         times.append(clock())
         try:
-            image = decode(data)
+            image = executed([], folder.encoded(data))
         except BadImage:
             continue  # torchvision's, when it comes to it
         times.append(clock())

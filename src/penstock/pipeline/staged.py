@@ -21,7 +21,7 @@ from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.deferred import Deferred, Form
 from penstock.pipeline.header import MAX_PIXELS, BadImage
 from penstock.store.partial import Wanted
-from penstock.transforms.libs import IMAGE_LIBRARIES, preload
+from penstock.transforms.libs import IMAGE_LIBRARIES, preload, simplejpeg, warn_without_loops
 from penstock.transforms.steps import Program
 from penstock.transforms.tail import Tail
 
@@ -104,10 +104,16 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
         )
         self.decoder, self.max_pixels = decoder, max_pixels
         self.fast_decode = fast_decode and self.chain.is_random
+        if self.fast_decode:
+            simplejpeg("fast_decode=True")
+        if decoder is None:
+            warn_without_loops()
 
     def _penstock_load(self) -> None:
         if self.chain.ops or self.chain.views:
-            preload(IMAGE_LIBRARIES)
+            chains = (self.chain, *self.chain.views)
+            blurs = any(needs_opencv(op) for chain in chains for op in chain.ops)
+            preload((*IMAGE_LIBRARIES, "cv2") if blurs else IMAGE_LIBRARIES)
 
     after: tuple[Callable[[Any], Any], ...] = ()
     """What is called on the finished tensor of a chain that is one program; datasets that we adopt may have such transforms."""
@@ -251,6 +257,12 @@ def is_ours(op: Any) -> bool:
     """Whether an op and all within it are of this library, and draw from their own seeds."""
     own = type(op).__module__.startswith("penstock.transforms.") and not calls(op)
     return own and all(map(is_ours, getattr(op, "transforms", ())))
+
+
+def needs_opencv(op: Any) -> bool:
+    """Whether an op, or one within it, is done by OpenCV."""
+    own = type(op).__name__ in ("GaussianBlur", "ThreeAugment") or getattr(op, "antialias", True) is False
+    return own or any(map(needs_opencv, getattr(op, "transforms", ())))
 
 
 def read_file(path: str) -> bytes:

@@ -5,6 +5,7 @@ A shard is gone through once, over its headers; the index that comes of it is ke
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -12,7 +13,8 @@ import re
 import warnings
 from collections.abc import Sequence
 from itertools import chain, product
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigError
 from penstock.pipeline.header import MAX_PIXELS, BadImage, read_header
 from penstock.pipeline.staged import EXTENSIONS, StagedDataset
+from penstock.policy.retry import RetryLimits
 from penstock.store.anywhere import AnyFiles, local_path
 from penstock.store.sources import shown
 from penstock.store.tarindex import TarIndex, index_of, places_of
@@ -57,10 +60,12 @@ class Samples(NamedTuple):
 
 
 class TarDataset(StagedDataset):
-    """(image, target) of every sample in one or more tar shards: `urls` is a path or URL, several, or "part-{000..127}.tar".
+    """(image, target) of every sample in one or more tar shards: `urls` is a path or URL, several, "part-{000..127}.tar", or of local files
+    "*.tar".
 
     `target` names the file of a sample that its target is read from: "cls" (an int), "json", "txt" (a str), or None. `index_dir`
-    is where indexes are kept: by default beside a shard where that is possible, else in the user's cache folder.
+    is where the indexes of shards are kept: by default beside a shard (`NAME.tar.penstock-index`) where that is possible, else in the user's
+    cache folder; False keeps none. `retry_s`: for how long a read over http is tried again while the server is busy or not there.
     """
 
     def __init__(
@@ -69,7 +74,8 @@ class TarDataset(StagedDataset):
         transform: Any = None,
         *,
         target: str | None = "cls",
-        index_dir: str | os.PathLike[str] | None = None,
+        index_dir: str | os.PathLike[str] | Literal[False] | None = None,
+        retry_s: float = 120.0,
         max_pixels: int = MAX_PIXELS,
         fast_decode: bool = False,
     ) -> None:
@@ -77,7 +83,8 @@ class TarDataset(StagedDataset):
             raise ConfigError(
                 f"target must be one of {', '.join(map(repr, TARGETS))} or None, got {target!r}"
             )
-        self.urls, self.target, self.files = [absolute(url) for url in expanded(urls)], target, AnyFiles()
+        self.urls, self.target = [absolute(url) for url in expanded(urls)], target
+        self.files = AnyFiles(limits=RetryLimits(total_s=retry_s))
         shards = [self._samples(number, index_dir) for number in range(len(self.urls))]
         self._ends = np.cumsum([len(shard.keys) for shard in shards])
         self._keys = [shard.keys for shard in shards]
@@ -121,10 +128,11 @@ class TarDataset(StagedDataset):
         found = [self.files.identity(url) for url in self.urls]
         return None if None in found else repr((self.urls, found, self.target))
 
-    def _samples(self, number: int, index_dir: str | os.PathLike[str] | None) -> Samples:
+    def _samples(self, number: int, index_dir: str | os.PathLike[str] | Literal[False] | None) -> Samples:
         url = self.urls[number]
         source, name = self.files.of(url)
-        index, new = index_of(source, name, places_of(name, local_path(url), index_dir))
+        places = [] if index_dir is False else places_of(name, local_path(url), index_dir)
+        index, new = index_of(source, name, places)
         found = samples_of(index, url, self.target)
         if new:
             log.info(
@@ -203,7 +211,7 @@ def samples_of(index: TarIndex, url: str, target: str | None) -> Samples:
 
 
 def expanded(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Every shard's path or URL: {000..127} and {train,val} stand for all that they name."""
+    """Every shard's path or URL: {000..127} and {train,val} stand for all that they name, "*.tar" for all files that there are."""
     given = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
     found: list[str] = []
     for one in given:
@@ -213,11 +221,20 @@ def expanded(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
         total = int(np.prod([len(choice) for choice in choices], dtype=np.float64))
         if total + len(found) > MOST_SHARDS:
             raise ConfigError(f"{url!r} names {total:,} shards; the most is {MOST_SHARDS:,}")
-        found += [
-            "".join(chain(*zip(pieces[::4], (*chosen, ""), strict=True))) for chosen in product(*choices)
-        ]
+        for chosen in product(*choices):
+            found += matching("".join(chain(*zip(pieces[::4], (*chosen, ""), strict=True))))
     if not found:
         raise ConfigError("no tar shard was given")
+    return found
+
+
+def matching(url: str) -> list[str]:
+    """The files that a path with "*", "?" or "[…]" stands for, sorted; "**" stands for any folders. A file of that very name comes first."""
+    if "://" in url or not glob.has_magic(url) or Path(url).exists():
+        return [url]
+    found = sorted(glob.glob(url, recursive=True))  # noqa: PTH207 - Path's sorts otherwise, and knows no absolute patterns
+    if not found:
+        raise ConfigError(f"no file matches {url!r} in {Path.cwd()}")
     return found
 
 

@@ -60,9 +60,8 @@ def whole_fill(op: Any) -> Any:
 
 
 def resize(op: Any, size: Size) -> Program:
-    antialias = op.antialias is not False  # on Pillow images torchvision always does
-    found = Resize(op.size, way(op.interpolation), op.max_size, antialias)
-    return found.draw(NO_DRAWS, size)
+    # On Pillow images torchvision always antialiases, whatever `antialias` says.
+    return Resize(op.size, way(op.interpolation), op.max_size, True).draw(NO_DRAWS, size)
 
 
 def center_crop(op: Any, size: Size) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from penstock.policy.retry import RetryLimits
 from penstock.store.http import HttpFiles
 from penstock.store.remote import FsspecFiles
 from penstock.store.sources import LocalFiles, Source
@@ -15,8 +16,8 @@ class AnyFiles:
 
     chunk_bytes = 64 << 10
 
-    def __init__(self) -> None:
-        self.local = LocalFiles()
+    def __init__(self, *, limits: RetryLimits = RetryLimits()) -> None:  # noqa: B008 - frozen
+        self.local, self.limits = LocalFiles(), limits
         self._others: dict[str, Source] = {}
 
     def of(self, name: str) -> tuple[Source, str]:
@@ -25,7 +26,7 @@ class AnyFiles:
             return self.local, path
         kind = "http" if name.lower().startswith(("http://", "https://")) else "other"
         if kind not in self._others:
-            self._others[kind] = HttpFiles() if kind == "http" else FsspecFiles()
+            self._others[kind] = HttpFiles(limits=self.limits) if kind == "http" else FsspecFiles()
         return self._others[kind], name
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:

@@ -38,7 +38,8 @@ class Board:
     `WANTED`, once it has a wish, or AS_CORES; and whether a GPU lane (`LANE`) needs cores now.
     """
 
-    TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS, SAMPLES, TASKS, PID, CPU_NS, DELAYED_NS = range(11)
+    TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS = range(6)
+    SAMPLES, TASKS, PID, CPU_NS, DELAYED_NS, RETRIES = range(6, 12)
     BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED, LANE = range(7)
     """Columns of the agent's row."""
 

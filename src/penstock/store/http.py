@@ -1,7 +1,8 @@
 """Files of http and https servers, read by byte ranges over connections that are kept.
 
 Rule 1: an answer is judged by its head, before its body is read: a server that ignores the range is an error, not a download.
-Rule 2: no retry but one: a kept connection that the server closed before it answered is replaced by a new one.
+Rule 2: what may pass is tried again, within limits (`penstock.store.retries`): 408, 429 and 5xx, lost connections, timeouts. All else fails at
+        once. A kept connection that the server closed before it answered is replaced by a new one, and is no failure.
 Rule 3: every wait has a deadline, and a server that only trickles has one too.
 
 The standard library's client, not fsspec's: that one runs in a thread, takes whatever body comes, and in a forked worker its
@@ -15,16 +16,20 @@ import errno
 import http.client
 import os
 import re
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from penstock.errors import ConfigError
+from penstock.policy.retry import RetryLimits
+from penstock.store.retries import Fleeting, persistently, retry_after_s
 from penstock.store.sources import BadRead, PerProcess, changed, shown
 
 MOST_IDLE = 8
@@ -50,10 +55,16 @@ class HttpFiles:
 
     chunk_bytes = 4 << 20
 
-    def __init__(self, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        limits: RetryLimits = RetryLimits(),  # noqa: B008 - frozen
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if timeout_s <= 0:
             raise ConfigError(f"timeout_s must be positive, got {timeout_s}")
-        self.timeout_s, self.clock = timeout_s, clock
+        self.timeout_s, self.limits, self.clock = timeout_s, limits, clock
         self._known: dict[str, Known] = {}
         self._pool = PerProcess(Pool)
 
@@ -95,6 +106,9 @@ class HttpFiles:
 
     def _get(self, name: str, start: int, end: int) -> tuple[bytes, Known]:
         """Bytes [start, end), or those of them that there are, and what the file is."""
+        return persistently(partial(self._get_once, name, start, end), name, self.limits)
+
+    def _get_once(self, name: str, start: int, end: int) -> tuple[bytes, Known]:
         url = name
         for _ in range(MOST_REDIRECTS + 1):
             try:
@@ -102,7 +116,8 @@ class HttpFiles:
             except (OSError, http.client.HTTPException, ValueError) as exc:
                 if isinstance(exc, (BadRead, FileNotFoundError)):
                     raise
-                raise BadRead(f"reading {shown(name)} failed: {type(exc).__name__}: {exc}") from exc
+                kind = Fleeting if may_pass(exc) else BadRead
+                raise kind(f"reading {shown(name)} failed: {type(exc).__name__}: {exc}") from exc
             if not isinstance(answer, str):
                 return answer
             was, url = urlsplit(url).scheme, urljoin(url, answer)
@@ -157,9 +172,9 @@ class HttpFiles:
             parts.append(part)
             got += len(part)
             if self.clock() > latest_s:
-                raise BadRead(f"{shown(name)}: the server gave {got:,} of {count:,} bytes in time")
+                raise Fleeting(f"{shown(name)}: the server gave {got:,} of {count:,} bytes in time")
         if got < count:
-            raise BadRead(f"{shown(name)}: the connection ended after {got:,} of {count:,} bytes")
+            raise Fleeting(f"{shown(name)}: the connection ended after {got:,} of {count:,} bytes")
         if response.length is None and count and response.read1(1):
             raise BadRead(f"{shown(name)}: the server gave more than {count:,} bytes")
         return b"".join(parts)
@@ -176,6 +191,10 @@ def judged(response: http.client.HTTPResponse, name: str, start: int, end: int) 
             f"that honours the Range header, or a local copy"
         )
     found = RANGE.fullmatch(said.strip())
+    if status in (408, 429) or status >= 500:
+        busy = Fleeting(f"the server of {shown(name)} answered {status} {response.reason}")
+        busy.asked_s = retry_after_s(response.getheader("Retry-After"))
+        raise busy
     if status not in (206, 416) or (status == 416 and found is None):
         raise BadRead(f"the server of {shown(name)} answered {status} {response.reason}")
     encoding = response.getheader("Content-Encoding", "identity")
@@ -194,6 +213,20 @@ def judged(response: http.client.HTTPResponse, name: str, start: int, end: int) 
             f"the server of {shown(name)} was asked for bytes [{start:,}, {end:,}) and gave others (Content-Range: {said!r})"
         )
     return min(end, size) - start, known
+
+
+def may_pass(exc: BaseException) -> bool:
+    """Whether an exchange that failed in this way may succeed a little later."""
+    if isinstance(exc, socket.gaierror):
+        return exc.errno == socket.EAI_AGAIN
+    lost = (
+        ConnectionError,
+        TimeoutError,
+        http.client.BadStatusLine,
+        http.client.IncompleteRead,
+        ssl.SSLEOFError,
+    )
+    return isinstance(exc, lost) or getattr(exc, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 
 # ---- connections

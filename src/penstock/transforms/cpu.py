@@ -1,4 +1,5 @@
-"""Programs on the CPU: each step by whichever of OpenCV, torch and Pillow does it best, with Pillow's results.
+"""Programs on the CPU: each step by the compiled loops, or without them by Pillow and NumPy, with Pillow's results. Only blurs and resizing
+without antialiasing need OpenCV.
 
 An image travels as an array, or as a Pillow image where two Pillow steps follow each other. Tables in a row are composed
 and applied once; of what only a part is needed later (`windows`), only that part is made.
@@ -108,10 +109,10 @@ def look_up(image: Image, table: tables.Table, out: Image | None = None) -> Imag
     quick = accel.look_up(flat, table, out)
     if quick is not None:
         return quick
-    if table.ndim == 2:
-        table = table[:, None, :]
-    found: Image = opencv().LUT(flat, np.ascontiguousarray(table))
-    return found.reshape(image.shape)
+    if table.ndim == 1:
+        return table.take(flat)
+    channels = [table[:, c].take(flat[:, :, c]) for c in range(flat.shape[2])]
+    return np.stack(channels, axis=2)
 
 
 # ---- where pixels are
@@ -157,18 +158,15 @@ def resize(
     if interpolation == Interpolation.LANCZOS or (antialias and interpolation != Interpolation.NEAREST):
         place = None if box is None else (box[1], box[0], box[1] + box[3], box[0] + box[2])
         return array(picture(pixels).resize((width, height), interpolation, place))
-    cv2 = opencv()
-    ways = {
-        Interpolation.NEAREST: cv2.INTER_NEAREST_EXACT,
-        Interpolation.BILINEAR: cv2.INTER_LINEAR,
-        Interpolation.BICUBIC: cv2.INTER_CUBIC,
-    }
-    way = ways[Interpolation(interpolation)]
     if box is not None:
         pixels = pixels[
             round(box[0]) : max(round(box[0]) + 1, round(box[0] + box[2])),
             round(box[1]) : max(round(box[1]) + 1, round(box[1] + box[3])),
         ]
+    if interpolation == Interpolation.NEAREST:
+        return array(picture(pixels).resize((width, height), interpolation))
+    cv2 = opencv("resizing without antialiasing")
+    way = cv2.INTER_LINEAR if interpolation == Interpolation.BILINEAR else cv2.INTER_CUBIC
     resized: Image = cv2.resize(pixels, (width, height), interpolation=way)
     return resized.reshape(height, width, -1)
 
@@ -189,32 +187,26 @@ def pillow_chooses() -> bool:
 
 
 def flip_h(image: Any) -> Image:
-    flipped: Image = opencv().flip(array(image), 1)
-    return flipped.reshape(array(image).shape)
+    pixels = array(image)
+    quick = accel.flip(pixels)
+    return np.ascontiguousarray(pixels[:, ::-1]) if quick is None else quick
 
 
 def flip_v(image: Any) -> Image:
     """A copy: in a view, rows would lie backwards for all that follows."""
-    flipped: Image = opencv().flip(array(image), 0)
-    return flipped.reshape(array(image).shape)
-
-
-PAD_MODES = {
-    "constant": "BORDER_CONSTANT",
-    "edge": "BORDER_REPLICATE",
-    "reflect": "BORDER_REFLECT_101",
-    "symmetric": "BORDER_REFLECT",
-}
+    return np.ascontiguousarray(array(image)[::-1])
 
 
 def pad(image: Any, left: int, top: int, right: int, bottom: int, fill: Any, mode: str) -> Image:
-    cv2, pixels = opencv(), array(image)
-    value = list(fill) if isinstance(fill, (tuple, list)) else [fill] * pixels.shape[2]
-    border = getattr(cv2, PAD_MODES[mode])
-    padded: Image = cv2.copyMakeBorder(
-        pixels, top, bottom, left, right, border, value=[float(v) for v in value]
-    )
-    return padded.reshape(padded.shape[0], padded.shape[1], -1)
+    pixels = array(image)
+    if mode != "constant":
+        return np.pad(pixels, ((top, bottom), (left, right), (0, 0)), mode=mode)  # type: ignore[call-overload,no-any-return]
+    rows, columns, channels = pixels.shape
+    padded = np.empty((rows + top + bottom, columns + left + right, channels), np.uint8)
+    colour = fill if isinstance(fill, (tuple, list)) else [fill] * channels
+    padded[...] = np.clip(np.rint(colour), 0, 255).astype(np.uint8)
+    padded[top : top + rows, left : left + columns] = pixels
+    return padded
 
 
 def affine(
@@ -309,12 +301,7 @@ def equalize(image: Image) -> tables.Table:
 
 
 def histogram(pixels: Image, channel: int) -> NDArray[np.int64]:
-    if pixels.shape[0] * pixels.shape[1] >= 1 << 24:  # OpenCV counts in single precision
-        return np.bincount(pixels[:, :, channel].ravel(), minlength=256).astype(np.int64)
-    counts: NDArray[np.int64] = (
-        opencv().calcHist([pixels], [channel], None, [256], [0, 256]).ravel().astype(np.int64)
-    )
-    return counts
+    return np.bincount(pixels[:, :, channel].ravel(), minlength=256).astype(np.int64)
 
 
 STATISTICS_OF: dict[Code, Callable[..., tables.Table]] = {
@@ -372,7 +359,7 @@ def blur(
 ) -> Image:
     if theirs is not None:
         return tensors.blurred(array(image), (width, height), (sigma_x, sigma_y), theirs)
-    cv2, pixels = opencv(), array(image)
+    cv2, pixels = opencv("GaussianBlur"), array(image)
     blurred: Image = cv2.GaussianBlur(
         pixels, (width, height), sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REFLECT_101
     )

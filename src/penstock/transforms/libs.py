@@ -1,27 +1,37 @@
-"""The libraries that pixels are changed with, loaded at first use; a missing one says how to get it."""
+"""The libraries that pixels are changed with, loaded at first use; a missing one says how to get it.
+
+Photos need the compiled loops (`penstock.accel`) and Pillow, which torchvision needs as well. OpenCV and simplejpeg, the rest of the extra
+`image`, are for a few ops and odd JPEG files.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from penstock.errors import MissingExtra
+from penstock import accel
+from penstock.errors import MissingExtra, SlowPathWarning
 
-IMAGE_LIBRARIES = ("cv2", "PIL.ImageEnhance", "PIL.ImageOps")
+IMAGE_LIBRARIES = ("PIL.ImageEnhance", "PIL.ImageOps")
 AUDIO_LIBRARIES = ("soundfile", "soxr")
 """Modules that take long to load and that most chains need."""
 PATH = "LD_LIBRARY_PATH"
 
 
 @cache
-def opencv() -> Any:
-    """OpenCV, any flavour of it, without threads of its own: the cores are the workers'."""
-    cv2 = _load("cv2", "image", "OpenCV")
+def opencv(what: str) -> Any:
+    """OpenCV, any flavour of it, without threads of its own: the cores are the workers'. `what` needs it."""
+    cv2 = _load("cv2", "image", "OpenCV", what)
     cv2.setNumThreads(0)
     return cv2
 
@@ -38,8 +48,44 @@ def pillow() -> Any:
 
 
 @cache
-def simplejpeg() -> Any:
-    return _load("simplejpeg", "image", "simplejpeg")
+def simplejpeg(what: str) -> Any:
+    return _load("simplejpeg", "image", "simplejpeg", what)
+
+
+@cache
+def has_simplejpeg() -> bool:
+    try:
+        simplejpeg("")
+    except MissingExtra:
+        return False
+    return True
+
+
+@cache
+def warn_without_loops() -> None:
+    """Say once that images will be slow here, if they will."""
+    if slow := without_loops():
+        warnings.warn(
+            f"penstock prepares images with the same pixels, but {slow}", SlowPathWarning, stacklevel=2
+        )
+
+
+def without_loops() -> str:
+    """Why images are slow here, and what to do about it; nothing where they are not."""
+    reason = accel.missing()
+    return f"by slower code: {reason}. {how_to_get_loops()}" if reason else ""
+
+
+def how_to_get_loops() -> str:
+    """A line for a shell: penstock installed again from where it came from."""
+    source = "penstock"
+    with suppress(metadata.PackageNotFoundError, KeyError, ValueError):
+        said = json.loads(metadata.distribution("penstock").read_text("direct_url.json") or "{}")
+        source = url2pathname(urlsplit(said["url"]).path) if said["url"].startswith("file:") else said["url"]
+    return (
+        f"Install a C compiler (Debian, Ubuntu: apt install gcc libc6-dev), then: "
+        f"pip install --force-reinstall --no-deps {shlex.quote(source)}"
+    )
 
 
 @cache
@@ -70,11 +116,11 @@ def preload(names: Sequence[str]) -> None:
             _imported(name)
 
 
-def _load(name: str, extra: str, title: str) -> ModuleType:
+def _load(name: str, extra: str, title: str, what: str = "this") -> ModuleType:
     try:
         return _imported(name)
     except ImportError as exc:
-        raise MissingExtra(f"this needs {title}: pip install 'penstock[{extra}]'") from exc
+        raise MissingExtra(f"{what} needs {title}: pip install 'penstock[{extra}]'") from exc
 
 
 def _imported(name: str) -> ModuleType:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from penstock import accel
 from penstock.errors import ConfigError
 from penstock.transforms.draws import Draws
-from penstock.transforms.libs import opencv
 from penstock.transforms.ops import Op
 from penstock.transforms.steps import Program, Size
 
@@ -104,11 +103,8 @@ class Tail:
             out = torch.empty(shape, dtype=self.dtype)
         self.check(image)
         if self.dtype == torch.uint8:
-            planes = out.numpy()
-            if image.size <= SMALL:
-                planes[...] = image.transpose(2, 0, 1)
-            else:
-                opencv().split(image, list(planes))
+            if image.size <= SMALL or not accel.split(image, out):
+                out.numpy()[...] = image.transpose(2, 0, 1)
             return out
         if not self.dtype.is_floating_point:
             return out.copy_(torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))))
@@ -116,11 +112,21 @@ class Tail:
         numbers = self.numbers() if plain and shape[0] == 3 else None
         if numbers is not None and accel.normal(image, out, numbers, divides=self.scale == "divide"):
             return out
-        table = level_table(self.scale, self.mean, self.std, shape[0])
-        if not plain or not accel.planes(image, out, table):
-            for channel in range(shape[0]):
-                out[channel] = torch.from_numpy(table[channel][image[:, :, channel]])
-        return out
+        if plain and accel.planes(image, out, level_table(self.scale, self.mean, self.std, shape[0])):
+            return out
+        return out.copy_(torch.from_numpy(self.computed(image)))
+
+    def computed(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """The same by arithmetic on whole arrays."""
+        planes = image.transpose(2, 0, 1).astype(np.float32, order="C")
+        if self.scale == "divide":
+            planes /= np.float32(255)
+        elif self.scale == "multiply":
+            planes *= np.float32(1.0 / 255)
+        if self.mean:
+            planes -= np.array(self.mean, np.float32).reshape(-1, 1, 1)
+            planes /= np.array(self.std, np.float32).reshape(-1, 1, 1)
+        return planes
 
 
 @lru_cache(maxsize=64)
