@@ -215,7 +215,7 @@ GUARDS = [
     guard(
         "a state of a newer version is refused",
         "fault/test_messages.py::test_a_state_that_cannot_be_loaded_is_refused",
-        ("engine/progress.py", 'if state["version"] > VERSION:', "if False:"),
+        ("engine/fitting.py", 'if state["version"] > VERSION:', "if False:"),
     ),
     guard(
         "a state counts only what was delivered",
