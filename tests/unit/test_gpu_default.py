@@ -17,6 +17,8 @@ from tests.lanes_on_cpu import CHAIN, photos  # noqa: F401 - a fixture
 
 from penstock import ImageFolder  # isort: skip
 
+pytestmark = pytest.mark.usefixtures("cuda_seems_to_be_here")
+
 
 class Seen:
     """What the loader would ask the device for."""
