@@ -15,12 +15,12 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from struct import unpack_from
 
 from penstock.engine import events as ev
+from penstock.engine.agent_config import AgentConfig
 from penstock.engine.capacity import Capacity
-from penstock.engine.core import CoreConfig, new_state, on_event
+from penstock.engine.core import new_state, on_event
 from penstock.engine.events import Action, Event, Kind, Trouble
 from penstock.engine.procs import Hand, open_pidfd, sent_hand
 from penstock.engine.record import Recorder
@@ -41,26 +41,6 @@ ANSWERS: dict[Msg, Callable[[int, int], Event]] = {
     Msg.DROPPED: ev.Dropped,
 }
 """What a worker says of a task in one word."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
-    """What the training process tells its agent."""
-
-    core: CoreConfig
-    parent: int
-    """Process whose end is the agent's end."""
-    worker_memory: int = 0
-    """Private bytes above which a worker is replaced; 0 never."""
-    local_world: int = 1
-    """Training processes that share this machine."""
-    has_gpu_lane: bool = False
-    follows: bool = False
-    """The number of workers follows the cores that the training process may use."""
-    spans: bool = False
-    """Report every task for the trace."""
-    record: str = ""
-    """File to record all events and actions in."""
 
 
 class Agent:

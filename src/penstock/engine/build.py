@@ -10,7 +10,7 @@ import torch.multiprocessing
 from torch.utils.data import IterableDataset
 
 from penstock.config import Options
-from penstock.engine.agent import AgentConfig
+from penstock.engine.agent_config import AgentConfig
 from penstock.engine.crew import enough_of, lane_keeps_cores, local_world
 from penstock.engine.epochs import Epochs
 from penstock.engine.session import Blueprint

@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from penstock.engine.agent import Agent, AgentConfig
+from penstock.engine.agent import Agent
+from penstock.engine.agent_config import AgentConfig
 from penstock.engine.exposure import our_own_fork
 from penstock.engine.procs import Hand
 from penstock.lanes.entry import work

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.engine.agent import AgentConfig
+from penstock.engine.agent_config import AgentConfig
 from penstock.engine.forked import fork_agent, signals_held
 from penstock.engine.leases import Leases
 from penstock.engine.pinning import Pins

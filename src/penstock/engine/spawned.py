@@ -18,7 +18,8 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.engine.agent import Agent, AgentConfig
+from penstock.engine.agent import Agent
+from penstock.engine.agent_config import AgentConfig
 from penstock.engine.state import CoreConfig
 from penstock.lanes import wire
 from penstock.lanes.kinds import Kind
