@@ -248,11 +248,23 @@ STATES = {
     "this is not a state of penstock's DataLoader: it has no version": {},
     "the state has version 99; this penstock reads up to 1: upgrade it": {"version": 99},
     "the state was saved from a loader whose order was sampled, this one's is planned: give it the same shuffle, sampler and "
-    "kind of dataset": {"version": 1, "order": "sampled"},
+    "kind of dataset. To go on all the same, load_state_dict(state, strict=False) keeps the seed and the epoch; the epoch starts over. "
+    "Where a trainer loads the state, remove the loader's part from its checkpoint instead.": {
+        "version": 1,
+        "order": "sampled",
+    },
+    "the state was saved with a dataset of 9 samples, this one has 64: samples would come twice or never; give it the same "
+    "dataset. To go on all the same, load_state_dict(state, strict=False) keeps the seed and the epoch; the position, too, since both "
+    "orders are sequential. Where a trainer loads the state, remove the loader's part from its checkpoint instead.": {
+        "version": 1,
+        "order": "planned",
+        "kind": "sequential",
+        "length": 9,
+    },
 }
 
 
-@pytest.mark.parametrize("text", STATES, ids=["none", "newer", "other order"])
+@pytest.mark.parametrize("text", STATES, ids=["none", "newer", "other order", "other length"])
 def test_a_state_that_cannot_be_loaded_is_refused(text: str) -> None:
     with pytest.raises(errors.StateError) as caught:
         DataLoader(Drawn()).load_state_dict(STATES[text])
