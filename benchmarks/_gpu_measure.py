@@ -19,8 +19,8 @@ SEARCH_BATCHES = 20
 """That the search for the lane's share takes."""
 AHEAD = 3
 """Batches for each worker that may have been made before anybody asked: a window that begins with those flatters."""
-LONGEST_WARMUP = 4.0
-"""Times the warm-up that was asked for, where batches come slowly."""
+LONGEST_WARMUP, LONGEST_CHOICE = 4.0, 15.0
+"""Times the warm-up that was asked for, where batches come slowly; and while the loader still chooses."""
 IN_FLIGHT = 2
 """Steps that may be told to the device before the loop waits: a batch counts when it was trained on, not when it was asked for."""
 
@@ -124,8 +124,10 @@ def warm_up(training: Training, feed: Feed, window: Window) -> int:
         training.step(*next(feed.batches))
         batches += 1
         took = time.perf_counter() - start
-        is_warm = batches >= window.least_batches and not (window.until_chosen and feed.is_choosing)
-        if took >= window.warmup_s and (is_warm or took >= LONGEST_WARMUP * window.warmup_s):
+        choosing = window.until_chosen and feed.is_choosing
+        longest = LONGEST_CHOICE if choosing else LONGEST_WARMUP
+        is_warm = batches >= window.least_batches and not choosing
+        if took >= window.warmup_s and (is_warm or took >= longest * window.warmup_s):
             training.finish()
             return batches
 

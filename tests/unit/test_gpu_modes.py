@@ -6,9 +6,10 @@ import pytest
 
 from penstock.gpu.modes import SETTLE, SETTLE_WINDOWS, Modes
 from penstock.policy.backlog import FIRST, Seen
-from penstock.policy.sharing import BLOCK, TURN, Memory, Sharing
+from penstock.policy.sharing import BLOCK, SHORTEST_TURN, TURN, Memory, Sharing
 
 AHEAD = 8
+TIMES = {Sharing.OFF: 0.4, Sharing.IDLE: 0.3, Sharing.CONCURRENT: 0.2}
 TRIAL = 4 * (SETTLE + TURN * BLOCK)
 
 
@@ -41,10 +42,15 @@ def test_trials_decide(times: dict[Sharing, float], best: Sharing) -> None:
 
 @pytest.mark.parametrize("ahead", [2, 40])
 def test_batches_that_were_begun_before_a_change_of_mode_do_not_count(ahead: int) -> None:
-    tried = run(
-        Modes("auto"), 400, {Sharing.OFF: 0.4, Sharing.IDLE: 0.3, Sharing.CONCURRENT: 0.2}, ahead=ahead
-    )
-    assert tried.index(Sharing.CONCURRENT) == max(SETTLE, SETTLE_WINDOWS * ahead) + TURN * BLOCK
+    modes = Modes("auto")
+    tried = run(modes, ahead + SHORTEST_TURN * BLOCK + 1, TIMES, ahead=ahead)
+    first = tried.index(Sharing.CONCURRENT)
+    assert first == ahead + SHORTEST_TURN * BLOCK
+    assert modes.trying
+    run(modes, max(SETTLE, SETTLE_WINDOWS * ahead) - 1, TIMES, ahead=ahead)
+    assert modes.trying
+    run(modes, SHORTEST_TURN * BLOCK, TIMES, ahead=ahead)
+    assert not modes.trying
 
 
 def test_a_job_that_does_not_wait_is_never_tried_on() -> None:

@@ -37,8 +37,8 @@ class Modes:
         self._choice: Choice = first_choice(asked)
         self._memory = memory or (lambda: Memory(0, 0, 1))
         self._backlogs = {mode: Backlog() for mode in Sharing}
-        self._settled = 0
-        """Batches since the mode changed, up to those that do not count."""
+        self._settled, self._changed = 0, False
+        """Batches since the mode changed, up to those that do not count; and whether it ever has."""
         self._batches, self._time_s, self._wait_s, self._worked = 0, 0.0, 0.0, False
 
     @property
@@ -84,7 +84,7 @@ class Modes:
             self._backlogs[self.mode].on_batch(seen)
         if self._asked != "auto":
             return
-        if self._settled < max(SETTLE, SETTLE_WINDOWS * seen.ahead):
+        if self._settled < (max(SETTLE, SETTLE_WINDOWS * seen.ahead) if self._changed else seen.ahead):
             self._settled += 1
             return
         self._batches += 1
@@ -93,11 +93,6 @@ class Modes:
         self._worked |= bool(self.limit or self.finishes)
         if self._batches == BLOCK:
             self._on_block()
-
-    def pause(self) -> None:
-        """Training stopped asking, between epochs say: what is under way is no measure."""
-        self._settled = 0
-        self._forget_block()
 
     def _on_block(self) -> None:
         mode = self.mode
@@ -109,7 +104,7 @@ class Modes:
         )
         self._forget_block()
         if self.mode is not mode:
-            self._settled = 0
+            self._settled, self._changed = 0, True
 
     def _forget_block(self) -> None:
         self._batches, self._time_s, self._wait_s, self._worked = 0, 0.0, 0.0, False

@@ -23,6 +23,8 @@ BLOCK = 8
 """Batches that one measurement is the mean of."""
 TURN, LONGEST_TURN = 4, 12
 """Blocks that a mode is measured for in one turn; and the most, while batches still come faster and faster (workers warm up)."""
+SHORTEST_TURN, OBVIOUS = 2, 0.25
+"""Blocks that are enough where each of them says the same by far: training waits for this share of its time, or saves it."""
 WARMING = 0.05
 """A turn goes on while its newest block is faster than the others by this share."""
 ROUNDS = 4
@@ -143,10 +145,20 @@ def after_block(choice: Choice, measured: Measured, *, asked: str, memory: Memor
     if choice.contest is None:
         return in_use(choice, measured)
     turn = (*choice.turn, measured)
-    if len(turn) < TURN or (len(turn) < LONGEST_TURN and is_warming(turn)):
+    is_long = len(turn) >= TURN or (len(turn) >= SHORTEST_TURN and is_obvious(choice, turn))
+    if not is_long or (len(turn) < LONGEST_TURN and is_warming(turn)):
         return replace(choice, turn=turn)
     trials = (*choice.trials, *(Trial(choice.mode, each) for each in turn[-TURN:]))
     return after_turn(replace(choice, turn=(), trials=trials), choice.contest, memory)
+
+
+def is_obvious(choice: Choice, turn: Sequence[Measured]) -> bool:
+    """Whether training waits for a good part of its time, or a good part of it is saved, in all blocks. Slow jobs are helped sooner."""
+    if choice.mode is Sharing.OFF:
+        return all(each.wait_share >= OBVIOUS for each in turn)
+    alone = blocks_of(choice.trials, Sharing.OFF)
+    fastest = min((each.batch_s for each in alone), default=0.0)
+    return all(each.batch_s <= (1.0 - OBVIOUS) * fastest for each in turn)
 
 
 def is_warming(turn: Sequence[Measured]) -> bool:
