@@ -68,7 +68,7 @@ def logged(log: Path) -> list[torch.Tensor]:
 
 
 def test_a_checkpoint_at_the_very_end_of_an_epoch_starts_the_next(programs: Zygote, tmp_path: Path) -> None:
-    """The state after an epoch's last batch names the next epoch: nothing is repeated and nothing left out."""
+    """The state with an epoch's last batch in hand goes on into no batches, then the next epoch: nothing is repeated and nothing left out."""
     state, log = tmp_path / "state.json", tmp_path / "log"
     for epochs in (1, 2):
         program = programs.start(
@@ -83,8 +83,9 @@ def test_a_checkpoint_at_the_very_end_of_an_epoch_starts_the_next(programs: Zygo
         assert program.line() == "ready"
         assert program.line() == "done"
         program.signal(signal.SIGKILL)
-        assert json.loads(state.read_text())["epoch"] == epochs
-        assert json.loads(state.read_text())["batches"] == 0
+        saved = json.loads(state.read_text())
+        assert (saved["epoch"], saved["over"]) == (epochs - 1, True)
+        assert saved["batches"] == len(logged(log)) // epochs
     assert same(
         logged(log), [batch for epoch in expected(Drawn(LENGTH), epochs=2, **OPTIONS) for batch in epoch]
     )

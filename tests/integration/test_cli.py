@@ -142,7 +142,10 @@ def test_a_program_runs_on_our_loader_without_an_edit(folder: Path) -> None:
     assert re.search(
         r"^penstock: 12 batches, .* samples/s, waited \d+% of the time$", ended.stderr, re.MULTILINE
     )
-    assert "penstock: [Squares, 4 a batch, 2 workers; 10 batches] training waits" in ended.stderr
+    assert (
+        "penstock: [Squares, 4 a batch, 2 workers; 10 batches] only 9 batches so far; a diagnosis needs 10."
+        in (ended.stderr)
+    )
 
 
 def test_a_module_runs_too_and_steps_end_a_program_that_would_not_end(folder: Path) -> None:

@@ -313,9 +313,9 @@ def test_an_epoch_whose_begin_was_interrupted_does_not_look_like_one_that_has_en
 ) -> None:
     abort = EngineIterator._abort
 
-    def interrupt(engine: EngineIterator) -> None:
+    def interrupt(engine: EngineIterator, begun: bytes) -> None:
         monkeypatch.setattr(EngineIterator, "_abort", abort)
-        abort(engine)
+        abort(engine, begun)
         raise KeyboardInterrupt
 
     loader = staying(device=device)

@@ -122,7 +122,7 @@ def test_the_table_sets_both_runs_side_by_side() -> None:
         "first batch after    1.00 s    1.00 s",
         "batches                 200       200",
         "",
-        "with penstock, training waits 9% of the time for preparation.",
+        "with penstock: training waits 9% of the time for preparation.",
     ]
 
 

@@ -62,7 +62,7 @@ def table(torchs: Measured, ours: Measured) -> str:
         [
             *aligned(rows, "<>>>"),
             *([f"\n{few}"] if few else []),
-            *([f"\nwith penstock, {ours.diagnosis}"] if ours.diagnosis else []),
+            *([f"\nwith penstock: {ours.diagnosis}"] if ours.diagnosis else []),
         ]
     )
 

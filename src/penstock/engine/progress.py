@@ -150,7 +150,7 @@ def fast_forward(iterator: Any, run: Run) -> None:
     if again:
         warnings.warn(
             f"resuming an iterable dataset without state_dict(): {again} batches are prepared again and thrown away",
-            stacklevel=4,
+            stacklevel=5,
         )
     for _ in range(run.passed):
         pulled = iterator.pull()

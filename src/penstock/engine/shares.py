@@ -88,6 +88,11 @@ class Delivered:
 
         self.told, self.hear_out, self.carries, self.base_seed = engine.told, hear_out, carries, base_seed
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a loader has no engine to listen to."""
+        parts = self.shares, self.told, self.carries, self.began, self.keyed, self.base_seed
+        return unheard, parts
+
     def state(self) -> dict[str, Any]:
         shares, told = self.shares, self.told
         if shares.batches == self.began and len(told.started) < shares.workers:
@@ -111,6 +116,13 @@ class Delivered:
             state["workers"] = {str(worker): entry_of(ended[worker]) for worker in sorted(ended)}
             state["num_workers"] = self.shares.workers
         return state
+
+
+def unheard(
+    shares: Shares, told: Told, carries: bool, began: int, keyed: bool, base_seed: int | None
+) -> Delivered:
+    """Shares as another process, or a copy, knows them."""
+    return Delivered(shares, told, carries=carries, began=began, keyed=keyed, base_seed=base_seed)
 
 
 def entry_of(place: Place) -> dict[str, Any]:

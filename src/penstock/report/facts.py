@@ -23,6 +23,8 @@ LABELS = {
     "Workers": {
         "workers": "workers",
         "worker_busy_s": "busy, each worker",
+        "worker_cpu_s": "on a core, each worker",
+        "worker_delayed_s": "waiting for a core, each worker",
         "prepare": "preparing samples, together",
         "write": "writing them into batches",
         "collate": "collating",
@@ -40,10 +42,11 @@ LABELS = {
         "reissued": "tasks given out again",
         "agent_restarts": "scheduling process replaced",
         "skipped": "samples left out",
+        "source_retries": "reads tried again",
     },
 }
-LEFT_OUT = frozenset({"engine", "worker_pids", "agent_pid", "worker_s", "ready_depth", "warnings"})
-"""Of a running process, or used only to compute others."""
+LEFT_OUT = frozenset({"engine", "worker_pids", "agent_pid", "worker_s", "ready_depth", "warnings", "recent"})
+"""Of a running process, or used only to compute others; the diagnosis says what is recent."""
 UNITS = ("_share", "_bytes", "_s")
 
 

@@ -193,7 +193,7 @@ def judged(response: http.client.HTTPResponse, name: str, start: int, end: int) 
     found = RANGE.fullmatch(said.strip())
     if status in (408, 429) or status >= 500:
         busy = Fleeting(f"the server of {shown(name)} answered {status} {response.reason}")
-        busy.asked_s = retry_after_s(response.getheader("Retry-After"))
+        busy.asked_s = retry_after_s(response.getheader("Retry-After"), response.getheader("Date"))
         raise busy
     if status not in (206, 416) or (status == 416 and found is None):
         raise BadRead(f"the server of {shown(name)} answered {status} {response.reason}")

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
@@ -94,15 +93,15 @@ def persistently(
         sleep(pause)
 
 
-def retry_after_s(said: str | None, now: datetime | None = None) -> float | None:
-    """The seconds in a Retry-After header, which has a number or a date; None where it has neither."""
+def retry_after_s(said: str | None, date: str | None) -> float | None:
+    """The seconds in a Retry-After header, which has a number or a date; None where it has neither. A date counts from the answer's own Date: this
+    machine's clock may be wrong."""
     if said is None:
         return None
     text = said.strip()
     if text.isascii() and text.isdigit():
         return float(text)
     try:
-        until = parsedate_to_datetime(text)
-        return max(0.0, (until - (now or datetime.now(UTC))).total_seconds())
+        return max(0.0, (parsedate_to_datetime(text) - parsedate_to_datetime(date)).total_seconds())
     except (TypeError, ValueError):
         return None
