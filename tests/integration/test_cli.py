@@ -142,10 +142,8 @@ def test_a_program_runs_on_our_loader_without_an_edit(folder: Path) -> None:
     assert re.search(
         r"^penstock: 12 batches, .* samples/s, waited \d+% of the time$", ended.stderr, re.MULTILINE
     )
-    assert (
-        "penstock: [Squares, 4 a batch, 2 workers; 10 batches] only 9 batches so far; a diagnosis needs 10."
-        in (ended.stderr)
-    )
+    said = "penstock: [Squares, 4 a batch, 2 workers; 10 batches] only 9 batches of a steady run so far"
+    assert said in ended.stderr
 
 
 def test_a_module_runs_too_and_steps_end_a_program_that_would_not_end(folder: Path) -> None:
@@ -167,7 +165,7 @@ def test_a_comparison_runs_it_both_ways_and_prints_a_table(folder: Path) -> None
     assert all(float(value.replace(",", "")) > 20 for value in found["peak memory (PSS)"][:2]), (
         "MiB of two pythons"
     )
-    assert "with penstock, training waits" in ended.stdout
+    assert re.search(r"^with penstock: (training waits|Training does not wait)", ended.stdout, re.MULTILINE)
 
 
 def test_a_program_that_fails_keeps_its_traceback_and_a_comparison_says_with_which_loader(
@@ -206,7 +204,8 @@ def test_ranks_say_who_they_are_at_the_end(folder: Path) -> None:
     for rank in (0, 1):
         whole, loader = (line for line in ours if line.startswith(f"penstock: rank {rank}: "))
         assert f"penstock: rank {rank}: 60 batches, " in whole
-        assert f"penstock: rank {rank}: [Squares, 4 a batch, 1 workers; 60 batches] training waits" in loader
+        said = loader.partition(f"penstock: rank {rank}: [Squares, 4 a batch, 1 workers; 60 batches] ")[2]
+        assert said.startswith(("training waits", "Training does not wait"))
     assert len(ours) == 4
 
 

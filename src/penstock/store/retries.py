@@ -96,11 +96,11 @@ def persistently(
 def retry_after_s(said: str | None, date: str | None) -> float | None:
     """The seconds in a Retry-After header, which has a number or a date; None where it has neither. A date counts from the answer's own Date: this
     machine's clock may be wrong."""
-    if said is None:
-        return None
-    text = said.strip()
+    text = "" if said is None else said.strip()
     if text.isascii() and text.isdigit():
         return float(text)
+    if date is None:
+        return None
     try:
         return max(0.0, (parsedate_to_datetime(text) - parsedate_to_datetime(date)).total_seconds())
     except (TypeError, ValueError):
