@@ -15,6 +15,8 @@ import torch
 
 from penstock import DataLoader, WorkerDied, WorkerHung
 from penstock.measure.host import RunDelay
+from penstock.policy.retry import RetryLimits
+from penstock.store.retries import Fleeting, persistently
 from tests.fault.datasets import Drawn, Harmful, counted, expected, same
 from tests.fault.programs import fair, state_of, until
 
@@ -137,3 +139,32 @@ def test_a_worker_that_hangs_while_it_starts_is_an_error_that_says_where(
     with pytest.raises(WorkerDied, match="lost 2 times in a row") as caught:
         next(iter(loader))
     assert "in sleep_for_ever" in str(caught.value)
+
+
+class FromBusyServer:
+    """One sample comes from a server that asks to be left alone for longer than a worker may be silent."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        answers = iter([self.refused] if index == 2 else [])
+
+        def read() -> int:
+            for refuse in answers:
+                refuse()
+            return index
+
+        return persistently(read, "a file", RetryLimits())
+
+    @staticmethod
+    def refused() -> None:
+        busy = Fleeting("503")
+        busy.asked_s = 4.0
+        raise busy
+
+
+def test_a_pause_that_a_server_asks_for_is_not_mistaken_for_a_hang() -> None:
+    loader: DataLoader[Any] = DataLoader(FromBusyServer(), 1, num_workers=1, hang_timeout=1.5)  # type: ignore[arg-type]
+    assert [int(batch) for batch in loader] == [0, 1, 2, 3]
+    assert (loader.stats()["restarts"], loader.stats()["source_retries"]) == (0, 1)

@@ -22,6 +22,7 @@ from tests.conftest import FULL
 from tests.contract.streams import (
     KINDS,
     Alive,
+    Counting,
     Drawing,
     DrawingItself,
     DrawingWithPlace,
@@ -273,3 +274,32 @@ def test_out_of_order_states_count_what_each_worker_delivered(kind: Any) -> None
         again = make()
         again.load_state_dict(states[at - 1])
         assert sorted([*head[:at], *(batch.tolist() for batch in again)]) == whole
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, True)])
+@pytest.mark.parametrize("every", [1, 2, 0])
+def test_what_a_dataset_carries_is_in_a_state_taken_before_the_first_snapshot_is_due(
+    workers: int, persistent: bool, every: int
+) -> None:
+    """Of the second epoch, and of a run that was resumed between epochs."""
+
+    def fresh(state: Any = None) -> DataLoader[Any]:
+        options: dict[str, Any] = {"num_workers": workers, "persistent_workers": persistent}
+        loader: DataLoader[Any] = DataLoader(Counting(6), 1, snapshot_every_n_steps=every, **options)
+        if state is not None:
+            loader.load_state_dict(state)
+        return loader
+
+    loader = fresh()
+    list(loader)
+    second = [int(batch) for batch in loader]
+    for begun in (loader_after_an_epoch(fresh), fresh(loader_after_an_epoch(fresh).state_dict())):
+        batches = iter(begun)
+        assert int(next(batches)) == second[0]
+        assert [int(batch) for batch in fresh(begun.state_dict())] == second[1:]
+
+
+def loader_after_an_epoch(fresh: Any) -> Any:
+    loader = fresh()
+    list(loader)
+    return loader

@@ -16,12 +16,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data import default_collate
 
-from penstock.engine.crew import count_workers
+from penstock.engine.advice import advice_on
 from penstock.loader import DataLoader
 from penstock.measure.counters import Counters
 from penstock.measure.trace import described, write_trace
 from penstock.pipeline.adoption import adoption
-from penstock.policy.diagnosis import diagnose
 
 REFRESH_S = 0.2
 
@@ -51,7 +50,7 @@ class Record:
         return True
 
     def diagnosis(self) -> str:
-        return "" if self.stats is None else diagnose(self.stats, cores=count_workers())
+        return "" if self.stats is None else advice_on(self.stats)
 
 
 @dataclass(slots=True)

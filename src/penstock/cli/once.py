@@ -19,7 +19,10 @@ def run(program: Program, steps: int | None, report: Path | None = None, trace: 
     """report: where a page about the run goes.  trace: where the trace of its busiest loader goes."""
     rank = this_rank()
     # One page, one trace for a job: those of rank 0.
-    report, trace = (None, None) if rank.number else (report, trace and trace.absolute())
+    # The program may change its folder.
+    report, trace = (
+        (None, None) if rank.number else (report and report.absolute(), trace and trace.absolute())
+    )
     meter = Meter(steps=steps, traced=report is not None or trace is not None)
     code = run_program(program, meter)
     sys.stdout.flush()

@@ -16,11 +16,15 @@ from penstock.policy.diagnosis import diagnose
 
 def advice(loader: Any) -> str:
     """One sentence: what limits its run, and what would help."""
-    stats = loader.stats()
+    return advice_on(loader.stats(), gpu=could_be_asked(loader))
+
+
+def advice_on(stats: dict[str, Any], *, gpu: bool = False) -> str:
+    """The same, from the numbers alone. `gpu`: there is one that does not help to prepare, and may be able to."""
     # While a GPU lane works, workers leave it cores, whatever their number should be.
     beside_lane = stats["gpu"] is not None and stats["gpu"]["mode"] != "off"
     cores = count_workers(lane=beside_lane)
-    return diagnose(stats, cores=cores, most=cores if beside_lane else None, gpu=could_be_asked(loader))
+    return diagnose(stats, cores=cores, most=cores if beside_lane else None, gpu=gpu)
 
 
 def could_be_asked(loader: Any) -> bool:

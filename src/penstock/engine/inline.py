@@ -147,7 +147,7 @@ class InlineStream:
         with self._kept():
             self._streamer = Streamer(self._recipe, self._drop_last, share, place)
         self._epoch = epoch
-        self.told.started[0] = self._streamer.started
+        self.told.started[0] = self._place = self._streamer.started
 
     def __call__(self, ask: Ask) -> tuple[Any, Any]:
         with self._kept():
@@ -158,7 +158,8 @@ class InlineStream:
             except StopIteration:
                 self.told.ended[0] = self._streamer.end()
                 raise
-            return batch, (0, self._streamer.place())
+            self._place = self._streamer.place().after(self._place)
+            return batch, (0, self._place)
 
 
 def prepare_one(recipe: Recipe, where: Where, key: Any) -> Any:

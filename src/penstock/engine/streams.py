@@ -63,7 +63,9 @@ class Stream:
 
     def advance(self, worker: int, place: Place) -> tuple[int, Place]:
         """A batch of that worker was taken; its place, to go with it."""
-        before = self._taken.places.get(worker) or self.told.started.get(worker)
+        before = self._taken.places.get(worker)
+        if before is None or before.carried:  # of an epoch that is over: this one began where the worker says
+            before = self.told.started.get(worker)
         self._taken.advance(worker, place.after(before))
         return worker, self._taken.places[worker]
 

@@ -21,7 +21,8 @@ def _path(dataset: Any, key: Any) -> str | None:
         return _path(dataset.dataset, dataset.indices[key])
     if type(dataset) is ConcatDataset:
         ends = dataset.cumulative_sizes
-        at = bisect_right(ends, key if key >= 0 else key + ends[-1])
+        key = key if key >= 0 else key + ends[-1]
+        at = bisect_right(ends, key)
         return _path(dataset.datasets[at], key - (ends[at - 1] if at else 0))
     if hasattr(dataset, "_penstock_path"):
         return str(dataset._penstock_path(key))

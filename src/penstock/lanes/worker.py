@@ -97,7 +97,7 @@ class Worker:
         self.arena_start = torch.frombuffer(arena.view[:8], dtype=torch.uint8).data_ptr()
         self.waited = RunDelay()
         self.waited_before = 0
-        TALLY.told = self._retried
+        TALLY.told, TALLY.paused = self._retried, self._beat
         self.running = True
 
     # ---- life
@@ -215,6 +215,10 @@ class Worker:
     def _retried(self) -> None:
         """A read is tried again: counted at once, and no silence."""
         self.row[Board.RETRIES] += 1
+        self._beat()
+
+    def _beat(self) -> None:
+        """A pause before a read is no silence."""
         self.row[Board.BEAT] += 1
 
     def _guarded(self, job: Job | None, step: Callable[[], None]) -> None:

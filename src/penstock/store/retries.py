@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 QUIET_S = 60.0
 """Between two log lines of a process."""
+BEAT_S = 0.5
+"""Between two signs of life in a pause: a server may ask for minutes."""
 
 
 class Fleeting(BadRead):
@@ -39,6 +41,8 @@ class Tally:
     said_s: float | None = None
     told: Callable[[], None] = lambda: None
     """Hears of each."""
+    paused: Callable[[], None] = lambda: None
+    """Hears again and again that a pause goes on."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, at_s: float) -> bool:
@@ -90,7 +94,10 @@ def persistently(
                 )
             else:
                 log.debug("%s is tried again in %.1f s: %s", shown(name), pause, exc)
-        sleep(pause)
+        while pause > 0.0:
+            sleep(min(pause, BEAT_S))
+            pause -= BEAT_S
+            TALLY.paused()
 
 
 def retry_after_s(said: str | None, date: str | None) -> float | None:
