@@ -251,6 +251,15 @@ def test_a_run_writes_a_page_about_its_busiest_loader(folder: Path) -> None:
     assert [path.name for path in folder.glob("*.json")] == [], "the trace is no one's to clean up"
 
 
+def test_a_page_is_written_where_it_was_asked_for_though_the_program_changes_its_folder(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "moves.py").write_text("import os\n\nos.chdir('sub')\n" + ENDLESS)
+    ended = penstock(folder, "run", "--report", "page.html", "--steps", "20", "moves.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "moves.py with penstock" in read_page(folder / "page.html")
+    assert not list((folder / "sub").iterdir())
+
+
 def test_a_page_about_a_comparison_shows_both_loaders(folder: Path) -> None:
     ended = penstock(folder, "run", "--compare", "--report", "page.html", "program.py")
     assert ended.returncode == 0, ended.stderr

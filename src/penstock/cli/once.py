@@ -19,11 +19,12 @@ def run(program: Program, steps: int | None, report: Path | None = None, trace: 
     """report: where a page about the run goes.  trace: where the trace of its busiest loader goes."""
     rank = this_rank()
     # One page, one trace for a job: those of rank 0.
-    # The program may change its folder.
-    report, trace = (
-        (None, None) if rank.number else (report and report.absolute(), trace and trace.absolute())
-    )
-    meter = Meter(steps=steps, traced=report is not None or trace is not None)
+    report, trace = (None, None) if rank.number else (report, trace)
+    page, trace = (
+        report and report.absolute(),
+        trace and trace.absolute(),
+    )  # the program may change its folder
+    meter = Meter(steps=steps, traced=page is not None or trace is not None)
     code = run_program(program, meter)
     sys.stdout.flush()
     if meter.first_s is not None or not code:  # a program that failed before its first loader has said enough
@@ -32,8 +33,8 @@ def run(program: Program, steps: int | None, report: Path | None = None, trace: 
     busiest = meter.busiest()
     if trace is not None and busiest is not None:
         busiest.write_trace(trace)
-    if report is not None and meter.first_s is not None:
-        write_page(report, program.script, meter, rank)
+    if page is not None and meter.first_s is not None:
+        write_page(page, program.script, meter, rank)
         print(f"penstock: {rank.prefix}page written to {report}", file=sys.stderr)
     return code
 
