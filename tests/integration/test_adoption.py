@@ -186,6 +186,122 @@ def test_an_adopted_chain_makes_torchvisions_samples_from_torchvisions_draws(nam
             assert torch.equal(ours, theirs), "bit for bit"
 
 
+def edges() -> dict[str, list[Any]]:
+    """Parameters at the edge of what our steps have, or beyond it."""
+    torchvision()
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    grey, at_random = v2.Grayscale(1), v2.RandomGrayscale(1.0)
+    return {
+        "rotation, fill of one": [v2.RandomRotation(90, fill=[9])],
+        "rotation, fill of one, v1": [v1.RandomRotation(90, fill=[9])],
+        "affine, fill of one": [v2.RandomAffine(30, fill=(9,))],
+        "padding, fill of one": [v2.Pad(3, fill=[9])],
+        "padding, fill in fractions": [v2.Pad(3, fill=2.7)],
+        "padding, fill in fractions, v1": [v1.Pad(3, fill=(0.7, 1.7, 2.7))],
+        "padding, negative": [v2.Pad(-3)],
+        "padding, one side negative": [v2.Pad([4, -3, 2, 1], padding_mode="edge")],
+        "padding, negative, v1": [v1.Pad((2, -3))],
+        "crop, fill in fractions": [v2.RandomCrop(60, padding=9, fill=2.7)],
+        "crop, fill of one": [v2.RandomCrop(60, padding=9, fill=[9])],
+        "crop, negative": [v2.RandomCrop(40, padding=-3)],
+        "zoom, fill in fractions": [v2.RandomZoomOut(fill=0.7, p=1.0)],
+        "zoom, fill of one": [v2.RandomZoomOut(fill=[9], p=1.0)],
+        "grey in any order": [v2.RandomOrder([grey, at_random])],
+        "grey, then RGB within": [v2.RandomApply([v2.Compose([grey, v2.RGB()])], p=1.0)],
+        "grey in a choice, deeper": [v2.RandomOrder([v2.RandomChoice([grey, v2.Identity()]), at_random])],
+    }
+
+
+EDGES = (
+    "rotation, fill of one", "rotation, fill of one, v1", "affine, fill of one", "padding, fill of one", "padding, fill in fractions",
+    "padding, fill in fractions, v1", "padding, negative", "padding, one side negative", "padding, negative, v1",
+    "crop, fill in fractions", "crop, fill of one", "crop, negative", "zoom, fill in fractions", "zoom, fill of one",
+    "grey in any order", "grey, then RGB within", "grey in a choice, deeper",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_parameters_at_the_edge_of_what_we_know_make_torchvisions_samples_too(
+    name: str, photos: Path
+) -> None:
+    check_samples(photos, edges()[name], seeds=2)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("kind", ["RandomAffine", "RandomRotation"])
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_turned_images_have_the_last_bits_of_their_version(
+    version: str, kind: str, interpolation: str, tmp_path: Path
+) -> None:
+    """Of noise, where each bit of a matrix can show."""
+    from PIL import Image
+
+    torchvision()
+    from torchvision import transforms as v1
+    from torchvision.transforms import v2
+
+    rng = np.random.default_rng(5)
+    (tmp_path / "noise").mkdir()
+    for at, size in enumerate([(64, 80), (33, 41), (90, 50), (200, 20)]):
+        pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "noise" / f"{at}.png")
+    how = v1.InterpolationMode(interpolation)
+    turn = getattr(v1 if version == "v1" else v2, kind)(30, interpolation=how)
+    check_samples(tmp_path, [turn], seeds=60)
+
+
+def check_samples(root: Path, ops: list[Any], seeds: int) -> None:
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    # a flip, so that the chain is adopted also where its other ops are left alone
+    dataset = ImageFolder(str(root), v2.Compose([v2.RandomHorizontalFlip(), *ops, v2.PILToTensor()]))
+    mine = adopted(dataset)
+    assert mine is not None
+    for seed in range(seeds):
+        for index in range(len(dataset)):
+            seed_all(100 * seed + index)
+            theirs = dataset[index][0]
+            seed_all(100 * seed + index)
+            ours = mine[index][0]
+            assert ours.shape == theirs.shape
+            assert torch.equal(ours, theirs), f"seed {seed}, sample {index}"
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("bits", [0, 9])
+def test_bits_that_torchvision_refuses_are_refused(version: str, bits: int, photos: Path) -> None:
+    torchvision()
+    from torchvision import transforms as v1
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    posterize = (v1 if version == "v1" else v2).RandomPosterize(bits, p=1.0)
+    chain = v2.Compose([v2.RandomHorizontalFlip(), posterize, v2.PILToTensor()])
+    dataset = ImageFolder(str(photos), chain)
+    mine = adopted(dataset)
+    assert mine is not None
+    with pytest.raises(ValueError, match="bits") as theirs:
+        dataset[0]
+    with pytest.raises(ValueError, match="bits") as ours:
+        mine[0]
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_a_fill_of_another_number_of_channels_is_left_to_torchvision(photos: Path) -> None:
+    torchvision()
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    chain = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomAffine(30, fill=(1, 2)), v2.PILToTensor()])
+    mine = adopted(ImageFolder(str(photos), chain))
+    assert mine is not None
+    with pytest.raises(ValueError, match="number of elements in 'fill'"):
+        mine[0]
+
+
 def test_the_generator_is_left_where_torchvision_leaves_it(photos: Path) -> None:
     torchvision()
     from torchvision.datasets import ImageFolder

@@ -109,6 +109,15 @@ def test_batches_of_an_adopted_folder_are_those_of_our_own_with_the_same_ops(
     assert all(same(a, b) for a, b in zip(found, epochs(loader_of(ours), 4), strict=True))
 
 
+def test_a_fill_of_one_number_is_kept_for_all_channels(root: Path) -> None:
+    def padded(fill: Any) -> list[Any]:
+        return [v2().Resize((40, 40)), v2().Pad(3, fill=fill), v2().RandomCrop(44, padding=2, fill=fill)]
+
+    one = epochs(loader_of(folder(root, padded([9])), 0, Reuse(times=3, split=2)), 1)
+    other = epochs(loader_of(folder(root, padded(9)), 0, Reuse(times=3, split=2)), 1)
+    assert same(one[0], other[0])
+
+
 def mixed() -> list[Any]:
     """Transforms that we have no op of."""
     return [

@@ -68,6 +68,23 @@ for _ in range(2):
         assert images.shape[1:] == (3, 32, 32)
 """
 
+REUSED = """
+import torch
+from tests.torchvision_here import torchvision
+
+torchvision()
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+from penstock import DataLoader, Reuse
+
+chain = v2.Compose([v2.Resize((40, 40)), v2.PILToTensor()])
+dataset = ImageFolder(sys.argv[1], chain)
+plain, reused = (list(DataLoader(dataset, 4, num_workers=0, **options)) for options in ({}, {"reuse": Reuse(times=2, split=1)}))
+assert all(torch.equal(a[0], b[0]) for a, b in zip(plain, reused, strict=True))
+assert "simplejpeg" not in sys.modules
+print("the same")
+"""
+
 OWN = """
 import warnings
 from penstock import DataLoader, ImageFolder, MissingExtra, transforms as T
@@ -160,6 +177,14 @@ def test_every_chain_is_adopted_with_the_same_pixels_without_loops_and_libraries
 ) -> None:
     torchvision()
     done = ran(BLOCKED + ALL_CHAINS, photos, "without loops", source=no_loops)
+    assert done.stdout == "the same\n"
+
+
+@needs_loops
+def test_reuse_decodes_what_the_compiled_loops_leave_to_others_without_simplejpeg(photos: Path) -> None:
+    """Of an adopted folder, with progressive and CMYK files in it."""
+    torchvision()
+    done = ran(BLOCKED + REUSED, photos)
     assert done.stdout == "the same\n"
 
 

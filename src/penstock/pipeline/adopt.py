@@ -91,8 +91,9 @@ class AdoptedChain:
                 continue
             inner = list(nested(op))
             names = {type(part).__name__ for part in inner}
+            makes_grey = any(getattr(part, "num_output_channels", 3) == 1 for part in inner)
             try:
-                if is_grey and names & {"RandomGrayscale", "RGB"}:
+                if (is_grey or makes_grey) and names & {"RandomGrayscale", "RGB"}:
                     raise Unadoptable("the channels of a grey image")
                 if any(type(part) not in known or is_patched(part) for part in inner):
                     raise Unadoptable("a transform that we do not know within one that we do")
@@ -103,7 +104,7 @@ class AdoptedChain:
                 self.ops[at] = (op, None)
             except ValueError:  # a crop that is too large, for one: its samples will say so
                 continue
-            is_grey |= any(getattr(part, "num_output_channels", 3) == 1 for part in inner)
+            is_grey |= makes_grey
         torch.default_generator.set_state(state)
 
     @property

@@ -24,7 +24,16 @@ from penstock.pipeline.chain import Chain
 from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import StagedDataset, files_digest, is_ours, read_file
-from penstock.pipeline.their_draws import CONTAINERS, Draw, adopters, nested, version, way
+from penstock.pipeline.their_draws import (
+    CONTAINERS,
+    Draw,
+    adopters,
+    fill_of_crop,
+    nested,
+    version,
+    way,
+    whole_fill,
+)
 from penstock.transforms import ops as ours
 from penstock.transforms import policies
 from penstock.transforms.cpu import crop, picture
@@ -84,7 +93,7 @@ class AdoptedImages(StagedDataset):
 
     def image(self, data: bytes) -> Any:
         try:
-            return Forgiving(data, max_pixels=self.max_pixels, fast=self.fast_decode)
+            return Forgiving(data, max_pixels=self.max_pixels, fast=self.fast_decode, strict=False)
         except BadImage:
             return by_pillow(data)
 
@@ -163,12 +172,14 @@ POLICY_PARAMETERS = ("num_ops", "magnitude", "num_magnitude_bins", "policy")
 OURS: Mapping[str, Make] = {
     "Resize": lambda op: ours.Resize(op.size, way(op.interpolation), op.max_size, op.antialias is not False),
     "CenterCrop": lambda op: ours.CenterCrop(op.size),
-    "Pad": lambda op: ours.Pad(op.padding, op.fill or 0, getattr(op.padding_mode, "value", op.padding_mode)),
+    "Pad": lambda op: ours.Pad(
+        op.padding, whole_fill(op), getattr(op.padding_mode, "value", op.padding_mode)
+    ),
     "RandomResizedCrop": lambda op: ours.RandomResizedCrop(
         op.size, tuple(op.scale), tuple(op.ratio), way(op.interpolation)
     ),
     "RandomCrop": lambda op: ours.RandomCrop(
-        op.size, padding_of(op), op.pad_if_needed, op.fill or 0, op.padding_mode
+        op.size, padding_of(op), op.pad_if_needed, fill_of_crop(op), op.padding_mode
     ),
     "RandomHorizontalFlip": lambda op: ours.RandomHorizontalFlip(op.p),
     "RandomVerticalFlip": lambda op: ours.RandomVerticalFlip(op.p),

@@ -49,11 +49,20 @@ def fill_of(op: Any) -> Any:
 
 
 def whole_fill(op: Any) -> Any:
-    """The same, of transforms to which Pillow gives the colour as it is: in whole numbers."""
+    """The same in whole numbers: torchvision truncates others. One number stands for all channels, also in a list."""
     fill = fill_of(op)
-    if not all(isinstance(value, int) for value in (fill if isinstance(fill, (tuple, list)) else (fill,))):
+    values = fill if isinstance(fill, (tuple, list)) else (fill,)
+    if not all(isinstance(value, int) for value in values):
         raise Unadoptable("fill in fractions")
-    return fill
+    if len(values) not in (1, 3):
+        raise Unadoptable("fill of other channels")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def check_padding(padding: Any) -> None:
+    """torchvision crops where a side is negative."""
+    if any(side < 0 for side in (padding if isinstance(padding, (tuple, list)) else (padding,))):
+        raise Unadoptable("negative padding")
 
 
 # ---- sizes and places
@@ -69,7 +78,8 @@ def center_crop(op: Any, size: Size) -> Program:
 
 
 def pad(op: Any, size: Size) -> Program:
-    return Pad(op.padding, fill_of(op), getattr(op.padding_mode, "value", op.padding_mode)).draw(
+    check_padding(op.padding)
+    return Pad(op.padding, whole_fill(op), getattr(op.padding_mode, "value", op.padding_mode)).draw(
         NO_DRAWS, size
     )
 
@@ -90,7 +100,7 @@ def random_crop(op: Any, size: Size) -> Program:
             raise Unadoptable("padding")
         top, left, height, width = op.get_params(stand_in(size), op.size)
         return [Step(Code.CROP, (top, left, height, width))]
-    fill = fill_of(op) if op.padding is not None or op.pad_if_needed else 0
+    fill = fill_of_crop(op)
     params = op.make_params([stand_in(size)])
     program: list[Step] = []
     if params["needs_pad"]:
@@ -99,6 +109,12 @@ def random_crop(op: Any, size: Size) -> Program:
     if params["needs_crop"]:
         program.append(Step(Code.CROP, tuple(params[name] for name in ("top", "left", "height", "width"))))
     return program
+
+
+def fill_of_crop(op: Any) -> Any:
+    """Of v2's RandomCrop, which has no use for it where it does not pad."""
+    check_padding(op.padding or 0)
+    return whole_fill(op) if op.padding is not None or op.pad_if_needed else 0
 
 
 def flip_h(op: Any, _: Size) -> Program:
@@ -178,7 +194,9 @@ def invert(op: Any, _: Size) -> Program:
 
 
 def posterize(op: Any, _: Size) -> Program:
-    return [Step(Code.POSTERIZE, (int(op.bits),))] if happens(op) else []
+    if not isinstance(op.bits, int) or not 1 <= op.bits <= 8:
+        raise Unadoptable("bits that Pillow refuses")
+    return [Step(Code.POSTERIZE, (op.bits,))] if happens(op) else []
 
 
 def solarize(op: Any, _: Size) -> Program:
@@ -198,7 +216,7 @@ def sharpness(op: Any, _: Size) -> Program:
 
 
 def zoom_out(op: Any, size: Size) -> Program:
-    fill = fill_of(op)
+    fill = whole_fill(op)
     if not happens(op):
         return []
     return [Step(Code.PAD, (*op.make_params([stand_in(size)])["padding"], fill, "constant"))]
@@ -230,7 +248,9 @@ def random_affine(op: Any, size: Size) -> Program:
             op.degrees, op.translate, op.scale, op.shear, [size[1], size[0]]
         )
     center = [size[1] * 0.5, size[0] * 0.5] if op.center is None else list(op.center)
-    inverse = sys.modules["torchvision.transforms.functional"]._get_inverse_affine_matrix
+    # Each version has a function of its own, and they differ in the last bits.
+    module = "v2.functional._geometry" if version(op) == "v2" else "functional"
+    inverse = sys.modules[f"torchvision.transforms.{module}"]._get_inverse_affine_matrix
     matrix = inverse(center, float(angle), list(translate), scale, list(shear))
     return [Step(Code.AFFINE, (*map(float, matrix), how, fill))]
 
