@@ -117,7 +117,8 @@ def penstock(folder: Path, *words: str, ranks: int = 0) -> subprocess.CompletedP
     return subprocess.run(
         [sys.executable, *(launch if ranks else ()), "-m", "penstock", *words],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
+        # Without buffers each write is seen by itself: lines of several ranks must not mix.
+        env=os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         capture_output=True,
         text=True,
         timeout=240,

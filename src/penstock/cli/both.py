@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.cli.display import Silent, make_display
+from penstock.cli.once import say
 from penstock.cli.program import Program
 from penstock.cli.ranks import Rank, this_rank, together
 from penstock.cli.table import table, too_few_steps
@@ -34,7 +35,7 @@ def compare(program: Program, steps: int | None, report: Path | None = None, kee
             results[engine] = measure(program, job, display)
             if problem := problem_of(program.script, results[engine]):
                 display.close()
-                print(f"penstock: {rank.prefix}{problem}", file=sys.stderr)
+                say(rank, problem)
                 return 1
         display.close()
         told = all_ranks(rank, results)

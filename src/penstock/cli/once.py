@@ -20,23 +20,26 @@ def run(program: Program, steps: int | None, report: Path | None = None, trace: 
     rank = this_rank()
     # One page, one trace for a job: those of rank 0.
     report, trace = (None, None) if rank.number else (report, trace)
-    page, trace = (
-        report and report.absolute(),
-        trace and trace.absolute(),
-    )  # the program may change its folder
+    # The program may change its folder.
+    page, trace = report and report.absolute(), trace and trace.absolute()
     meter = Meter(steps=steps, traced=page is not None or trace is not None)
     code = run_program(program, meter)
     sys.stdout.flush()
     if meter.first_s is not None or not code:  # a program that failed before its first loader has said enough
-        for line in closing_lines(program.script, meter):
-            print(f"penstock: {rank.prefix}{line}", file=sys.stderr)
+        say(rank, *closing_lines(program.script, meter))
     busiest = meter.busiest()
     if trace is not None and busiest is not None:
         busiest.write_trace(trace)
     if page is not None and meter.first_s is not None:
         write_page(page, program.script, meter, rank)
-        print(f"penstock: {rank.prefix}page written to {report}", file=sys.stderr)
+        say(rank, f"page written to {report}")
     return code
+
+
+def say(rank: Rank, *lines: str) -> None:
+    """In one write: ranks share a terminal, and `print` writes its newline by itself where Python does not buffer."""
+    sys.stderr.write("".join(f"penstock: {rank.prefix}{line}\n" for line in lines))
+    sys.stderr.flush()
 
 
 def closing_lines(script: str, meter: Meter) -> list[str]:
