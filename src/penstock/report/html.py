@@ -76,7 +76,7 @@ def tiles(run: Run, stats: Mapping[str, Any]) -> str:
     elapsed = stats["elapsed_s"]
     shown = [
         (thousands(stats["samples"] / elapsed) if elapsed else "none", "samples per second"),
-        (f"{stats['wait_share']:.0%}", "of the time waited for data"),
+        (f"{stats['wait_share']:.0%}", "of the time waited, the start included"),
         (thousands(stats["batches"]), "batches delivered"),
         (str(stats["workers"]), "worker" if stats["workers"] == 1 else "workers"),
         (str(stats["restarts"]), "worker replaced" if stats["restarts"] == 1 else "workers replaced"),
