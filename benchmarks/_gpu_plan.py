@@ -22,6 +22,7 @@ START_S: Mapping[str, float] = {
     "timm": 2.0,
     "gpu_ops": 3.0,
     "dali": 4.0,
+    "spdl": 8.0,
     "decode_off": 12.0,
     "ours": 3.0,
 }
@@ -35,7 +36,7 @@ FILLED_PER_S = 4000.0
 
 RIVALS = (
     *("limit", "torch", "timm", "gpu_ops", "dali", "dali_40", "dali_90", "dali_hints"),
-    *("dali_whole", "dali_whole_90", "dali_chw", "dali_16", "tv_auto"),
+    *("dali_whole", "dali_whole_90", "dali_chw", "dali_16", "spdl", "spdl_mp", "tv_auto"),
 )
 DEFAULTS = ("limit", "tv_auto", "tv_on", "tv_off", "tv_idle")
 LADDER = ("off", "per_sample", "ahead", "dearest", "searched", "finish", "on", "idle", "task1")
@@ -93,6 +94,7 @@ class Choice:
     steps: int = 1000
     dali: bool = False
     """Whether it is there."""
+    spdl: bool = False
     samples: int = 12_288
     """Of an epoch, where partly prepared ones are used several times."""
     cores: int = 16
@@ -106,6 +108,8 @@ class Choice:
         """Whether it can be measured with what is installed."""
         if subject.kind == "dali":
             return self.dali
+        if subject.kind == "spdl":
+            return self.spdl
         return subject.reuse.get("store", "memory") in self.stores
 
     def wants(self, group: str) -> bool:

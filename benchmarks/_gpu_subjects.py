@@ -12,14 +12,14 @@ class Subject:
     """Who feeds the training."""
 
     kind: str
-    """`limit` (one batch that stays), `torch`, `timm`, `gpu_ops`, `dali`, `decode_off` or `ours`."""
+    """`limit` (one batch that stays), `torch`, `timm`, `gpu_ops`, `dali`, `spdl`, `decode_off` or `ours`."""
     title: str
     prep: str | Mapping[str, Any] = "off"
     """Ours: the GPU lane's mode, or the fields of a `penstock.GpuPrep`."""
     adopted: bool = False
     """Ours: torchvision's `ImageFolder` and v2 transforms, and no keyword but the device, the workers and, unless it is "auto", the mode."""
     tuned: Mapping[str, Any] = field(default_factory=dict)
-    """DALI: see `_gpu_dali`."""
+    """DALI: see `_gpu_dali`; SPDL: whether it has processes, see `_gpu_rivals`."""
     whole: bool = False
     """Ours: each batch made by one worker, as torch does it."""
     auto_workers: bool = False
@@ -79,6 +79,8 @@ SUBJECTS: Mapping[str, Subject] = {
     },
     "timm": Subject(kind="timm", title="timm PrefetchLoader, uint8, normalised on the device"),
     "gpu_ops": Subject(kind="gpu_ops", title="torchvision, decoded and augmented on the GPU"),
+    "spdl": Subject(kind="spdl", title="SPDL, spdl.io in threads"),
+    "spdl_mp": Subject(kind="spdl", title="SPDL, spdl.io in processes", tuned={"processes": True}),
     "decode_off": Subject(kind="decode_off", title="decode on the GPU, the rest on the CPU"),
     "inter": Subject(kind="ours", title="ours, one worker per batch", whole=True),
     "off": Subject(kind="ours", title="ours, lane off"),

@@ -3,7 +3,7 @@
 main: models and workloads, in turns and several times: the limit (training on one batch that stays on the device), torch's
 DataLoader with torchvision/PIL, DALI where it is installed, ours with one worker per batch, with the GPU lane off, beside training, and in
 idle time. defaults: a torchvision dataset with no keyword but device and num_workers (0: "auto"), beside each mode by itself. rivals: DALI in several tunings,
-timm, torchvision on the GPU, and ours with its defaults. ablation: the lane taken apart (--groups ladder,decode,batch). memory: the largest batch that trains in 24 GB, and training
+timm, torchvision on the GPU, SPDL where it is installed, and ours with its defaults. ablation: the lane taken apart (--groups ladder,decode,batch). memory: the largest batch that trains in 24 GB, and training
 with 1 % of the card to spare (--groups fit,tight). workers: their number changes while training. reuse: partly prepared samples used several
 times (--groups paper,workers,lane,small,table1, see _gpu_reuse.py).
 
@@ -105,9 +105,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def has_dali() -> bool:
+def has(module: str) -> bool:
     try:
-        return find_spec("nvidia.dali") is not None
+        return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
 
@@ -129,7 +129,8 @@ def choice_of(args: argparse.Namespace, part: str) -> Choice:
         period=args.period,
         crew=args.crew,
         steps=args.steps,
-        dali=has_dali(),
+        dali=has("nvidia.dali"),
+        spdl=has("spdl.io"),
         samples=args.samples,
         cores=cores,
         stores=stores(),
@@ -238,7 +239,7 @@ def main(arguments: list[str]) -> int:
         jobs = to_do(args, since)
         minutes = whole_s(args, jobs) / 60
         say(
-            f"{len(jobs)} measurements, about {minutes:.1f} minutes{'' if has_dali() else '; DALI is not installed'}"
+            f"{len(jobs)} measurements, about {minutes:.1f} minutes{'' if has('nvidia.dali') else '; DALI is not installed'}"
         )
         if "reuse" in args.part and "device" not in stores():
             say("this loader does not keep samples on the device: store='device' is left out")
