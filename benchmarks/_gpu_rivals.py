@@ -42,7 +42,11 @@ def timms(job: Job, root: Path, device: str) -> Iterator[Any]:
         collate_fn=fast_collate,
     )
     dtype = torch.bfloat16 if device != "cpu" else None
-    return iter(PrefetchLoader(loader, MEAN, STD, device=torch.device(device), img_dtype=dtype))
+    batches: Any = iter(loader)
+    try:
+        yield from PrefetchLoader(batches, MEAN, STD, device=torch.device(device), img_dtype=dtype)
+    finally:
+        batches._shutdown_workers()  # it stays alive otherwise, and its workers with it
 
 
 def on_the_gpu(job: Job, files: list[str], device: str) -> Iterator[Any]:
