@@ -75,6 +75,15 @@ def short(text: str) -> str:
     return blake2b(text.encode(), digest_size=4).hexdigest()
 
 
+def settled(state: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint without the places of an iterable dataset's workers that have delivered nothing yet: whether such a worker has already
+    said where it began depends on the moment, and it begins there in any case."""
+    if "workers" not in state:
+        return state
+    heard = {worker: place for worker, place in state["workers"].items() if place.get("batches") != 0}
+    return {**state, "workers": heard}
+
+
 def as_json(state: Any) -> str:
     """A checkpoint as text. Tensors of the user's own states, the only things that JSON cannot hold, become lists."""
     return json.dumps(state, sort_keys=True, default=lambda value: value.tolist())

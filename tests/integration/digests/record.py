@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from penstock import DataLoader
-from tests.integration.digests.canonical import PARTS, as_json, parts_of, short
+from tests.integration.digests.canonical import PARTS, as_json, parts_of, settled, short
 from tests.integration.digests.case import Case
 from tests.integration.digests.files import Room
 
@@ -62,7 +62,7 @@ def run(case: Case, room: Room, **more: Any) -> tuple[Record, list[list[State]]]
         for part in PARTS:
             record[part].append(" ".join(each[part] for each in found))
         record[here].append(drawn_here())
-        record["states"].append(" ".join(short(as_json(state)) for state in held))
+        record["states"].append(" ".join(short(as_json(settled(state))) for state in held))
         states.append(held)
     if loader.on_error != "raise":
         record["skipped"] = skipped(loader, case.epochs)
