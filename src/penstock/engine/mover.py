@@ -11,18 +11,17 @@ import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 
+from penstock.config import LoaderConfig
+from penstock.engine.arguments import TorchArguments
+from penstock.engine.device_side import DeviceSide
 from penstock.engine.feed import Ask
 from penstock.engine.idle_time import IdleTime
 from penstock.engine.pinning import unsplit
 from penstock.engine.places import CudaCard, InUse, Places
 from penstock.errors import ConfigError
-
-_places: WeakKeyDictionary[Any, Places] = WeakKeyDictionary()
-"""Of each loader."""
 
 
 def check_device(device: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> None:
@@ -262,26 +261,28 @@ class Mover:
             self.lane.gate.left_by(pump)
 
 
-def mover_for(loader: Any, lane: Lane | None = None) -> Mover | None:
+def mover_for(
+    config: LoaderConfig, given: TorchArguments, held: DeviceSide, lane: Lane | None = None
+) -> Mover | None:
     """What brings batches to their device or into pinned memory; None when they stay where they are."""
-    pins = loader.pin_memory and torch.accelerator.is_available()
-    if loader.pin_memory and loader.pin_memory_device:
+    pins = given.pin_memory and torch.accelerator.is_available()
+    if given.pin_memory and given.pin_memory_device:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            f"ignore pin_memory_device='{given.pin_memory_device}'.",
             stacklevel=4,
         )
-    if loader.pin_memory and not pins:
+    if given.pin_memory and not pins:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
             stacklevel=4,
         )
-    if loader.device is None and not pins:
+    if config.device is None and not pins:
         return None
-    device = None if loader.device is None else torch.device(loader.device)
-    if loader not in _places:
-        _places[loader] = Places(CudaCard(device) if device is not None and device.type == "cuda" else None)
-    return Mover(loader.device, loader.dtype, loader.memory_format, pins, lane, _places[loader])
+    if held.places is None:
+        device = None if config.device is None else torch.device(config.device)
+        held.places = Places(CudaCard(device) if device is not None and device.type == "cuda" else None)
+    return Mover(config.device, config.dtype, config.memory_format, pins, lane, held.places)
 
 
 def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Callable[[Ask], tuple[Any, Any]]:
