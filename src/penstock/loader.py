@@ -96,10 +96,9 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         reuse: Reuse | None = None,
         adopt: bool | str = True,
     ) -> None:
-        arguments = locals()
-        given = {name: arguments[name] for name in KEYWORDS}
-        config = LoaderConfig(**given)
-        check_device(device, dtype, memory_format)
+        given = locals()  # so that a keyword is written once, in the signature
+        config = self._checked = LoaderConfig(**{name: given[name] for name in KEYWORDS})
+        check_device(config)
         check_trace(trace)
         num_workers, auto = number_of(num_workers, config)
         sampler, shuffle, rank, world, shuffles, own = dealt(
@@ -111,8 +110,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
             persistent_workers=persistent_workers, pin_memory_device=pin_memory_device, in_order=in_order,
         )  # fmt: skip
         for name in KEYWORDS:
-            setattr(self, name, given[name])
-        self._checked = config
+            setattr(self, name, getattr(config, name))
         self._reusing = reusing_of(config, self.dataset)
         check_lane(config)
         if type(self.sampler) is SequentialSampler and batch_sampler is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader as TorchDataLoader
 
+import penstock
 from penstock import ConfigError, DataLoader
 from penstock.config import KEYWORDS, LoaderConfig
 from penstock.engine.arguments import TorchArguments
@@ -58,3 +61,16 @@ def test_a_keyword_that_is_set_after_construction_is_followed_and_checked() -> N
     vars(loader)["on_error"] = "ignore"
     with pytest.raises(ConfigError, match="on_error must be one of raise, skip, replace, got 'ignore'"):
         iter(loader)
+
+
+def test_no_function_takes_a_loader_of_any_kind() -> None:
+    """What a function needs of a loader is in `LoaderConfig`, `TorchArguments` or an object with a type of its own."""
+    found = [
+        f"{path.name}: {node.name}"
+        for path in Path(penstock.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+        for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if argument.arg == "loader" and ast.unparse(argument.annotation or ast.Name("Any")) == "Any"
+    ]
+    assert found == []

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from penstock.config import LoaderConfig
-from penstock.engine.arguments import TorchArguments
+from penstock.engine.arguments import TorchArguments, on_cuda
 from penstock.engine.crew import count_workers
 from penstock.engine.device_side import DeviceSide
 from penstock.engine.helping import adopted_of, missing_for_lane, why_not_auto
@@ -67,7 +67,7 @@ def lane_line(config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, 
 def lacking(config: LoaderConfig, workers: int, *, shuffles: bool) -> str:
     """What is missing for the GPU to help; "" where nothing is."""
     mode = config.gpu.mode
-    if config.device is None or torch.device(config.device).type != "cuda":
+    if not on_cuda(config):
         return "with device='cuda'" + (" and gpu_prep='auto'" if mode == "off" else "")
     if mode == "off":
         return "with gpu_prep='auto', 'concurrent' or 'idle'"

@@ -63,12 +63,17 @@ def check_on_error(config: LoaderConfig, *, streams: bool) -> None:
         raise ConfigError("on_error needs a map-style dataset: an iterable one cannot go on behind a failure")
 
 
+def on_cuda(config: LoaderConfig) -> bool:
+    """Whether batches go to a CUDA device."""
+    return config.device is not None and torch.device(config.device).type == "cuda"
+
+
 def check_lane(config: LoaderConfig) -> None:
     """A GPU that is asked by name to help must be the one that batches go to."""
-    mode, device = config.gpu.mode, config.device
-    if mode in ("idle", "concurrent") and (device is None or torch.device(device).type != "cuda"):
+    mode = config.gpu.mode
+    if mode in ("idle", "concurrent") and not on_cuda(config):
         raise ConfigError(
-            f"gpu_prep={mode!r} needs device='cuda', got device={device!r}: give that device, or leave gpu_prep out"
+            f"gpu_prep={mode!r} needs device='cuda', got device={config.device!r}: give that device, or leave gpu_prep out"
         )
 
 

@@ -7,10 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from penstock.config import LoaderConfig, whole
-from penstock.engine.arguments import TorchArguments, check_num_workers
+from penstock.engine.arguments import TorchArguments, check_num_workers, on_cuda
 from penstock.engine.capacity import affinity_of, workers_for
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
@@ -30,8 +28,7 @@ def local_world() -> int:
 
 def may_have_lane(config: LoaderConfig) -> bool:
     """Whether there is a GPU lane, if the chain allows for one."""
-    on_gpu = config.device is not None and torch.device(config.device).type == "cuda"
-    return on_gpu and config.gpu.mode != "off"
+    return on_cuda(config) and config.gpu.mode != "off"
 
 
 def lane_keeps_cores(config: LoaderConfig) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.config import LoaderConfig
+from penstock.engine.arguments import on_cuda
 from penstock.engine.crew import may_have_lane
 from penstock.engine.device_side import DeviceSide
 from penstock.errors import ConfigError, MissingExtra
@@ -37,8 +38,7 @@ def helped(
     """The recipe for workers, and the lane that finishes their batches on the device; or as it was, and None. `held`: of earlier epochs."""
     wanted, on_device = config.gpu, config.keeps_on_device
     asked = wanted.mode in ("idle", "concurrent") or on_device
-    device = None if config.device is None else torch.device(config.device)
-    if device is None or device.type != "cuda":
+    if not on_cuda(config):
         if asked:
             raise ConfigError(f"gpu_prep={wanted.mode!r} needs device='cuda'")
         return recipe, None
@@ -53,7 +53,7 @@ def helped(
         prep = prep_for(
             recipe.dataset,
             recipe.collate_fn,
-            device,
+            torch.device(config.device),
             wanted=wanted,
             dtype=config.dtype,
             memory_format=config.memory_format,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from penstock.config import LoaderConfig
-from penstock.engine.arguments import TorchArguments
+from penstock.engine.arguments import TorchArguments, on_cuda
 from penstock.engine.device_side import DeviceSide
 from penstock.engine.feed import Ask
 from penstock.engine.idle_time import IdleTime
@@ -24,9 +24,10 @@ from penstock.engine.places import CudaCard, InUse, Places
 from penstock.errors import ConfigError
 
 
-def check_device(device: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> None:
+def check_device(config: LoaderConfig) -> None:
+    device = config.device
     if device is None:
-        if dtype is not None or memory_format is not None:
+        if config.dtype is not None or config.memory_format is not None:
             raise ConfigError(
                 "dtype and memory_format describe batches on a device: give device= too ('cpu' works)"
             )
@@ -280,8 +281,7 @@ def mover_for(
     if config.device is None and not pins:
         return None
     if held.places is None:
-        device = None if config.device is None else torch.device(config.device)
-        held.places = Places(CudaCard(device) if device is not None and device.type == "cuda" else None)
+        held.places = Places(CudaCard(torch.device(config.device)) if on_cuda(config) else None)
     return Mover(config.device, config.dtype, config.memory_format, pins, lane, held.places)
 
 
