@@ -1,14 +1,22 @@
-"""Options that are ours, checked and turned into plain values."""
+"""What users may ask for, as frozen values that are checked when they are made.
+
+The keywords of `DataLoader` that torch's does not have are the fields of `LoaderConfig`. The loader's attributes, what trainers carry over, its
+`repr` and the tables in docs/api.md follow from these fields; only the constructor's signature repeats them.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 UNITS = {
     "": 1,
@@ -57,78 +65,24 @@ def parse_bytes(value: int | str, name: str) -> int:
     return size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The keywords that torch's DataLoader does not have."""
-
-    seed: int | None
-    """Every random draw depends on it; None takes torch's base seed at the first `iter()`."""
-    task_size: int
-    """Samples per task; 0 chooses by measured cost."""
-    prefetch_batches: int | None
-    """Batches asked for ahead; None means prefetch_factor * num_workers, as in torch."""
-    hang_s: float
-    """Seconds of silence after which a worker is replaced; 0 only warns."""
-    on_error: str
-    max_skipped: int
-    worker_memory: int
-    """Private bytes above which a worker is replaced; 0 never."""
-    slab_bytes: int
-    """Shared memory that batches may occupy; 0 chooses by the memory limit."""
-
-    @classmethod
-    def checked(
-        cls,
-        *,
-        seed: int | None,
-        task_size: int | str,
-        prefetch_batches: int | None,
-        hang_timeout: float | None,
-        on_error: str,
-        max_skipped: int,
-        worker_memory: int | str | None,
-        slab_bytes: int | str,
-    ) -> Options:
-        if hang_timeout is not None and hang_timeout <= 0:
-            raise ConfigError(
-                f"hang_timeout must be above 0 seconds, or None to warn only, got {hang_timeout}"
-            )
-        if on_error not in ON_ERROR:
-            raise ConfigError(f"on_error must be one of {', '.join(ON_ERROR)}, got {on_error!r}")
-        return cls(
-            seed=None if seed is None else whole(seed, "seed", word=" or None"),
-            task_size=0 if task_size == "auto" else whole(task_size, "task_size", least=1, word=" or 'auto'"),
-            prefetch_batches=None
-            if prefetch_batches is None
-            else whole(prefetch_batches, "prefetch_batches", least=1, word=" or None"),
-            hang_s=hang_timeout or 0.0,
-            on_error=on_error,
-            max_skipped=whole(max_skipped, "max_skipped", least=0),
-            worker_memory=0 if worker_memory is None else parse_bytes(worker_memory, "worker_memory"),
-            slab_bytes=0 if slab_bytes == "auto" else parse_bytes(slab_bytes, "slab_bytes"),
-        )
-
-
 GPU_MODES = ("off", "auto", "idle", "concurrent")
 CHOICES = ("dearest", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPrep:
-    """How the GPU helps to prepare batches; a word in its place is the mode.
-
-    mode: "concurrent" beside training, "idle" in its pauses, "auto" as measured, "off".
-    share: of samples that it makes from their files; None: as many as it can take.
-    choice: it takes the "dearest" samples, by what they are thought to cost the CPU, or "random" ones.
-    finish: whether it also finishes samples that workers have decoded; None: as it pays.
-    task: files that it decodes together.
-    """
+    """How the GPU helps to prepare batches; a word in its place is the mode."""
 
     mode: str = "auto"
+    """`"concurrent"`: beside training; `"idle"`: in its pauses; `"auto"`: as measured; `"off"`."""
     share: float | None = None
+    """The share of samples that the GPU makes from their files, 0 to 1. `None`: as many as it can take."""
     choice: str = "dearest"
+    """Which samples the GPU takes: the `"dearest"`, by what they are thought to cost the CPU, or `"random"` ones."""
     finish: bool | None = None
+    """Whether the GPU also finishes samples that workers have decoded. `None`: as it pays."""
     task: int = 64
+    """Files that the GPU decodes together."""
 
     def __post_init__(self) -> None:
         if self.mode not in GPU_MODES:
@@ -165,25 +119,23 @@ AUTO_SPLIT = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reuse:
-    """Partly prepared samples are kept and used several times; only the final ops of the chain are done anew.
-
-    times: how often each is used before it is prepared anew; 1 keeps nothing.
-    split: where the final part begins: the number of an op, its name, or "auto": the cheapest final part that is diverse enough.
-    store: where they are kept: "memory", shared by all workers; "disk", in the folder `path`, which any number of jobs may share; or
-        "device", in the memory of the GPU that trains and, with `gpu_prep`, does the final part.
-    path: for "disk": the folder; "~" is the user's own.
-    persistent: what is kept on disk stays for later runs with the same data, ops and seed; else it goes with the run.
-    max_bytes: that they may take. Where not all samples fit, the others are prepared anew in each epoch.
-    min_diversity: for "auto", the share of different samples that must be left, of those that training would see without reuse.
-    """
+    """Partly prepared samples are kept and used several times; only the final ops of the chain are done anew."""
 
     times: int = 3
+    """Uses of a kept sample before it is prepared anew; 1 keeps nothing."""
     split: int | str = AUTO_SPLIT
+    """Where the final part of the chain begins: an op's number, its name, or `"auto"`: the cheapest final part that is diverse enough."""
     store: str = "memory"
+    """Where samples are kept: `"memory"`, shared by all workers; `"disk"`, in the folder `path`; or `"device"`, in the memory of the GPU that
+    trains and, with `gpu_prep`, does the final part."""
     max_bytes: int | str = "8GiB"
+    """Room for kept samples. Those that do not fit are prepared anew in each epoch."""
     min_diversity: float = 0.95
+    """For `split="auto"`: the share of different samples that must be left, of those that training would see without reuse."""
     path: str | os.PathLike[str] | None = None
+    """For `"disk"`: the folder; `~` is the user's own. Any number of jobs may share it."""
     persistent: bool = False
+    """For `"disk"`: kept samples stay for later runs with the same data, ops and seed; else they go with the run."""
 
     def __post_init__(self) -> None:
         for name in ("times", "split"):
@@ -212,3 +164,114 @@ class Reuse:
     @property
     def bytes(self) -> int:
         return parse_bytes(self.max_bytes, "max_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderConfig:
+    """The keywords of `DataLoader` that torch's does not have, as they were given; properties say what they come to."""
+
+    snapshot_every_n_steps: int | None = 1
+    """Batches of a worker after which an iterable dataset is asked for its state again (torchdata's keyword); a resume repeats those since,
+    unseen. `0`, `None`: only the start of an epoch."""
+    seed: int | None = None
+    """Every random draw is a function of (seed, epoch, position, sample); of an iterable dataset, of (seed, epoch, worker, sample of
+    that worker) (how far: docs/coming-from-torch.md#iterable-datasets). `None`: drawn from torch's generator at the first `iter()`, where
+    torch draws its base seed."""
+    shard: Any = None
+    """`"auto"` (torch.distributed, or torchrun's environment; neither: one rank) or `(rank, world)`: this rank's stripe of the global
+    order. Rank 0's seed is broadcast; several ranks without a process group need `seed`. Build the loader after `init_process_group()`."""
+    device: Any = None
+    """Batches arrive there, copied in the background from pinned memory; `"cpu"` works too. A device that is not here is a
+    `ConfigError`."""
+    dtype: torch.dtype | None = None
+    """Data type of image (4-D) tensors on the device."""
+    memory_format: torch.memory_format | None = None
+    """Memory format of image (4-D) tensors on the device."""
+    task_size: int | str = "auto"
+    """Samples per task; `"auto"` aims at 16 ms of work, and at 4 ms towards the end of the batch that is due."""
+    prefetch_batches: int | None = None
+    """Batches asked for ahead. `None`: `prefetch_factor * num_workers`, with `gpu_prep` about 2 GB of them at most."""
+    hang_timeout: float | None = None
+    """Seconds of silence after which a worker is replaced; a sample that hangs twice is an error. Time in which a worker was not given
+    a core is no silence (Linux counts it in `/proc/PID/schedstat`). `None`: a stack is logged every minute."""
+    on_error: str = "raise"
+    """`"skip"` leaves a failing sample out of its batch, `"replace"` puts another sample of the dataset in its place. The number of
+    batches never changes."""
+    max_skipped: int = 100
+    """More failures than this are an error after all."""
+    worker_memory: int | str | None = None
+    """Private memory (`"2GiB"`) above which a worker finishes its tasks and is replaced. `None`: never."""
+    slab_bytes: int | str = "auto"
+    """Shared memory for batches; `"auto"`: a quarter of the memory limit, shared by the ranks of a node."""
+    trace: str | os.PathLike[str] | None = None
+    """File for a Chrome/Perfetto trace, written at the end of each epoch, whole or broken off; `penstock report` makes a page of it
+    (docs/cli.md). Its folder must exist. Later failures only warn."""
+    gpu_prep: str | GpuPrep = "auto"
+    """With a CUDA `device`: the GPU prepares a part of each batch where that makes training faster and the loader shuffles;
+    `"concurrent"`: always, beside training; `"idle"`: in its pauses; `"off"`; or a `GpuPrep` (docs/gpu.md)."""
+    deterministic: bool | None = None
+    """The same bits in every run: `gpu_prep="auto"` leaves the GPU out; with `"concurrent"` or `"idle"` who prepares which sample is
+    drawn. `None`: as `torch.use_deterministic_algorithms` says."""
+    reuse: Reuse | None = None
+    """A `Reuse`: partly prepared samples are kept and used several times; only the final ops are done anew (docs/reuse.md)."""
+    adopt: bool | str = True
+    """torchvision's `ImageFolder` is prepared by our ops, with the same pixels (docs/transforms.md); `"fast_decode"`: JPEG files are
+    read only as far as needed, and decoded at a smaller scale where that is near enough; `False` leaves it alone."""
+
+    def __post_init__(self) -> None:
+        if self.adopt not in (True, False, "fast_decode"):
+            raise ConfigError(f'adopt must be True, False or "fast_decode", got {self.adopt!r}')
+        GpuPrep.of(self.gpu_prep)
+        if self.hang_timeout is not None and self.hang_timeout <= 0:
+            raise ConfigError(
+                f"hang_timeout must be above 0 seconds, or None to warn only, got {self.hang_timeout}"
+            )
+        if self.on_error not in ON_ERROR:
+            raise ConfigError(f"on_error must be one of {', '.join(ON_ERROR)}, got {self.on_error!r}")
+        # What comes to a plain number is checked on the way to it.
+        _ = self.plain_seed, self.task_samples, self.worker_bytes, self.arena_bytes
+        if self.prefetch_batches is not None:
+            whole(self.prefetch_batches, "prefetch_batches", least=1, word=" or None")
+        whole(self.max_skipped, "max_skipped", least=0)
+        every: object = self.snapshot_every_n_steps
+        if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 0):
+            raise ConfigError(f"snapshot_every_n_steps must be a number of batches, 0 or None, got {every!r}")
+        if self.reuse is not None and not isinstance(self.reuse, Reuse):
+            raise ConfigError(f"reuse must be a penstock.Reuse, got {self.reuse!r}")
+
+    @property
+    def plain_seed(self) -> int | None:
+        """The seed as Python's own number, whichever kind was given."""
+        return None if self.seed is None else whole(self.seed, "seed", word=" or None")
+
+    @property
+    def task_samples(self) -> int:
+        """Samples per task; 0 chooses by measured cost."""
+        if self.task_size == "auto":
+            return 0
+        return whole(self.task_size, "task_size", least=1, word=" or 'auto'")
+
+    @property
+    def worker_bytes(self) -> int:
+        """Private bytes above which a worker is replaced; 0 never."""
+        return 0 if self.worker_memory is None else parse_bytes(self.worker_memory, "worker_memory")
+
+    @property
+    def arena_bytes(self) -> int:
+        """Shared memory that batches may occupy; 0 chooses by the memory limit."""
+        return 0 if self.slab_bytes == "auto" else parse_bytes(self.slab_bytes, "slab_bytes")
+
+    @property
+    def gpu(self) -> GpuPrep:
+        """How the GPU helps, in full."""
+        return GpuPrep.of(self.gpu_prep)
+
+    @property
+    def keeps_on_device(self) -> bool:
+        """Whether partly prepared samples are kept on the device, for the GPU to finish."""
+        reuse = self.reuse
+        return reuse is not None and reuse.store == "device" and reuse.times > 1
+
+
+KEYWORDS = tuple(field.name for field in fields(LoaderConfig))
+"""Parameters of our DataLoader that torch's does not have."""

@@ -11,24 +11,24 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
-from penstock.config import GpuPrep, Options, Reuse
-from penstock.engine.advice import advice, explanation
-from penstock.engine.arguments import check_adopt, check_lane, check_num_workers, say_once
-from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, window_of
+from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Reuse
+from penstock.engine.advice import advice_on, could_be_asked, explanation
+from penstock.engine.arguments import TorchArguments, check_lane, check_on_error, say_once
+from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, number_of, weakly, window_of
 from penstock.engine.device import brought
+from penstock.engine.device_side import DeviceSide
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
-from penstock.engine.fitting import checked_interval
-from penstock.engine.helping import helped, lane_stats, refuse_without_workers, reusing_of
-from penstock.engine.inline import InlineIterator, InlineStream, prepare_keyed
-from penstock.engine.looking import debugged, in_words
+from penstock.engine.helping import adopted_of, helped, refuse_without_workers, reusing_of
+from penstock.engine.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
+from penstock.engine.looking import in_words
 from penstock.engine.mover import check_device, moved, mover_for
 from penstock.engine.portable import over_torchs_workers
 from penstock.engine.progress import Promise, Run, fast_forward
@@ -37,29 +37,24 @@ from penstock.engine.shard import ShardSampler, check_still_alone, dealt, shared
 from penstock.engine.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
+from penstock.lanes.seeding import generators_kept
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.skips import Skips
-from penstock.measure.trace import check_trace, trace_writer
+from penstock.measure.trace import check_trace, described, trace_writer
 
 T_co = TypeVar("T_co", covariant=True)
 
+# For type checkers: every keyword of ours is an attribute of the same name.
+if TYPE_CHECKING:
+    Attributes = LoaderConfig
+else:
+    Attributes = object
 
-class DataLoader(TorchDataLoader[T_co]):
+
+class DataLoader(TorchDataLoader[T_co], Attributes):
     """Drop-in for `torch.utils.data.DataLoader`: the same parameters in the same order, then keywords of ours.
 
-    seed: every random draw is a function of (seed, epoch, position, sample); default: torch's base-seed draw.
-    shard: None, "auto" (torch.distributed or torchrun) or (rank, world): this rank's stripe of the global order.
-    device: batches arrive there, copied in the background; dtype, memory_format: of its image (4-D) tensors.
-    task_size: samples per task, or "auto".  prefetch_batches: batches prepared ahead.
-    hang_timeout: seconds after which a silent worker is replaced; default: warn every minute.
-    snapshot_every_n_steps: batches after which an iterable dataset is asked for its state again, as torchdata's loader does.
-    on_error: "raise", "skip" or "replace" a sample that fails; max_skipped: how many before it is an error after all.
-    worker_memory: private bytes above which a worker is replaced ("2GiB").  slab_bytes: shared memory for batches.
-    trace: file for a Chrome/Perfetto trace of the run.
-    gpu_prep: "auto": the GPU prepares a share of each batch where that makes training faster (docs/gpu.md); "concurrent", "idle", "off".
-    deterministic: fixes who prepares which sample.
-    reuse: a `penstock.Reuse`: partly prepared samples are kept and used several times (docs/reuse.md).
-    adopt: prepare torchvision's ImageFolder by our own ops, with the same pixels; "fast_decode": with near ones; False: not.
+    The keywords are described where they are defined, in `penstock.config.LoaderConfig`, and in docs/api.md.
     """
 
     def __init__(
@@ -101,44 +96,23 @@ class DataLoader(TorchDataLoader[T_co]):
         reuse: Reuse | None = None,
         adopt: bool | str = True,
     ) -> None:
-        check_adopt(adopt)
-        GpuPrep.of(gpu_prep)
-        self._options = Options.checked(
-            seed=seed,
-            task_size=task_size,
-            prefetch_batches=prefetch_batches,
-            hang_timeout=hang_timeout,
-            on_error=on_error,
-            max_skipped=max_skipped,
-            worker_memory=worker_memory,
-            slab_bytes=slab_bytes,
-        )
-        check_device(device, dtype, memory_format)
+        given = locals()  # so that a keyword is written once, in the signature
+        config = self._checked = LoaderConfig(**{name: given[name] for name in KEYWORDS})
+        check_device(config)
         check_trace(trace)
-        auto = 0
-        if isinstance(num_workers, str):
-            if num_workers != AUTO:
-                raise ConfigError(f"num_workers must be a number or 'auto', got {num_workers!r}")
-            num_workers = auto = auto_number(device, gpu_prep)
-        check_num_workers(num_workers)
-        given = sampler, batch_sampler, generator
+        num_workers, auto = number_of(num_workers, config)
         sampler, shuffle, rank, world, shuffles, own = dealt(
-            dataset, shuffle, given, shard, drop_last=drop_last
+            dataset, shuffle, (sampler, batch_sampler, generator), shard, drop_last=drop_last
         )
         super().__init__(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, collate_fn, pin_memory, drop_last, timeout,
             worker_init_fn, multiprocessing_context, generator, prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers, pin_memory_device=pin_memory_device, in_order=in_order,
         )  # fmt: skip
-        self.seed, self.shard, self.device = seed, shard, device
-        self.snapshot_every_n_steps = checked_interval(snapshot_every_n_steps)
-        self.dtype, self.memory_format = dtype, memory_format
-        self.task_size, self.prefetch_batches, self.hang_timeout = task_size, prefetch_batches, hang_timeout
-        self.on_error, self.max_skipped, self.trace = on_error, max_skipped, trace
-        self.worker_memory, self.slab_bytes, self.adopt = worker_memory, slab_bytes, adopt
-        self.gpu_prep, self.deterministic, self.reuse = gpu_prep, deterministic, reuse
-        self._reusing = reusing_of(self)
-        check_lane(device, gpu_prep)
+        for name in KEYWORDS:
+            setattr(self, name, getattr(config, name))
+        self._reusing = reusing_of(config, self.dataset)
+        check_lane(config)
         if type(self.sampler) is SequentialSampler and batch_sampler is None:
             own = self.sampler.data_source is dataset
         source = Source(
@@ -152,7 +126,7 @@ class DataLoader(TorchDataLoader[T_co]):
             batch_size=self.batch_size or 1,
             times=1 if reuse is None else reuse.times,
         )
-        self._epochs = Epochs(source, self._options.seed, self._reusing.kept if self._reusing else 0)
+        self._epochs = Epochs(source, config.plain_seed, self._reusing.kept if self._reusing else 0)
         if isinstance(self.sampler, ShardSampler):
             self.sampler.plan_of = self._epochs.plan
             self.sampler.on_set_epoch = self._epochs.set_epoch
@@ -160,8 +134,16 @@ class DataLoader(TorchDataLoader[T_co]):
             import penstock.engine.build
             import penstock.engine.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
 
-        self._skips, self._crew = Skips(max_skipped), Crew(auto)
+        self._skips, self._crew, self._on_device = Skips(max_skipped), Crew(auto), DeviceSide()
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
+
+    @property
+    def _config(self) -> LoaderConfig:
+        """Our keywords as the attributes say now: a trainer or a subclass may have set one since."""
+        now = {name: getattr(self, name) for name in KEYWORDS}
+        if any(value is not getattr(self._checked, name) for name, value in now.items()):
+            self._checked = LoaderConfig(**now)
+        return self._checked
 
     # ---- iteration
 
@@ -203,19 +185,17 @@ class DataLoader(TorchDataLoader[T_co]):
     def _iterate_inline(self) -> Any:
         if self.timeout:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-        streams = self._epochs.source.streams
-        if self.on_error != "raise" and streams:
-            raise ConfigError(
-                "on_error needs a map-style dataset: an iterable one cannot go on behind a failure"
-            )
-        refuse_without_workers(self)
+        config, streams = self._config, self._epochs.source.streams
+        check_on_error(config, streams=streams)
+        refuse_without_workers(config)
         iter(self._index_sampler)
         self._draw()
         run, asks = self._begin()
         prepare: Any = prepare_keyed(self._recipe(), self._skips.add)
         if streams:
-            prepare = InlineStream(self._recipe(), self.drop_last, self.snapshot_every_n_steps or 0, run)
-        iterator = InlineIterator(moved(prepare, mover_for(self)), asks, self._counters)
+            prepare = InlineStream(self._recipe(), self.drop_last, config.snapshot_every_n_steps or 0, run)
+        mover = mover_for(config, TorchArguments.of(self), self._on_device)
+        iterator = InlineIterator(moved(prepare, mover), asks, self._counters)
         iterator.told = getattr(prepare, "told", iterator.told)
         self._bind(iterator, run)
         fast_forward(iterator, run)
@@ -233,8 +213,10 @@ class DataLoader(TorchDataLoader[T_co]):
         self._draw()
         iter(self._index_sampler)
         run, asks = self._begin()
-        prepare, asks = over_torchs_workers(self, self._recipe(), asks, self._skips.add)
-        iterator = InlineIterator(moved(prepare, mover_for(self)), asks, self._counters)
+        given = TorchArguments.of(self)
+        prepare, asks = over_torchs_workers(given, self._recipe(), asks, self._skips.add)
+        mover = mover_for(self._config, given, self._on_device)
+        iterator = InlineIterator(moved(prepare, mover), asks, self._counters)
         self._bind(iterator, run)
         return iterator
 
@@ -242,34 +224,42 @@ class DataLoader(TorchDataLoader[T_co]):
         from penstock.engine.build import blueprint_of  # Linux only, as all that these import
         from penstock.engine.iterator import EngineIterator
 
-        crew, follows = self._crew, self._crew.auto == self.num_workers and not self._epochs.source.streams
+        config, crew, source = self._config, self._crew, self._epochs.source
+        follows = crew.auto == self.num_workers and not source.streams
         if follows:
-            crew.auto = self.num_workers = auto_number(self.device, self.gpu_prep)
+            self._follow(auto_number(config))
         self._counters.workers = self.num_workers
         self.check_worker_number_rationality()
         base_seed = self._epochs.based_on(self._draw())
         iter(self._index_sampler)  # torch's iterator asks twice, and a user's sampler may count or draw there
-        recipe, helper = helped(self, self._recipe(), shuffles=self._epochs.source.shuffles)
+        recipe, lane = helped(config, self._recipe(), self._on_device, shuffles=source.shuffles)
+        given = TorchArguments.of(self)
         engine = EngineIterator(
             blueprint_of(
-                self,
-                self._options,
+                config,
+                given,
                 recipe,
                 base_seed=base_seed,
                 follows=follows,
+                spans=self._counters.trace,
                 epochs=self._epochs,
             ),
-            window=window_of(self, recipe),
+            window=window_of(config, given, recipe),
             timeout_s=self.timeout,
             counters=self._counters,
             on_skip=self._skips.add,
         )
         try:
-            engine.on_workers = crew.follower(self)
-            return crew.joined_by(brought(engine, mover_for(self, helper), self._counters))
+            engine.on_workers = weakly(self._follow)
+            mover = mover_for(config, given, self._on_device, lane)
+            return crew.joined_by(brought(engine, mover, self._counters))
         except BaseException:
             engine.close()
             raise
+
+    def _follow(self, workers: int) -> None:
+        """There are so many workers now, as "auto" has it."""
+        self.num_workers = self._crew.auto = workers
 
     def check_worker_number_rationality(self) -> None:
         say_once(self.num_workers, super().check_worker_number_rationality)
@@ -298,7 +288,11 @@ class DataLoader(TorchDataLoader[T_co]):
         # persistent workers the loader does not refer to the iterator, so the iterator may keep the loader.
         loader: Callable[[], Any] = weakref.ref(self) if keep else lambda: self
 
-        save = trace_writer(self.trace, self._counters, loader)
+        def about() -> dict[str, Any] | None:
+            owner = loader()
+            return None if owner is None else described(owner.stats(), owner.diagnose())
+
+        save = trace_writer(self.trace, self._counters, about)
         if self.trace is not None and not keep:
             weakref.finalize(engine, save)  # an epoch that is broken off has no other end
 
@@ -340,7 +334,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def _recipe(self) -> Recipe:
         assert self._epochs.seed is not None
         assert self.collate_fn is not None
-        dataset = (self._adopted() if self.adopt else None) or self.dataset
+        dataset = adopted_of(self._config, self.dataset) or self.dataset
         if self._reusing is not None:
             shared = self.shard is not None
             dataset = self._reusing.dataset(dataset, self._epochs.seed, self._epochs.kept, shared=shared)
@@ -351,14 +345,6 @@ class DataLoader(TorchDataLoader[T_co]):
             seed=self._epochs.seed,
             on_error=self.on_error,
         )
-
-    def _adopted(self) -> Any:
-        """A dataset of ours that reads the user's, where theirs is torchvision's: nobody else has loaded torchvision."""
-        if "torchvision.datasets" not in sys.modules:
-            return None
-        from penstock.pipeline.adopt import adopted
-
-        return adopted(self.dataset, fast=self.adopt == "fast_decode")
 
     def _draw(self) -> int:
         """The draw that torch's iterator makes for its base seed; the first one is our seed, if none was given."""
@@ -383,7 +369,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """There are to be so many workers from now on, or "auto": at once in an epoch that runs, without a pause. New ones start in
         the background, surplus ones finish what they have and leave; batches do not change."""
         streams, auto = self._epochs.source.streams, workers == AUTO
-        number = auto_number(self.device, self.gpu_prep) if auto else check_workers(workers)
+        number = auto_number(self._config) if auto else check_workers(workers)
         engines = self._crew.engines(self.num_workers, streams=streams)
         self.num_workers = self._counters.workers = number
         self._crew.auto = number if auto else 0
@@ -413,7 +399,7 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def penstock_keywords(self) -> dict[str, Any]:
         """The keywords that torch's DataLoader does not have, as they were given."""
-        return keywords_of(self)
+        return keywords_of(self._config, self._epochs.source)
 
     # ---- looking in
 
@@ -422,16 +408,20 @@ class DataLoader(TorchDataLoader[T_co]):
         engine = "torch" if self._not_ours() else "workers" if self.num_workers else "inline"
         self._counters.skipped = len(self._skips)
         kept = self._reusing.stats(self._epochs.kept) if self._reusing is not None else None
-        epoch = self._epochs.epoch
-        return as_stats(self._counters, engine=engine, epoch=epoch, gpu=lane_stats(self), reuse=kept)
+        lane, epoch = self._on_device.stats(), self._epochs.epoch
+        return as_stats(self._counters, engine=engine, epoch=epoch, gpu=lane, reuse=kept)
 
     def diagnose(self) -> str:
         """One sentence: what limits this run, and what would help."""
-        return advice(self)
+        gpu = could_be_asked(self._config, TorchArguments.of(self), self._on_device)
+        return advice_on(self.stats(), gpu=gpu)
 
     def explain(self) -> str:
         """What is done to a sample, piece by piece, with its cost here and where it could run; a few samples are prepared for it."""
-        return explanation(self)
+        reusing, shuffles = self._reusing, self._epochs.source.shuffles
+        line = "" if reusing is None else reusing.line(reusing.source, self._epochs.kept)
+        given = TorchArguments.of(self)
+        return explanation(self._config, given, self._on_device, shuffles=shuffles, reused=line)
 
     def skipped(self) -> list[dict[str, Any]]:
         """Samples that `on_error` left out or replaced, with their errors."""
@@ -439,7 +429,17 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def debug(self, index: Any, epoch: int = 0) -> Any:
         """One sample, prepared in this process with the randomness it has in `epoch`, so that a debugger can step in."""
-        return debugged(self, index, epoch)
+        if self._epochs.source.streams:
+            raise ConfigError("debug needs a map-style dataset")
+        with generators_kept():
+            if self._epochs.seed is None:
+                self._draw()
+            return prepare_one(self._recipe(), self._epochs.where(index, epoch), index)
 
     def __repr__(self) -> str:
-        return in_words(self)
+        """It is asked for while others look into an error, too, so it never raises."""
+        try:
+            said = in_words(self._config, TorchArguments.of(self), self._epochs, self._crew.auto)
+            return f"{type(self).__name__}({said})"
+        except Exception:  # noqa: BLE001 - a loader whose constructor has failed lacks attributes
+            return object.__repr__(self)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import wave
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 
 from penstock import AnnotatedDataset, AudioFolder, DataLoader, ImageFolder, StagedDataset
 from penstock import transforms as T
+from penstock.config import LoaderConfig
 from penstock.engine.advice import lacking
 from penstock.engine.helping import missing_for_lane
 from penstock.pipeline.explain import explained
@@ -211,22 +211,6 @@ def test_a_dataset_with_a_getitem_of_its_own_is_told_by_name(photos: Path) -> No
     assert text.endswith("the GPU cannot help: Brighter has a __getitem__ of its own")
 
 
-class Loader:
-    """What is asked of a loader on a machine with a GPU."""
-
-    def __init__(self, *, shuffles: bool = True, **settings: Any) -> None:
-        given = {
-            "device": "cuda",
-            "gpu_prep": "auto",
-            "num_workers": 2,
-            "on_error": "raise",
-            "_reusing": None,
-            "deterministic": None,
-        }
-        vars(self).update(given | settings)
-        self._epochs = SimpleNamespace(source=SimpleNamespace(shuffles=shuffles))
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -242,8 +226,10 @@ class Loader:
     ],
 )
 def test_what_a_loader_lacks_for_its_gpu_to_help_is_said(settings: dict[str, Any], said: str) -> None:
+    settings = dict(settings)
     if missing_for_lane():
         pytest.skip(missing_for_lane())
-    found = lacking(Loader(**settings))
+    workers, shuffles = settings.pop("num_workers", 2), settings.pop("shuffles", True)
+    found = lacking(LoaderConfig(**{"device": "cuda", **settings}), workers, shuffles=shuffles)
     assert found.startswith(said)
     assert bool(found) == bool(said)

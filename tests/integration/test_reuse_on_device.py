@@ -31,7 +31,10 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return planned(dataset, collate_fn, None if options["wanted"].mode == "off" else two, CPU, **options)
 
     monkeypatch.setattr("penstock.gpu.cuda.prep_for", prep_for)
-    monkeypatch.setattr("penstock.loader.mover_for", lambda _, lane=None: Mover(CPU, None, None, False, lane))
+    monkeypatch.setattr(
+        "penstock.loader.mover_for",
+        lambda _config, _given, _held, lane=None: Mover(CPU, None, None, False, lane),
+    )
 
 
 def loader_of(dataset: ImageFolder, store: str = "device", **options: Any) -> DataLoader[Any]:

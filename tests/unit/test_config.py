@@ -9,37 +9,26 @@ import numpy as np
 import pytest
 
 from penstock import ConfigError, DataLoader
-from penstock.config import Options, parse_bytes
-
-DEFAULTS: dict[str, Any] = {
-    "seed": None,
-    "task_size": "auto",
-    "prefetch_batches": None,
-    "hang_timeout": None,
-    "on_error": "raise",
-    "max_skipped": 100,
-    "worker_memory": None,
-    "slab_bytes": "auto",
-}
-
-
-def checked(**given: Any) -> Options:
-    return Options.checked(**{**DEFAULTS, **given})
+from penstock.config import LoaderConfig, parse_bytes
 
 
 def test_defaults_mean_that_the_engine_chooses() -> None:
-    options = checked()
-    assert (options.task_size, options.hang_s, options.worker_memory, options.slab_bytes) == (0, 0.0, 0, 0)
-    assert (options.seed, options.prefetch_batches) == (None, None)
+    config = LoaderConfig()
+    assert (config.task_samples, config.hang_timeout, config.worker_bytes, config.arena_bytes) == (
+        0,
+        None,
+        0,
+        0,
+    )
+    assert (config.plain_seed, config.prefetch_batches) == (None, None)
 
 
 def test_values_are_turned_into_plain_ones() -> None:
-    options = checked(
-        seed=np.int64(5), task_size=np.int32(3), hang_timeout=2, worker_memory="2GiB", slab_bytes=5_000
-    )
-    assert (options.seed, options.task_size, options.hang_s) == (5, 3, 2)
-    assert (options.worker_memory, options.slab_bytes) == (2**31, 5_000)
-    assert type(options.seed) is int
+    given: dict[str, Any] = {"seed": np.int64(5), "task_size": np.int32(3)}
+    config = LoaderConfig(**given, hang_timeout=2, worker_memory="2GiB", slab_bytes=5_000)
+    assert (config.plain_seed, config.task_samples, config.hang_timeout) == (5, 3, 2)
+    assert (config.worker_bytes, config.arena_bytes) == (2**31, 5_000)
+    assert type(config.plain_seed) is int
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -67,6 +56,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"slab_bytes": -5}, "slab_bytes must be above 0, got -5"),
     ({"slab_bytes": "much"}, "slab_bytes must be a number of bytes such as '8GiB' or '512MB', got 'much'"),
+    (
+        {"snapshot_every_n_steps": -1},
+        "snapshot_every_n_steps must be a number of batches, 0 or None, got -1",
+    ),
+    ({"adopt": "slow"}, "adopt must be True, False or \"fast_decode\", got 'slow'"),
+    ({"gpu_prep": 1}, "gpu_prep must be a mode or a GpuPrep, got 1"),
+    ({"reuse": 3}, "reuse must be a penstock.Reuse, got 3"),
     ({"slab_bytes": None}, "slab_bytes must be a whole number of bytes, or a text such as '8GiB', got None"),
 ]
 
@@ -74,7 +70,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("given", "message"), WRONG)
 def test_an_error_says_what_is_allowed_and_what_was_given(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        checked(**given)
+        LoaderConfig(**given)
     assert str(caught.value) == message
     assert isinstance(caught.value, ValueError), "as torch's errors about arguments are"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 import torch
 
 from penstock import DataLoader, GpuPrep
+from penstock.config import LoaderConfig
 from penstock.engine import helping
 from penstock.engine.crew import auto_number, count_workers
+from penstock.engine.device_side import DeviceSide
 from tests.lanes_on_cpu import CHAIN, photos  # noqa: F401 - a fixture
 
 from penstock import ImageFolder  # isort: skip
@@ -52,7 +55,8 @@ def mode_of(asked: Seen, photos: Path, **options: Any) -> str:  # noqa: F811
     loader: DataLoader[Any] = DataLoader(
         ImageFolder(photos, CHAIN), 4, **{"shuffle": True, "device": "cuda", "num_workers": 1, **options}
     )
-    helping.helped(loader, loader_recipe(loader), shuffles=loader._epochs.source.shuffles)
+    shuffles = loader._epochs.source.shuffles
+    helping.helped(loader._config, loader_recipe(loader), DeviceSide(), shuffles=shuffles)
     return asked.modes[-1]
 
 
@@ -133,5 +137,6 @@ def test_without_triton_the_lane_is_off_and_the_pip_line_is_said(
 
 
 def test_auto_workers_are_all_cores_until_the_lane_works() -> None:
-    assert auto_number("cuda", "auto") == auto_number(None, "auto") == count_workers()
-    assert auto_number("cuda", "concurrent") == count_workers(lane=True)
+    cuda = LoaderConfig(device="cuda")
+    assert auto_number(cuda) == auto_number(LoaderConfig()) == count_workers()
+    assert auto_number(replace(cuda, gpu_prep="concurrent")) == count_workers(lane=True)

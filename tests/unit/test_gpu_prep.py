@@ -21,6 +21,8 @@ pytest.importorskip("triton")
 
 from penstock import DataLoader, GpuPrep, ImageFolder
 from penstock import transforms as T
+from penstock.config import LoaderConfig
+from penstock.engine.device_side import DeviceSide
 from penstock.engine.helping import helped
 from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate
@@ -151,13 +153,12 @@ def test_looking_at_a_dataset_draws_nothing_from_the_programs_generators(
     monkeypatch.setattr(
         "penstock.gpu.cuda.prep_for", lambda *args, **_: looks.append(looked(args[0])) or "no"
     )
-    loader: Any = DataLoader(ImageFolder(photos, CHAIN), 2, device="cpu")
-    loader.device = "cuda"
+    dataset = ImageFolder(photos, CHAIN)
     torch.manual_seed(5)
     recipe = Recipe(
-        dataset=loader.dataset, collate_fn=default_collate, auto_collation=True, seed=0, on_error="raise"
+        dataset=dataset, collate_fn=default_collate, auto_collation=True, seed=0, on_error="raise"
     )
-    helped(loader, recipe, shuffles=True)
+    helped(LoaderConfig(device="cuda"), recipe, DeviceSide(), shuffles=True)
     after = torch.rand(1)
     torch.manual_seed(5)
     assert looks

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader as TorchDataLoader
 
+from penstock.config import LoaderConfig
+from penstock.engine.arguments import TorchArguments
 from penstock.engine.crew import AHEAD_BYTES, BY_STATIONS, FEWEST, enough_of, window_of
 
 
-def asked(sample_bytes: int = 0, **options: Any) -> tuple[Any, Any]:
-    loader = {"prefetch_batches": None, "prefetch_factor": 2, "batch_size": 512, "batch_sampler": None}
-    return SimpleNamespace(**(loader | options)), SimpleNamespace(sample_bytes=sample_bytes)
+def asked(
+    sample_bytes: int = 0, prefetch_batches: int | None = None, **options: Any
+) -> tuple[LoaderConfig, TorchArguments, Any]:
+    given = TorchArguments.of(TorchDataLoader(range(1), 512, num_workers=1))  # type: ignore[arg-type]
+    config = LoaderConfig(prefetch_batches=prefetch_batches)
+    return config, replace(given, **options), SimpleNamespace(sample_bytes=sample_bytes)
 
 
 def window(workers: int, **options: Any) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import default_collate
 
 from penstock.engine.advice import advice_on
@@ -98,7 +99,7 @@ class Meter:
         """Measure all loaders of this class, subclasses included."""
         original = kind.__iter__  # type: ignore[attr-defined]
 
-        def metered(loader: Any) -> Metered:
+        def metered(loader: TorchDataLoader[Any]) -> Metered:
             began_s = self.clock()
             if self.first_s is None:
                 self.first_s = began_s
@@ -109,7 +110,7 @@ class Meter:
 
         kind.__iter__ = metered  # type: ignore[attr-defined]
 
-    def _record(self, loader: Any) -> Record:
+    def _record(self, loader: TorchDataLoader[Any]) -> Record:
         if loader not in self._known:
             ours = isinstance(loader, DataLoader) and loader.adopt
             said = adoption(loader.dataset) if ours else ""
@@ -124,7 +125,7 @@ class Meter:
         self.last_s = self.clock()
         self.wait_s += self.last_s - began_s
 
-    def take(self, batches: Iterator[Any], loader: Any, record: Record) -> Any:
+    def take(self, batches: Iterator[Any], loader: TorchDataLoader[Any], record: Record) -> Any:
         """The next batch, measured."""
         began_s = self.last_s = self.clock()
         if self.steps is not None and self.batches >= self.steps:
@@ -147,7 +148,7 @@ class Meter:
             self.on_progress(self)
         return batch
 
-    def _look(self, loader: Any, record: Record) -> None:
+    def _look(self, loader: TorchDataLoader[Any], record: Record) -> None:
         """Keep a loader's own numbers while it is there: a program may drop it at any time."""
         if isinstance(loader, DataLoader):
             record.stats = loader.stats()
@@ -156,7 +157,9 @@ class Meter:
 class Metered:
     """An iterator over batches that is measured; in all else it is the loader's own."""
 
-    def __init__(self, batches: Iterator[Any], loader: Any, record: Record, meter: Meter) -> None:
+    def __init__(
+        self, batches: Iterator[Any], loader: TorchDataLoader[Any], record: Record, meter: Meter
+    ) -> None:
         self._batches, self._loader, self._record, self._meter = batches, loader, record, meter
 
     def __iter__(self) -> Metered:
@@ -172,18 +175,18 @@ class Metered:
         return getattr(self._batches, name)
 
 
-def name_of(loader: Any) -> str:
+def name_of(loader: TorchDataLoader[Any]) -> str:
     return f"{type(loader.dataset).__name__}, {nominal_size(loader)} a batch, {loader.num_workers} workers"
 
 
-def samples_in(batch: Any, loader: Any) -> int:
+def samples_in(batch: Any, loader: TorchDataLoader[Any]) -> int:
     """By the first tensor where torch has collated; what another collate returns may mean anything."""
     if loader.collate_fn is default_collate and (tensor := first_tensor(batch)) is not None:
         return int(tensor.shape[0]) if tensor.dim() else 1
     return nominal_size(loader)
 
 
-def nominal_size(loader: Any) -> int:
+def nominal_size(loader: TorchDataLoader[Any]) -> int:
     return int(loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1)
 
 

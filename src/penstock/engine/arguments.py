@@ -1,21 +1,50 @@
-"""Arguments of the constructor that are refused before anything is built from them; each refusal says what to do."""
+"""Arguments of the constructor: torch's, as one value; and those that are refused before anything is built, each with what to do."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from operator import index
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
 
-from penstock.config import GpuPrep
+from penstock.config import LoaderConfig
 from penstock.errors import ConfigError
 
 
-def check_adopt(adopt: object) -> None:
-    if adopt not in (True, False, "fast_decode"):
-        raise ConfigError(f'adopt must be True, False or "fast_decode", got {adopt!r}')
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchArguments:
+    """torch's parameters, but for `shuffle`, which lives on in the sampler. They mean what they mean in torch."""
+
+    dataset: Any
+    batch_size: int | None
+    sampler: Any
+    batch_sampler: Any
+    num_workers: int
+    collate_fn: Callable[[Any], Any]
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+
+    @classmethod
+    def of(cls, loader: TorchDataLoader[Any]) -> TorchArguments:
+        """As its attributes say now: trainers and subclasses set some after construction."""
+        return cls(**{field.name: getattr(loader, field.name) for field in fields(cls)})
+
+    @property
+    def samples(self) -> int:
+        """In a batch, as far as torch's arguments say."""
+        return int(self.batch_size or getattr(self.batch_sampler, "batch_size", None) or 1)
 
 
 def check_num_workers(workers: object) -> None:
@@ -29,12 +58,22 @@ def check_num_workers(workers: object) -> None:
             ) from None
 
 
-def check_lane(device: Any, gpu_prep: object) -> None:
+def check_on_error(config: LoaderConfig, *, streams: bool) -> None:
+    if streams and config.on_error != "raise":
+        raise ConfigError("on_error needs a map-style dataset: an iterable one cannot go on behind a failure")
+
+
+def on_cuda(config: LoaderConfig) -> bool:
+    """Whether batches go to a CUDA device."""
+    return config.device is not None and torch.device(config.device).type == "cuda"
+
+
+def check_lane(config: LoaderConfig) -> None:
     """A GPU that is asked by name to help must be the one that batches go to."""
-    mode = GpuPrep.of(gpu_prep).mode
-    if mode in ("idle", "concurrent") and (device is None or torch.device(device).type != "cuda"):
+    mode = config.gpu.mode
+    if mode in ("idle", "concurrent") and not on_cuda(config):
         raise ConfigError(
-            f"gpu_prep={mode!r} needs device='cuda', got device={device!r}: give that device, or leave gpu_prep out"
+            f"gpu_prep={mode!r} needs device='cuda', got device={config.device!r}: give that device, or leave gpu_prep out"
         )
 
 

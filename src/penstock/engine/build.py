@@ -1,21 +1,20 @@
-"""From a loader's attributes to what an engine is built from."""
+"""From a loader's settings to what an engine is built from."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from typing import Any
 
 import torch.multiprocessing
 from torch.utils.data import IterableDataset
 
-from penstock.config import Options
+from penstock.config import LoaderConfig
 from penstock.engine.agent_config import AgentConfig
+from penstock.engine.arguments import TorchArguments, check_on_error
 from penstock.engine.crew import enough_of, lane_keeps_cores, local_world
 from penstock.engine.epochs import Epochs
 from penstock.engine.session import Blueprint
 from penstock.engine.state import CoreConfig
-from penstock.errors import ConfigError
 from penstock.lanes.kinds import Kind
 from penstock.lanes.prepare import Recipe
 from penstock.lanes.worker import WorkerSpec
@@ -37,59 +36,59 @@ def kind_of(recipe: Recipe, *, streams: bool) -> Kind:
 
 
 def blueprint_of(
-    loader: Any,
-    options: Options,
+    config: LoaderConfig,
+    given: TorchArguments,
     recipe: Recipe,
     *,
     base_seed: int,
     follows: bool,
+    spans: bool,
     epochs: Epochs,
 ) -> Blueprint:
     if multiprocessing.current_process().daemon:  # guard: daemonic
         raise AssertionError("daemonic processes are not allowed to have children")
-    streams = isinstance(loader.dataset, IterableDataset)
-    if streams and options.on_error != "raise":
-        raise ConfigError("on_error needs a map-style dataset: an iterable one cannot go on behind a failure")
+    streams = isinstance(given.dataset, IterableDataset)
+    check_on_error(config, streams=streams)
     ranks = local_world()
-    limit = options.slab_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=ranks)
-    shares = epochs.shares(loader.num_workers)
+    limit = config.arena_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=ranks)
+    shares = epochs.shares(given.num_workers)
     core = CoreConfig(
-        workers=loader.num_workers,
+        workers=given.num_workers,
         kind=kind_of(recipe, streams=streams),
-        task_size=ONE_TASK if recipe.batched else options.task_size,
-        in_order=loader.in_order,
+        task_size=ONE_TASK if recipe.batched else config.task_samples,
+        in_order=given.in_order,
         limit_bytes=limit,
-        enough=enough_of(loader, recipe),
-        base=board_bytes(board_rows(loader.num_workers)),
+        enough=enough_of(config, given, recipe),
+        base=board_bytes(board_rows(given.num_workers)),
         first_lane=shares.next,
-        trims=loader.device is None,
-        hang_s=options.hang_s or float(loader.timeout),
-        poison_raises=options.on_error == "raise",
+        trims=config.device is None,
+        hang_s=float(config.hang_timeout or given.timeout),
+        poison_raises=config.on_error == "raise",
         repeatable=recipe.repeatable,
     )
     agent = AgentConfig(
         core=core,
         parent=os.getpid(),
-        worker_memory=options.worker_memory,
+        worker_memory=config.worker_bytes,
         local_world=ranks,
-        has_gpu_lane=lane_keeps_cores(loader.device, loader.gpu_prep),
+        has_gpu_lane=lane_keeps_cores(config),
         follows=follows and not streams,
-        spans=loader._counters.trace,
+        spans=spans,
         record=os.environ.get("PENSTOCK_RECORD", ""),
     )
     spec = WorkerSpec(
         recipe=recipe,
-        workers=loader.num_workers,
+        workers=given.num_workers,
         base_seed=base_seed,
-        init_fn=loader.worker_init_fn,
+        init_fn=given.worker_init_fn,
         streams=streams,
-        drop_last=loader.drop_last,
+        drop_last=given.drop_last,
         places=shares.places,
         epoch=epochs.upcoming,
         keyed=epochs.keyed,
-        snapshot_every=loader.snapshot_every_n_steps or 0,
+        snapshot_every=config.snapshot_every_n_steps or 0,
     )
-    context = loader.multiprocessing_context
+    context = given.multiprocessing_context
     if context is None:
         context = torch.multiprocessing.get_context()
     return Blueprint(agent=agent, spec=spec, context=context, limit_bytes=limit)

@@ -7,9 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from penstock.config import GpuPrep, whole
+from penstock.config import LoaderConfig, whole
+from penstock.engine.arguments import TorchArguments, check_num_workers, on_cuda
 from penstock.engine.capacity import affinity_of, workers_for
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
@@ -27,15 +26,14 @@ def local_world() -> int:
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
 
 
-def may_have_lane(device: Any, gpu_prep: Any) -> bool:
-    """Whether a loader that was given these has a GPU lane, if its chain allows for one."""
-    on_gpu = device is not None and torch.device(device).type == "cuda"
-    return on_gpu and GpuPrep.of(gpu_prep).mode != "off"
+def may_have_lane(config: LoaderConfig) -> bool:
+    """Whether there is a GPU lane, if the chain allows for one."""
+    return on_cuda(config) and config.gpu.mode != "off"
 
 
-def lane_keeps_cores(device: Any, gpu_prep: Any) -> bool:
+def lane_keeps_cores(config: LoaderConfig) -> bool:
     """Whether the GPU lane has cores of its own from the start. With "auto" it takes them from workers, while it works."""
-    return may_have_lane(device, gpu_prep) and GpuPrep.of(gpu_prep).mode != "auto"
+    return may_have_lane(config) and config.gpu.mode != "auto"
 
 
 def count_workers(*, lane: bool = False) -> int:
@@ -43,9 +41,20 @@ def count_workers(*, lane: bool = False) -> int:
     return workers_for(affinity_of(os.getpid()), local_world(), lane=lane)
 
 
-def auto_number(device: Any, gpu_prep: Any) -> int:
-    """What num_workers="auto" comes to for a loader that was given these."""
-    return count_workers(lane=lane_keeps_cores(device, gpu_prep))
+def auto_number(config: LoaderConfig) -> int:
+    """What num_workers="auto" comes to."""
+    return count_workers(lane=lane_keeps_cores(config))
+
+
+def number_of(workers: int | str, config: LoaderConfig) -> tuple[int, int]:
+    """What the constructor's num_workers comes to; and the same again if it was "auto", else 0."""
+    if not isinstance(workers, str):
+        check_num_workers(workers)
+        return workers, 0
+    if workers != AUTO:
+        raise ConfigError(f"num_workers must be a number or 'auto', got {workers!r}")
+    number = auto_number(config)
+    return number, number
 
 
 def check_workers(workers: object) -> int:
@@ -61,26 +70,37 @@ def check_workers(workers: object) -> int:
     return number
 
 
-def window_of(loader: Any, recipe: Recipe) -> Callable[[int], int]:
+def window_of(config: LoaderConfig, given: TorchArguments, recipe: Recipe) -> Callable[[int], int]:
     """How many batches are asked for ahead, by the number of workers. Those that a GPU helps with are large, and fewer unless
     `prefetch_batches` says otherwise: all are pinned, a quarter of a millisecond for each megabyte, and training stands still meanwhile."""
-    batches, factor = loader.prefetch_batches, loader.prefetch_factor
+    batches, factor = config.prefetch_batches, given.prefetch_factor
     if batches is not None:
         return lambda _: batches
     assert factor is not None
     if factor <= 0:
         raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
-    samples = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1
-    most = max(FEWEST, AHEAD_BYTES // (recipe.sample_bytes * samples)) if recipe.sample_bytes else None
+    most = max(FEWEST, AHEAD_BYTES // (recipe.sample_bytes * given.samples)) if recipe.sample_bytes else None
     return lambda workers: factor * workers if most is None else min(most, factor * workers)
 
 
-def enough_of(loader: Any, recipe: Recipe) -> int:
+def enough_of(config: LoaderConfig, given: TorchArguments, recipe: Recipe) -> int:
     """Batches whose memory is enough beside a GPU lane: those that are asked for, and some that stations have. More would be pinned
     in the midst of an epoch."""
     if not recipe.sample_bytes:
         return 0
-    return window_of(loader, recipe)(MOST_WORKERS) + BY_STATIONS
+    return window_of(config, given, recipe)(MOST_WORKERS) + BY_STATIONS
+
+
+def weakly(follow: Callable[[int], None]) -> Callable[[int], None]:
+    """Calls a method with another number of workers, as long as its object is there; does not keep it alive."""
+    held = weakref.WeakMethod(follow)
+
+    def tell(workers: int) -> None:
+        method = held()
+        if method is not None:
+            method(workers)
+
+    return tell
 
 
 class Crew:
@@ -110,14 +130,3 @@ class Crew:
                 "the data. Call set_workers before iter(), or when the epoch has come to its end"
             )
         return living
-
-    def follower(self, loader: Any) -> Callable[[int], None]:
-        """Tells the loader of another number of workers; does not keep it alive."""
-        crew, held = self, weakref.ref(loader)
-
-        def follow(workers: int) -> None:
-            owner = held()
-            if owner is not None:
-                owner.num_workers = crew.auto = workers
-
-        return follow

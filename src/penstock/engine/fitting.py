@@ -10,7 +10,7 @@ import warnings
 from typing import Any, NamedTuple
 
 from penstock.engine.progress import VERSION, fresh_state
-from penstock.errors import ConfigError, StateError
+from penstock.errors import StateError
 
 ON_PURPOSE = (
     "To go on all the same, load_state_dict(state, strict=False) keeps the seed and the epoch; {rest}. Where a trainer loads the "
@@ -32,13 +32,6 @@ class Identity(NamedTuple):
 
     def facts(self) -> dict[str, Any]:
         return {"kind": self.kind, "length": self.length}
-
-
-def checked_interval(every: Any) -> int | None:
-    """torchdata's `snapshot_every_n_steps`."""
-    if every is not None and (not isinstance(every, int) or isinstance(every, bool) or every < 0):
-        raise ConfigError(f"snapshot_every_n_steps must be a number of batches, 0 or None, got {every!r}")
-    return every
 
 
 def check_version(state: dict[str, Any]) -> None:

@@ -11,57 +11,59 @@ import sys
 import warnings
 from dataclasses import replace
 from functools import cache
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.config import GpuPrep
+from penstock.config import LoaderConfig
+from penstock.engine.arguments import on_cuda
 from penstock.engine.crew import may_have_lane
+from penstock.engine.device_side import DeviceSide
 from penstock.errors import ConfigError, MissingExtra
 from penstock.gpu.queues import too_few
 from penstock.lanes.prepare import Recipe
 from penstock.lanes.seeding import generators_kept
 from penstock.measure.host import say_once
 
+if TYPE_CHECKING:
+    from penstock.engine.reusing import Reusing
+    from penstock.gpu.lane import GpuLane
+
 log = logging.getLogger("penstock")
 
-_kept: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""What each loader's last iterator had: workers come anew with every epoch, the lane need not."""
 
-
-def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]:
-    """The recipe for workers, and the lane that finishes their batches on the device (`gpu.lane.GpuLane`); or as it was, and None."""
-    wanted, on_device = GpuPrep.of(loader.gpu_prep), keeps_on_device(loader)
+def helped(
+    config: LoaderConfig, recipe: Recipe, held: DeviceSide, *, shuffles: bool
+) -> tuple[Recipe, GpuLane | None]:
+    """The recipe for workers, and the lane that finishes their batches on the device; or as it was, and None. `held`: of earlier epochs."""
+    wanted, on_device = config.gpu, config.keeps_on_device
     asked = wanted.mode in ("idle", "concurrent") or on_device
-    device = None if loader.device is None else torch.device(loader.device)
-    if device is None or device.type != "cuda":
+    if not on_cuda(config):
         if asked:
             raise ConfigError(f"gpu_prep={wanted.mode!r} needs device='cuda'")
         return recipe, None
     from penstock.gpu.cuda import prep_for
 
-    deterministic = is_deterministic(loader)
-    if loader.on_error != "raise":
+    if config.on_error != "raise":
         # What cannot be decoded must be found out by a worker, while it can still be left out or replaced.
         wanted = replace(wanted, share=0.0)
-    if wanted.mode == "auto" and not on_device and why_not_auto(loader, shuffles=shuffles):
+    if wanted.mode == "auto" and not on_device and why_not_auto(config, shuffles=shuffles):
         wanted = replace(wanted, mode="off")
     with generators_kept():
         prep = prep_for(
             recipe.dataset,
             recipe.collate_fn,
-            device,
+            torch.device(config.device),
             wanted=wanted,
-            dtype=loader.dtype,
-            memory_format=loader.memory_format,
-            deterministic=deterministic,
-            kept=_kept.get(loader),
+            dtype=config.dtype,
+            memory_format=config.memory_format,
+            deterministic=is_deterministic(config),
+            kept=held.prep,
         )
     if not isinstance(prep, str):
-        if _kept.get(loader) is None and wanted.mode != "off" and (few := too_few()):
+        if held.prep is None and wanted.mode != "off" and (few := too_few()):
             log.warning("gpu_prep: %s", few)
-        _kept[loader] = prep
+        held.prep = prep
         return replace(recipe, dataset=prep.dataset), prep.lane
     if asked:
         raise ConfigError(f"gpu_prep={wanted.mode!r} is not possible: {prep}")
@@ -69,19 +71,19 @@ def helped(loader: Any, recipe: Recipe, *, shuffles: bool) -> tuple[Recipe, Any]
     return recipe, None
 
 
-def is_deterministic(loader: Any) -> bool:
-    if loader.deterministic is None:
+def is_deterministic(config: LoaderConfig) -> bool:
+    if config.deterministic is None:
         return torch.are_deterministic_algorithms_enabled()
-    return bool(loader.deterministic)
+    return bool(config.deterministic)
 
 
-def why_not_auto(loader: Any, *, shuffles: bool) -> str:
+def why_not_auto(config: LoaderConfig, *, shuffles: bool) -> str:
     """Why gpu_prep="auto" leaves everything to workers, whatever the chain; empty where it does not."""
     if not shuffles:
         return "the loader does not shuffle, and an evaluation wants the same pixels each time"
-    if loader.on_error != "raise":
-        return f"on_error={loader.on_error!r}: workers must find out what cannot be decoded"
-    if is_deterministic(loader) and GpuPrep.of(loader.gpu_prep).share is None:
+    if config.on_error != "raise":
+        return f"on_error={config.on_error!r}: workers must find out what cannot be decoded"
+    if is_deterministic(config) and config.gpu.share is None:
         return "determinism was asked for, and who prepares a sample would depend on the moment"
     if missing := missing_for_lane():
         say_once(f"gpu_prep: {missing}")
@@ -102,29 +104,23 @@ def missing_for_lane() -> str:
     return ""
 
 
-def refuse_without_workers(loader: Any) -> None:
-    wanted = GpuPrep.of(loader.gpu_prep)
-    if wanted.mode in ("idle", "concurrent") or keeps_on_device(loader):
-        raise ConfigError(f"gpu_prep={wanted.mode!r} needs workers to help: give num_workers")
+def refuse_without_workers(config: LoaderConfig) -> None:
+    mode = config.gpu.mode
+    if mode in ("idle", "concurrent") or config.keeps_on_device:
+        raise ConfigError(f"gpu_prep={mode!r} needs workers to help: give num_workers")
 
 
-def lane_stats(loader: Any) -> dict[str, Any] | None:
-    """Numbers of the lane that a loader has, or had last."""
-    kept = _kept.get(loader)
-    return None if kept is None else kept.lane.stats()
-
-
-def reusing_of(loader: Any) -> Any:
-    """What a loader with `reuse=` has (`engine.reusing.Reusing`); None without."""
-    if loader.reuse is None:
+def reusing_of(config: LoaderConfig, dataset: Any) -> Reusing | None:
+    """What a loader with `reuse=` has; None without."""
+    if config.reuse is None:
         return None
     if sys.platform != "linux":
         raise ConfigError("reuse needs Linux: what is kept is shared by processes in ways that only it has")
     from penstock.engine.reusing import reusing  # it imports much
 
-    lane = GpuPrep.of(loader.gpu_prep) if may_have_lane(loader.device, loader.gpu_prep) else None
-    found = reusing(loader.reuse, staged_of(loader), lane, shared=loader.shard is not None)
-    if found is not None and loader.reuse.persistent and loader.seed is None:
+    lane = config.gpu if may_have_lane(config) else None
+    found = reusing(config.reuse, staged_of(config, dataset), lane, shared=config.shard is not None)
+    if found is not None and config.reuse.persistent and config.seed is None:
         warnings.warn(
             "Reuse(persistent=True) without seed=: runs find what others have kept only where their seeds are the same. Without one each draws "
             "its own, finds nothing, and leaves a whole store behind. Give seed=, or leave persistent out",
@@ -133,16 +129,20 @@ def reusing_of(loader: Any) -> Any:
     return found
 
 
-def staged_of(loader: Any) -> Any:
-    """A loader's dataset, in the form that can be kept half done where it is torchvision's and adopted."""
-    adopted = loader._adopted() if loader.adopt else None
+def adopted_of(config: LoaderConfig, dataset: Any) -> Any:
+    """A dataset of ours that reads the user's, where theirs is torchvision's: nobody else has loaded torchvision. None otherwise."""
+    if not config.adopt or "torchvision.datasets" not in sys.modules:
+        return None
+    from penstock.pipeline.adopt import adopted
+
+    return adopted(dataset, fast=config.adopt == "fast_decode")
+
+
+def staged_of(config: LoaderConfig, dataset: Any) -> Any:
+    """The dataset, in the form that can be kept half done where it is torchvision's and adopted."""
+    adopted = adopted_of(config, dataset)
     if adopted is None:
-        return loader.dataset
+        return dataset
     from penstock.pipeline.adopted_images import AdoptedImages
 
     return AdoptedImages(adopted)
-
-
-def keeps_on_device(loader: Any) -> bool:
-    """Whether samples are kept on the device, for its lane to finish."""
-    return loader._reusing is not None and loader._reusing.wanted.store == "device"

@@ -11,23 +11,23 @@ import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 
+from penstock.config import LoaderConfig
+from penstock.engine.arguments import TorchArguments, on_cuda
+from penstock.engine.device_side import DeviceSide
 from penstock.engine.feed import Ask
 from penstock.engine.idle_time import IdleTime
 from penstock.engine.pinning import unsplit
 from penstock.engine.places import CudaCard, InUse, Places
 from penstock.errors import ConfigError
 
-_places: WeakKeyDictionary[Any, Places] = WeakKeyDictionary()
-"""Of each loader."""
 
-
-def check_device(device: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> None:
+def check_device(config: LoaderConfig) -> None:
+    device = config.device
     if device is None:
-        if dtype is not None or memory_format is not None:
+        if config.dtype is not None or config.memory_format is not None:
             raise ConfigError(
                 "dtype and memory_format describe batches on a device: give device= too ('cpu' works)"
             )
@@ -270,26 +270,27 @@ class Mover:
             self.lane.gate.left_by(pump)
 
 
-def mover_for(loader: Any, lane: Lane | None = None) -> Mover | None:
+def mover_for(
+    config: LoaderConfig, given: TorchArguments, held: DeviceSide, lane: Lane | None = None
+) -> Mover | None:
     """What brings batches to their device or into pinned memory; None when they stay where they are."""
-    pins = loader.pin_memory and torch.accelerator.is_available()
-    if loader.pin_memory and loader.pin_memory_device:
+    pins = given.pin_memory and torch.accelerator.is_available()
+    if given.pin_memory and given.pin_memory_device:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            f"ignore pin_memory_device='{given.pin_memory_device}'.",
             stacklevel=4,
         )
-    if loader.pin_memory and not pins:
+    if given.pin_memory and not pins:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
             stacklevel=4,
         )
-    if loader.device is None and not pins:
+    if config.device is None and not pins:
         return None
-    device = None if loader.device is None else torch.device(loader.device)
-    if loader not in _places:
-        _places[loader] = Places(CudaCard(device) if device is not None and device.type == "cuda" else None)
-    return Mover(loader.device, loader.dtype, loader.memory_format, pins, lane, _places[loader])
+    if held.places is None:
+        held.places = Places(CudaCard(torch.device(config.device)) if on_cuda(config) else None)
+    return Mover(config.device, config.dtype, config.memory_format, pins, lane, held.places)
 
 
 def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Callable[[Ask], tuple[Any, Any]]:

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
+from penstock.engine.arguments import TorchArguments
 from penstock.engine.feed import Ask
 from penstock.lanes.prepare import Preparer, Recipe, Skip, Stopped, Where
 from penstock.lanes.torch_private import enter_worker
@@ -65,7 +66,7 @@ def say_what_is_missing(platform: str) -> None:
 
 
 def over_torchs_workers(
-    loader: Any, recipe: Recipe, asks: Iterator[Ask], on_skip: Callable[[dict[str, Any]], None]
+    given: TorchArguments, recipe: Recipe, asks: Iterator[Ask], on_skip: Callable[[dict[str, Any]], None]
 ) -> tuple[Callable[[Ask], tuple[Any, Any]], Iterator[Ask]]:
     """How to prepare an ask, and the asks to go with it: torch's workers see them first, as far as it prefetches."""
     say_what_is_missing(sys.platform)
@@ -75,13 +76,13 @@ def over_torchs_workers(
             KeyedBatches(recipe),
             batch_size=None,
             sampler=theirs,
-            num_workers=loader.num_workers,
+            num_workers=given.num_workers,
             collate_fn=as_it_is,
-            timeout=loader.timeout,
-            worker_init_fn=Entrance(recipe, loader.worker_init_fn),
-            multiprocessing_context=loader.multiprocessing_context,
+            timeout=given.timeout,
+            worker_init_fn=Entrance(recipe, given.worker_init_fn),
+            multiprocessing_context=given.multiprocessing_context,
             generator=torch.Generator(),
-            prefetch_factor=loader.prefetch_factor,
+            prefetch_factor=given.prefetch_factor,
         )
     )
 

@@ -42,13 +42,11 @@ log = logging.getLogger("penstock")
 
 
 def reusing(
-    wanted: Reuse | None, dataset: Any, prep: GpuPrep | None = None, *, shared: bool = False
+    wanted: Reuse, dataset: Any, prep: GpuPrep | None = None, *, shared: bool = False
 ) -> Reusing | None:
     """What a loader with `reuse=` has; ConfigError where its samples cannot be kept. Used once, nothing need be kept. `prep`: how the GPU
     helps, if there is one; `shared`: the samples are dealt out to ranks."""
-    if wanted is not None and not isinstance(wanted, Reuse):
-        raise ConfigError(f"reuse must be a penstock.Reuse, got {wanted!r}")
-    return None if wanted is None or wanted.times == 1 else Reusing(wanted, dataset, prep, shared=shared)
+    return None if wanted.times == 1 else Reusing(wanted, dataset, prep, shared=shared)
 
 
 class Reusing:

@@ -15,6 +15,8 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
+from penstock.config import KEYWORDS, LoaderConfig
+from penstock.engine.epochs import Source
 from penstock.engine.feed import CHUNK
 from penstock.engine.progress import after_end, fresh_state
 from penstock.plan.epoch import EpochPlan
@@ -23,27 +25,6 @@ OUTLIVES = ("kind", "length", "keyed", "sampler", "dataset")
 """Parts of a state that mean the same in the next epoch."""
 LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
-KEYWORDS = (
-    "snapshot_every_n_steps",
-    "seed",
-    "shard",
-    "device",
-    "dtype",
-    "memory_format",
-    "task_size",
-    "prefetch_batches",
-    "hang_timeout",
-    "on_error",
-    "max_skipped",
-    "worker_memory",
-    "slab_bytes",
-    "trace",
-    "gpu_prep",
-    "deterministic",
-    "reuse",
-    "adopt",
-)
-"""Parameters of our DataLoader that torch's does not have."""
 CARRIED = "penstock_keywords"
 """The attribute under which Accelerate finds all of them at once, when it has been told to look."""
 
@@ -55,10 +36,9 @@ class Keywords(dict[str, Any]):
     """Whether the loader's order is our own shuffle with a seed of the user's: whoever deals it out must keep it."""
 
 
-def keywords_of(loader: Any) -> Keywords:
-    found = Keywords({name: getattr(loader, name) for name in KEYWORDS})
-    source = loader._epochs.source
-    found.shuffled_by_seed = loader.seed is not None and source.order == "planned" and source.shuffles
+def keywords_of(config: LoaderConfig, source: Source) -> Keywords:
+    found = Keywords({name: getattr(config, name) for name in KEYWORDS})
+    found.shuffled_by_seed = config.seed is not None and source.order == "planned" and source.shuffles
     return found
 
 
@@ -93,8 +73,8 @@ class AskedByAccelerate:
     It is not a data descriptor, so Accelerate may still set the attribute on an instance.
     """
 
-    def __get__(self, loader: Any, owner: type) -> bool:
-        if loader is not None and not keeps_engine(sys.modules.get("accelerate.data_loader")):
+    def __get__(self, instance: object, owner: type) -> bool:
+        if instance is not None and not keeps_engine(sys.modules.get("accelerate.data_loader")):
             warnings.warn(
                 "Accelerate's prepare() builds a plain torch DataLoader from this one: penstock's engine, keywords and "
                 "resume are lost. Call penstock.integrations.accelerate.enable() once, before prepare().",

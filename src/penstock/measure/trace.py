@@ -124,11 +124,11 @@ def write_trace(
 def trace_writer(
     path: str | os.PathLike[str] | None,
     counters: Counters,
-    loader: Callable[[], Any] = lambda: None,
+    about: Callable[[], Mapping[str, Any] | None] = lambda: None,
 ) -> Callable[[], None]:
     """Writes the trace as it stands, as often as it is called; nothing without a path, or in a forked child. Never raises.
 
-    loader: gives the loader while it is there; its numbers go into the file.
+    about: what the trace says beside its events, as `described` has it; None where nobody can tell any more.
     """
     owner = os.getpid()
 
@@ -136,8 +136,7 @@ def trace_writer(
         if path is None or os.getpid() != owner:
             return
         try:
-            told = loader()
-            write_trace(path, counters, None if told is None else described(told.stats(), told.diagnose()))
+            write_trace(path, counters, about())
         except Exception as exc:  # noqa: BLE001 - at the end of an epoch, or in a finaliser
             if not counters.trace_failed:
                 counters.trace_failed = True
