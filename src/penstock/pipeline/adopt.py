@@ -19,8 +19,9 @@ from penstock.lanes.unfinished import finished
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.staged import Begun, read_file, unfinished
+from penstock.pipeline.staged import Begun, unfinished
 from penstock.pipeline.their_draws import Draw, Unadoptable, adopters, is_patched, nested
+from penstock.store.sources import ByteRange, WholeFiles
 from penstock.transforms.cpu import picture
 from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops
 from penstock.transforms.steps import Step, program_size
@@ -155,13 +156,20 @@ class AdoptedFolder:
     def __init__(self, dataset: Any, chain: AdoptedChain, *, fast: bool = False) -> None:
         self.users_dataset, self.chain, self._transform = dataset, chain, dataset.transform
         random = any(type(op).__name__ not in FIXED for op, _ in chain.ops)
-        self.fast = fast and random and has_simplejpeg()
+        self.fast, self.bytes_from = fast and random and has_simplejpeg(), WholeFiles()
 
     def __len__(self) -> int:
         return len(self.users_dataset)
 
+    def locate(self, index: int) -> ByteRange:
+        return ByteRange(self.users_dataset.samples[index][0])
+
     def read(self, index: int) -> bytes:
-        return read_file(self.users_dataset.samples[index][0])
+        return self.bytes_from.read(*self.locate(index))
+
+    def target_of(self, index: int) -> Any:
+        target, transform = self.users_dataset.samples[index][1], self.users_dataset.target_transform
+        return target if transform is None else transform(target)
 
     def encoded(self, data: bytes) -> Encoded:
         """Without simplejpeg, decoded by Pillow where the loops do not: by definition what torchvision's dataset would get."""
@@ -174,19 +182,17 @@ class AdoptedFolder:
         dataset = self.users_dataset
         if dataset.transform is not self._transform:
             return dataset[index]
-        target = dataset.samples[index][1]
         generator = torch.default_generator.get_state()
         try:
             sample = self.chain.run(self.encoded(self.read(index)))
         except BadImage:
             torch.default_generator.set_state(generator)
             return dataset[index]  # torchvision forgives more than we do, and it is torchvision's dataset
-        return sample, target if dataset.target_transform is None else dataset.target_transform(target)
+        return sample, self.target_of(index)
 
     def begun(self, index: int) -> Begun:
         """The sample up to its pixels; of a chain without Python in it."""
-        data, target = self.read(index), self.users_dataset.samples[index][1]
-        transform = self.users_dataset.target_transform
+        data = self.read(index)
         image: Any
         try:
             image = self.encoded(data)
@@ -199,7 +205,7 @@ class AdoptedFolder:
             steps = draw(op, size)
             size = program_size(steps, size)
             program += steps
-        return Begun(data, image, program, target if transform is None else transform(target))
+        return Begun(data, image, program, self.target_of(index))
 
     def forgiven(self, index: int) -> Any:
         """The pixels of a file that we do not read: torchvision forgives more than we do, and it is torchvision's dataset."""

@@ -24,6 +24,7 @@ from penstock.lanes.seeding import call_seed
 from penstock.pipeline.chain import flattened
 from penstock.pipeline.staged import classes_in
 from penstock.plan.seeds import op_seed
+from penstock.store.sources import ByteRange, Source, WholeFiles
 from penstock.transforms.audio import AudioOp, Drawn, Function, Resample, Shape, Wave, check_count
 from penstock.transforms.draws import Draws
 from penstock.transforms.libs import AUDIO_LIBRARIES, preload, soundfile
@@ -186,6 +187,9 @@ class AudioFolder(Dataset[tuple[Any, Any]]):
     def _penstock_load(self) -> None:
         preload(AUDIO_LIBRARIES)
 
+    bytes_from: Source = WholeFiles()
+    """Where the bytes of recordings come from."""
+
     @property
     def identity(self) -> str:
         return self.chain.identity
@@ -201,12 +205,15 @@ class AudioFolder(Dataset[tuple[Any, Any]]):
 
     def wave(self, index: int) -> Wave:
         """A recording, at the common sampling rate."""
-        path, _ = self.samples[index]
         try:
-            wave, rate = decode_audio(Path(path).read_bytes(), max_samples=self.max_samples)
+            wave, rate = decode_audio(self.bytes_from.read(*self.locate(index)), max_samples=self.max_samples)
         except BadAudio as exc:
-            raise BadAudio(f"{path}: {exc}") from exc
+            raise BadAudio(f"{self.samples[index][0]}: {exc}") from exc
         return self.chain.started(wave, rate)
+
+    def locate(self, index: int) -> ByteRange:
+        """Where a recording's bytes are."""
+        return ByteRange(self.samples[index][0])
 
     def target_of(self, index: int) -> Any:
         target = self.samples[index][1]

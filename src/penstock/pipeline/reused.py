@@ -31,6 +31,7 @@ from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_device import DeviceStore
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, Wanted
+from penstock.store.sources import ByteRange
 from penstock.transforms.steps import Program, Size, program_size
 
 
@@ -67,6 +68,13 @@ class Reused(StagedDataset):
 
     def name(self, index: int) -> str:
         return self.source.name(index)
+
+    @property
+    def is_located(self) -> bool:
+        return self.source.is_located
+
+    def locate(self, index: int) -> ByteRange:
+        return self.source.locate(index)
 
     def _penstock_begin(self, epoch: int, keys: Sequence[Any]) -> None:
         """Samples of these keys are prepared next."""

@@ -21,6 +21,7 @@ from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.deferred import Deferred, Form
 from penstock.pipeline.header import MAX_PIXELS, BadImage
 from penstock.store.partial import Wanted
+from penstock.store.sources import ByteRange, Source, WholeFiles
 from penstock.transforms.libs import IMAGE_LIBRARIES, preload, simplejpeg, warn_without_loops
 from penstock.transforms.steps import Program
 from penstock.transforms.tail import Tail
@@ -83,11 +84,14 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
     by default it reads JPEG, PNG and WebP and refuses images above `max_pixels`. `fast_decode`: JPEG files are read only as far as a
     sample needs them (damage beyond is not noticed), and decoded at a smaller scale where most of an image is reduced by half or
     more; without random ops in the chain it does nothing.
+
+    A `read` of yours does not say where its bytes are. A subclass can: with `read=None` it has `locate(index)` and `target_of(index)`, and
+    its bytes come from `bytes_from`.
     """
 
     def __init__(
         self,
-        read: Callable[[int], tuple[bytes, Any]],
+        read: Callable[[int], tuple[bytes, Any]] | None,
         chain: Any = None,
         length: int = 0,
         *,
@@ -97,11 +101,8 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
     ) -> None:
         if length < 0:
             raise ConfigError(f"length must not be negative, got {length}")
-        self.read, self.chain, self.length = (
-            read,
-            chain if isinstance(chain, Chain) else Chain.of(chain),
-            length,
-        )
+        self.read: Callable[[int], tuple[bytes, Any]] = self.read_located if read is None else read
+        self.chain, self.length = chain if isinstance(chain, Chain) else Chain.of(chain), length
         self.decoder, self.max_pixels = decoder, max_pixels
         self.fast_decode = fast_decode and self.chain.is_random
         if self.fast_decode:
@@ -117,12 +118,27 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
 
     after: tuple[Callable[[Any], Any], ...] = ()
     """What is called on the finished tensor of a chain that is one program; datasets that we adopt may have such transforms."""
+    bytes_from: Source = WholeFiles()
+    """Where the bytes of located samples come from."""
     knows_targets = False
-    """Whether `target_of` gives a sample's target without reading the sample."""
+    """Whether `target_of` gives a sample's target without reading anything."""
+
+    @property
+    def is_located(self) -> bool:
+        """Whether samples are read where `locate` says; a `read` of the user's may do anything."""
+        return self.read == self.read_located
+
+    def locate(self, index: int) -> ByteRange:
+        """Where a sample's bytes are, of a dataset that is located; `index` from 0 on."""
+        raise NotImplementedError(f"{type(self).__name__} does not say where its bytes are")
 
     def target_of(self, index: int) -> Any:
-        """Only where that is so: of any other dataset a target comes with the sample's bytes."""
+        """A sample's target, apart from its bytes, of a dataset that is located."""
         raise NotImplementedError(f"{type(self).__name__} gives targets together with samples only")
+
+    def read_located(self, index: int) -> tuple[bytes, Any]:
+        """What `read` is of such a dataset."""
+        return self.bytes_from.read(*self.locate(index)), self.target_of(index)
 
     def contents(self) -> str | None:
         """A text that is another where the bytes or the target of any sample are, in any run; None where nobody can say. What is kept for
@@ -213,16 +229,14 @@ class ImageFolder(StagedDataset):
         self.classes, self.class_to_idx = classes_in(self.root)
         self.samples = files_in(self.root, self.class_to_idx)
         self.targets = [target for _, target in self.samples]
-        super().__init__(
-            self._read, transform, len(self.samples), max_pixels=max_pixels, fast_decode=fast_decode
-        )
+        super().__init__(None, transform, len(self.samples), max_pixels=max_pixels, fast_decode=fast_decode)
 
     @property
     def _penstock_draws_alone(self) -> bool:
         """Whether no code of the user's has a part in a sample. Asked for each task, so that ops are looked at once."""
         if type(self) is not ImageFolder or self.target_transform is not None:
             return False
-        if self.decoder is not None or self.read != self._read:
+        if self.decoder is not None or not self.is_located:
             return False
         if self._looked_at[0] is not self.chain:
             chains = (self.chain, *self.chain.views)
@@ -240,17 +254,17 @@ class ImageFolder(StagedDataset):
 
     knows_targets = True
 
+    def locate(self, index: int) -> ByteRange:
+        return ByteRange(self.samples[index][0])
+
     def target_of(self, index: int) -> Any:
         target = self.samples[index][1]
         return target if self.target_transform is None else self.target_transform(target)
 
     def contents(self) -> str | None:
-        if type(self) is not ImageFolder or self.read != self._read:
+        if type(self) is not ImageFolder or not self.is_located:
             return None
         return files_digest(path for path, _ in self.samples)
-
-    def _read(self, index: int) -> tuple[bytes, Any]:
-        return read_file(self.samples[index][0]), self.target_of(index)
 
 
 def is_ours(op: Any) -> bool:
@@ -263,22 +277,6 @@ def needs_opencv(op: Any) -> bool:
     """Whether an op, or one within it, is done by OpenCV."""
     own = type(op).__name__ in ("GaussianBlur", "ThreeAugment") or getattr(op, "antialias", True) is False
     return own or any(map(needs_opencv, getattr(op, "transforms", ())))
-
-
-def read_file(path: str) -> bytes:
-    """All of a file, with less around it than `open` has."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(handle).st_size
-        data = os.read(handle, size + 1)
-        if len(data) == size:
-            return data
-        parts = [data]  # it grows, or is longer than one read gives, or has no size, like a pipe
-        while parts[-1]:
-            parts.append(os.read(handle, 1 << 20))
-        return b"".join(parts)
-    finally:
-        os.close(handle)
 
 
 def files_digest(paths: Iterable[str]) -> str:

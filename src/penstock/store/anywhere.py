@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from penstock.policy.retry import RetryLimits
 from penstock.store.http import HttpFiles
 from penstock.store.remote import FsspecFiles
-from penstock.store.sources import LocalFiles, Source
+from penstock.store.sources import ByteRange, LocalFiles, ReadCost, Source, read_together
 
 
 class AnyFiles:
@@ -32,6 +33,13 @@ class AnyFiles:
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         source, name = self.of(name)
         return source.read(name, start, end)
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return read_together(self, ranges)
+
+    def cost(self, name: str) -> ReadCost:
+        source, name = self.of(name)
+        return source.cost(name)
 
     def size(self, name: str) -> int:
         source, name = self.of(name)

@@ -20,7 +20,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from urllib.request import getproxies, proxy_bypass
 from penstock.errors import ConfigError
 from penstock.policy.retry import RetryLimits
 from penstock.store.retries import Fleeting, persistently, retry_after_s
-from penstock.store.sources import BadRead, PerProcess, changed, shown
+from penstock.store.sources import BadRead, ByteRange, PerProcess, ReadCost, changed, read_together, shown
 
 MOST_IDLE = 8
 """Connections that a process keeps for its next read."""
@@ -84,6 +84,12 @@ class HttpFiles:
         if was is not None and was != found:
             raise changed(name, was.stamp, found.stamp)
         return data
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return read_together(self, ranges)
+
+    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
+        return ReadCost(is_local=False)
 
     def size(self, name: str) -> int:
         return self._ask(name).size

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from penstock.errors import ConfigError, MissingExtra
-from penstock.store.sources import BadRead, PerProcess, changed, shown
+from penstock.store.sources import BadRead, ByteRange, PerProcess, ReadCost, changed, read_together, shown
 
 
 def require_fsspec() -> Any:
@@ -70,6 +71,12 @@ class FsspecFiles:
                 f"{shown(name)}: {end - start:,} bytes from {start:,} on were asked for, {len(data):,} came"
             )
         return data
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return read_together(self, ranges)
+
+    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
+        return ReadCost(is_local=False)
 
     def size(self, name: str) -> int:
         return self._info(name)[0]

@@ -1,5 +1,8 @@
 """Where bytes come from: files, memory, http servers, object stores. Reading only.
 
+This is the one seam between datasets and bytes: a dataset says where a sample's bytes are (`ByteRange`) and reads them from its source. A cache, or
+another machine, is one more `Source`.
+
 Rule 1: exactly the bytes asked for, or an error that names the file: never fewer, never others.
 Rule 2: a file whose stamp was asked for and that is found changed later is an error, since what was learnt of it (an index of
         offsets) no longer holds.
@@ -16,10 +19,10 @@ import stat
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 from zlib import crc32
 
@@ -27,10 +30,29 @@ from penstock.errors import ConfigError
 
 MOST_OPEN = 32
 """Descriptors of local files that a process keeps open."""
+NEAR_BYTES = 16 << 10
+"""Ranges of a file that lie no further apart are read at once: a request costs more than a few kilobytes."""
 
 
 class BadRead(OSError):
     """A source did not give the bytes that were asked for."""
+
+
+class ByteRange(NamedTuple):
+    """The bytes [start, end) of a file; without an end, all from `start` on: how many that is, only reading tells."""
+
+    name: str
+    start: int = 0
+    end: int | None = None
+
+
+class ReadCost(NamedTuple):
+    """What reads of a file cost, roughly, for whoever decides what to read together, ahead or elsewhere."""
+
+    is_local: bool
+    """Whether no network lies between."""
+    near_bytes: int = NEAR_BYTES
+    """Ranges that lie no further apart are best read at once."""
 
 
 class Source(Protocol):
@@ -43,6 +65,14 @@ class Source(Protocol):
         """The bytes [start, end) of a file, or all from `start` on; BadRead if there are fewer."""
         ...
 
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """The bytes of each range, in this order."""
+        ...
+
+    def cost(self, name: str) -> ReadCost:
+        """Known without a request."""
+        ...
+
     def size(self, name: str) -> int: ...
 
     def stamp(self, name: str) -> str:
@@ -52,6 +82,32 @@ class Source(Protocol):
     def close(self) -> None:
         """Let go of what this process has open; a later read opens it again."""
         ...
+
+
+def read_together(source: Source, ranges: Sequence[ByteRange]) -> list[bytes]:
+    """`read_many` by single reads: one for each run of neighbours that lie near each other in a file."""
+    if len(ranges) == 1:
+        return [source.read(*ranges[0])]
+    found: list[bytes] = []
+    while len(found) < len(ranges):
+        run = neighbours(source, ranges[len(found) :])
+        if len(run) == 1:
+            found.append(source.read(*run[0]))
+            continue
+        first, last = min(each.start for each in run), max(each.end or 0 for each in run)
+        data = source.read(run[0].name, first, last)
+        found += [data[start - first : end - first] for _, start, end in run if end is not None]
+    return found
+
+
+def neighbours(source: Source, ranges: Sequence[ByteRange]) -> Sequence[ByteRange]:
+    """The first of the ranges, and those behind it that are best read at once with it."""
+    (name, first, last), near_bytes, count = ranges[0], source.cost(ranges[0].name).near_bytes, 1
+    for other, start, end in ranges[1:]:
+        if other != name or last is None or end is None or max(start - last, first - end) > near_bytes:
+            break
+        first, last, count = min(first, start), max(last, end), count + 1
+    return ranges[:count]
 
 
 T = TypeVar("T", bound="Closes")
@@ -139,6 +195,12 @@ class Memory:
         start, end = span(name, start, end, len(data))
         return bytes(data[start:end])
 
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return read_together(self, ranges)
+
+    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
+        return ReadCost(is_local=True)
+
     def size(self, name: str) -> int:
         return len(self._data(name))
 
@@ -199,14 +261,13 @@ class LocalFiles:
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         with self._file(name) as fd:
-            start, end = span(name, start, end, os.fstat(fd).st_size)
-            data = os.pread(fd, end - start, start)
-            while len(data) < end - start:  # a signal, or more than the 2 GiB that one call gives
-                more = os.pread(fd, end - start - len(data), start + len(data))
-                if not more:
-                    raise BadRead(f"{name} ended at byte {start + len(data):,} while it was read")
-                data += more
-            return data
+            return read_span(fd, name, start, end)
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return read_together(self, ranges)
+
+    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
+        return ReadCost(is_local=True)
 
     def size(self, name: str) -> int:
         with self._file(name) as fd:
@@ -255,6 +316,59 @@ class LocalFiles:
             os.close(fd)
             raise changed(name, was, found)
         return fd
+
+
+class WholeFiles:
+    """Files by their paths, each read from its start to its end, and not kept open: those of a folder, with one sample each."""
+
+    chunk_bytes = 1 << 20
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """With less around it than `open` has."""
+        handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if start or end is not None:
+                return read_span(handle, name, start, end)
+            size = os.fstat(handle).st_size
+            data = os.read(handle, size + 1)
+            if len(data) == size:
+                return data
+            parts = [data]  # it grows, or is longer than one read gives, or has no size, like a pipe
+            while parts[-1]:
+                parts.append(os.read(handle, self.chunk_bytes))
+            return b"".join(parts)
+        except IsADirectoryError as exc:
+            exc.filename = name  # as `open` has it
+            raise
+        finally:
+            os.close(handle)
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        return read_together(self, ranges)
+
+    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
+        return ReadCost(is_local=True)
+
+    def size(self, name: str) -> int:
+        return os.stat(name).st_size  # noqa: PTH116 - a path as the caller has it
+
+    def stamp(self, name: str) -> str:
+        """A change is no error later: nothing is learnt of such a file but its bytes."""
+        return stamp_of(os.stat(name))  # noqa: PTH116 - as above
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def read_span(fd: int, name: str, start: int, end: int | None) -> bytes:
+    start, end = span(name, start, end, os.fstat(fd).st_size)
+    data = os.pread(fd, end - start, start)
+    while len(data) < end - start:  # a signal, or more than the 2 GiB that one call gives
+        more = os.pread(fd, end - start - len(data), start + len(data))
+        if not more:
+            raise BadRead(f"{name} ended at byte {start + len(data):,} while it was read")
+        data += more
+    return data
 
 
 def stamp_of(status: os.stat_result) -> str:
