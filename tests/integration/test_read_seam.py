@@ -153,7 +153,7 @@ class Pieces(StagedDataset):
         self.bytes_from = Memory({"all": b"".join(files)})
 
     def locate(self, index: int) -> ByteRange:
-        return ByteRange("all", self.ends[index - 1] if index else 0, self.ends[index])
+        return "all", self.ends[index - 1] if index else 0, self.ends[index]
 
     def target_of(self, index: int) -> int:
         return index

@@ -92,11 +92,11 @@ def check_source(source: Source, name: str) -> None:
     assert source.read(name, 5, 300) == DATA[5:300]
     assert source.read(name, 7, 7) == b""
     assert source.read(name, len(DATA) - 1, len(DATA)) == DATA[-1:]
-    ranges = [ByteRange(name, 300, 310), ByteRange(name, 5, 300), ByteRange(name), ByteRange(name, 7, 7)]
+    ranges: list[ByteRange] = [(name, 300, 310), (name, 5, 300), (name, 0, None), (name, 7, 7)]
     assert source.read_many(ranges) == [DATA[300:310], DATA[5:300], DATA, b""]
     assert source.read_many([]) == []
     with pytest.raises(BadRead, match=r"has 10,240 bytes|were asked for, [\d,]+ came"):
-        source.read_many([ByteRange(name, 0, 5), ByteRange(name, len(DATA) - 5, len(DATA) + 5)])
+        source.read_many([(name, 0, 5), (name, len(DATA) - 5, len(DATA) + 5)])
     assert source.cost(name).is_local == (not name.startswith(("http", "memory://")))
     with pytest.raises(BadRead, match=r"(has 10,240 bytes|10 bytes from 10,235 on were asked for, 5 came)"):
         source.read(name, len(DATA) - 5, len(DATA) + 5)
@@ -124,7 +124,7 @@ class Noting(Memory):
         self.asked: list[ByteRange] = []
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        self.asked.append(ByteRange(name, start, end))
+        self.asked.append((name, start, end))
         return super().read(name, start, end)
 
 
@@ -147,11 +147,11 @@ class Noting(Memory):
     ],
 )
 def test_ranges_that_lie_near_each_other_are_read_at_once(
-    ranges: list[tuple[str, int, int | None]], asked: list[tuple[str, int, int | None]]
+    ranges: list[ByteRange], asked: list[ByteRange]
 ) -> None:
     source = Noting()
     wanted = [source.files[name][start:end] for name, start, end in ranges]
-    assert source.read_many([ByteRange(*each) for each in ranges]) == wanted
+    assert source.read_many(ranges) == wanted
     assert source.asked == asked
 
 

@@ -162,7 +162,7 @@ class AdoptedFolder:
         return len(self.users_dataset)
 
     def locate(self, index: int) -> ByteRange:
-        return ByteRange(self.users_dataset.samples[index][0])
+        return self.users_dataset.samples[index][0], 0, None
 
     def read(self, index: int) -> bytes:
         return self.bytes_from.read(*self.locate(index))

@@ -213,7 +213,7 @@ class AudioFolder(Dataset[tuple[Any, Any]]):
 
     def locate(self, index: int) -> ByteRange:
         """Where a recording's bytes are."""
-        return ByteRange(self.samples[index][0])
+        return self.samples[index][0], 0, None
 
     def target_of(self, index: int) -> Any:
         target = self.samples[index][1]

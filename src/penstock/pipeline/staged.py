@@ -255,7 +255,7 @@ class ImageFolder(StagedDataset):
     knows_targets = True
 
     def locate(self, index: int) -> ByteRange:
-        return ByteRange(self.samples[index][0])
+        return self.samples[index][0], 0, None
 
     def target_of(self, index: int) -> Any:
         target = self.samples[index][1]

@@ -11,8 +11,9 @@ import logging
 import os
 import re
 import warnings
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import chain, product
+from itertools import accumulate, chain, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -45,12 +46,11 @@ class BadTarget(ValueError):
 
 
 class Samples(NamedTuple):
-    """The samples of one shard. A target that is missing has the size -1."""
+    """The samples of one shard."""
 
     keys: list[str]
-    images: NDArray[np.int64]
-    """Offset and size, a row per sample."""
-    targets: NDArray[np.int64]
+    places: NDArray[np.int64]
+    """Offset and size of a sample's image, then of its target: -1 where that is missing. A row per sample."""
     without_image: int
 
 
@@ -81,11 +81,10 @@ class TarDataset(StagedDataset):
         self.urls, self.target = [absolute(url) for url in expanded(urls)], target
         self.bytes_from = self.files = AnyFiles(limits=RetryLimits(total_s=retry_s))
         shards = [self._samples(number, index_dir) for number in range(len(self.urls))]
-        self._ends = np.cumsum([len(shard.keys) for shard in shards])
+        self._ends = list(accumulate(len(shard.keys) for shard in shards))
         self._keys = [shard.keys for shard in shards]
-        self._images = np.concatenate([shard.images for shard in shards])
-        self._targets = np.concatenate([shard.targets for shard in shards])
-        super().__init__(None, transform, len(self._images), max_pixels=max_pixels, fast_decode=fast_decode)
+        self._places = np.concatenate([shard.places for shard in shards])
+        super().__init__(None, transform, len(self._places), max_pixels=max_pixels, fast_decode=fast_decode)
         if skipped := sum(shard.without_image for shard in shards):
             warnings.warn(
                 f"{skipped} samples in {len(self.urls)} tar shards have no image ({', '.join(IMAGES)}) and are left out",
@@ -106,12 +105,12 @@ class TarDataset(StagedDataset):
         self.files.close()
 
     def read_header_bytes(self, index: int) -> bytes:
-        whole = self.locate(index)
-        head = self.bytes_from.read(whole.name, whole.start, min(whole.end or 0, whole.start + HEADER_BYTES))
+        url, start, end = self.locate(index)
+        head = self.bytes_from.read(url, start, min(end or 0, start + HEADER_BYTES))
         try:
             read_header(head, max_pixels=1 << 62)
         except BadImage:  # cut off, perhaps, by large metadata before the size
-            return self.bytes_from.read(*whole)
+            return self.bytes_from.read(url, start, end)
         return head
 
     def contents(self) -> str | None:
@@ -138,32 +137,33 @@ class TarDataset(StagedDataset):
 
     def _where(self, index: int) -> tuple[int, int]:
         """The shard of a sample, and its number there."""
-        shard = int(np.searchsorted(self._ends, index, side="right"))
-        return shard, index - (int(self._ends[shard - 1]) if shard else 0)
+        shard = bisect_right(self._ends, index)
+        return shard, index - (self._ends[shard - 1] if shard else 0)
 
     def locate(self, index: int) -> ByteRange:
-        return self._ranges(index, self._images)[0]
+        return self._ranges(index)[0]
 
     def target_of(self, index: int) -> Any:
-        return None if self.target is None else self._parsed(index, self._bytes(index, self._targets)[0])
+        return (
+            None if self.target is None else self._parsed(index, *self._bytes(index, self._ranges(index)[1:]))
+        )
 
     def read_located(self, index: int) -> tuple[bytes, Any]:
-        if self.target is None:
-            return self._bytes(index, self._images)[0], None
-        data, said = self._bytes(index, self._images, self._targets)
-        return data, self._parsed(index, said)
+        image, *said = self._bytes(index, self._ranges(index))
+        return image, self._parsed(index, *said) if said else None
 
-    def _ranges(self, index: int, *tables: NDArray[np.int64]) -> list[ByteRange]:
-        url = self.urls[self._where(index)[0]]
-        rows = [table[index].tolist() for table in tables]
-        return [ByteRange(url, offset, offset + size) for offset, size in rows]
+    def _ranges(self, index: int) -> list[ByteRange]:
+        """Where the image of a sample is, and the target, if there is to be one; one that is missing begins at -1."""
+        url = self.urls[bisect_right(self._ends, index)]
+        offset, size, target, target_size = self._places[index].tolist()
+        image = url, offset, offset + size
+        return [image] if self.target is None else [image, (url, target, target + target_size)]
 
-    def _bytes(self, index: int, *tables: NDArray[np.int64]) -> list[bytes]:
-        """Of a sample's image, its target, or both at once."""
-        if tables[-1] is self._targets and self._targets[index][1] < 0:
+    def _bytes(self, index: int, ranges: list[ByteRange]) -> list[bytes]:
+        if ranges[-1][1] < 0:
             raise BadTarget(f"{self.name(index)} has no .{self.target} file")
         try:
-            return self.bytes_from.read_many(self._ranges(index, *tables))
+            return self.bytes_from.read_many(ranges)
         except OSError as exc:
             exc.add_note(f"penstock: {self.name(index)}")
             raise
@@ -199,7 +199,7 @@ def samples_of(index: TarIndex, url: str, target: str | None) -> Samples:
     rows = np.stack([index.offsets, index.sizes], axis=1)
     rows = np.concatenate([rows, np.full((1, 2), -1)])  # the last one, -1: missing
     picked = rows[np.array(images, np.int64)], rows[np.array(targets, np.int64)]
-    return Samples(keys, *picked, len(found) - len(keys))
+    return Samples(keys, np.concatenate(picked, axis=1), len(found) - len(keys))
 
 
 def expanded(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:

@@ -35,7 +35,7 @@ class AnyFiles:
         return source.read(name, start, end)
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self, ranges)
+        return read_together(self.read, ranges)
 
     def cost(self, name: str) -> ReadCost:
         source, name = self.of(name)

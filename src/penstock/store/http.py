@@ -86,7 +86,7 @@ class HttpFiles:
         return data
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self, ranges)
+        return read_together(self.read, ranges)
 
     def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
         return ReadCost(is_local=False)

@@ -34,16 +34,13 @@ NEAR_BYTES = 16 << 10
 """Ranges of a file that lie no further apart are read at once: a request costs more than a few kilobytes."""
 
 
+ByteRange = tuple[str, int, int | None]
+"""The bytes [start, end) of a named file; without an end, all from `start` on: how many that is, only reading tells. (A plain tuple: one is made for
+each sample.)"""
+
+
 class BadRead(OSError):
     """A source did not give the bytes that were asked for."""
-
-
-class ByteRange(NamedTuple):
-    """The bytes [start, end) of a file; without an end, all from `start` on: how many that is, only reading tells."""
-
-    name: str
-    start: int = 0
-    end: int | None = None
 
 
 class ReadCost(NamedTuple):
@@ -84,30 +81,27 @@ class Source(Protocol):
         ...
 
 
-def read_together(source: Source, ranges: Sequence[ByteRange]) -> list[bytes]:
+def read_together(
+    read: Callable[[str, int, int | None], bytes], ranges: Sequence[ByteRange], near_bytes: int = NEAR_BYTES
+) -> list[bytes]:
     """`read_many` by single reads: one for each run of neighbours that lie near each other in a file."""
-    if len(ranges) == 1:
-        return [source.read(*ranges[0])]
     found: list[bytes] = []
-    while len(found) < len(ranges):
-        run = neighbours(source, ranges[len(found) :])
-        if len(run) == 1:
-            found.append(source.read(*run[0]))
-            continue
-        first, last = min(each.start for each in run), max(each.end or 0 for each in run)
-        data = source.read(run[0].name, first, last)
-        found += [data[start - first : end - first] for _, start, end in run if end is not None]
+    while (at := len(found)) < len(ranges):
+        name, first, last = ranges[at]
+        stop = at + 1
+        while stop < len(ranges) and last is not None:
+            other, start, end = ranges[stop]
+            if other != name or end is None or start - last > near_bytes or first - end > near_bytes:
+                break
+            first, last, stop = min(first, start), max(last, end), stop + 1
+        data = read(name, first, last)
+        if stop == at + 1:
+            found.append(data)
+        else:
+            found += [
+                data[start - first : end - first] for _, start, end in ranges[at:stop] if end is not None
+            ]
     return found
-
-
-def neighbours(source: Source, ranges: Sequence[ByteRange]) -> Sequence[ByteRange]:
-    """The first of the ranges, and those behind it that are best read at once with it."""
-    (name, first, last), near_bytes, count = ranges[0], source.cost(ranges[0].name).near_bytes, 1
-    for other, start, end in ranges[1:]:
-        if other != name or last is None or end is None or max(start - last, first - end) > near_bytes:
-            break
-        first, last, count = min(first, start), max(last, end), count + 1
-    return ranges[:count]
 
 
 T = TypeVar("T", bound="Closes")
@@ -196,7 +190,7 @@ class Memory:
         return bytes(data[start:end])
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self, ranges)
+        return read_together(self.read, ranges)
 
     def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
         return ReadCost(is_local=True)
@@ -264,7 +258,7 @@ class LocalFiles:
             return read_span(fd, name, start, end)
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self, ranges)
+        return read_together(self.read, ranges)
 
     def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
         return ReadCost(is_local=True)
@@ -344,7 +338,7 @@ class WholeFiles:
             os.close(handle)
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self, ranges)
+        return read_together(self.read, ranges)
 
     def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
         return ReadCost(is_local=True)
