@@ -7,18 +7,23 @@ from typing import Any
 import pytest
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from penstock.lanes.origins import path_of
+from penstock.lanes.offers import Offer, Offers, offered
+from penstock.lanes.offers import path_of as path_in
 
 
-class Files(Dataset[Any]):
+class Files(Dataset[Any], Offers):
     def __init__(self, name: str, length: int) -> None:
         self.name, self.length = name, length
 
     def __len__(self) -> int:
         return self.length
 
-    def _penstock_path(self, key: int) -> str:
-        return f"{self.name}{key}"
+    def offer(self) -> Offer:
+        return Offer(shown=self, get=lambda key: key, path_of=lambda key: f"{self.name}{key}")
+
+
+def path_of(dataset: Any, key: Any) -> str | None:
+    return path_in(offered(dataset), key)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ import numpy as np
 import torch
 
 from penstock.errors import MissingExtra
+from penstock.lanes.offers import Offer, Offers
 from penstock.lanes.unfinished import finished
+from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.staged import Begun, unfinished
+from penstock.pipeline.staged import unfinished
 from penstock.pipeline.their_draws import Draw, Unadoptable, adopters, is_patched, nested
 from penstock.store.sources import ByteRange, WholeFiles
 from penstock.transforms.cpu import picture
@@ -150,7 +152,7 @@ FIXED = ("Resize", "CenterCrop", "Pad", "Grayscale")
 """Transforms that draw nothing: a chain of nothing else decodes exactly."""
 
 
-class AdoptedFolder:
+class AdoptedFolder(Offers):
     """A torchvision ImageFolder, read by us. What its owner changes about it later is followed."""
 
     def __init__(self, dataset: Any, chain: AdoptedChain, *, fast: bool = False) -> None:
@@ -175,10 +177,14 @@ class AdoptedFolder:
         """Without simplejpeg, decoded by Pillow where the loops do not: by definition what torchvision's dataset would get."""
         return Encoded(data, fast=self.fast, strict=False)
 
-    def __getitem__(self, index: int) -> Any:
-        return finished(self._penstock_unfinished(index))
+    def offer(self) -> Offer:
+        path_of = lambda index: self.locate(index)[0]  # noqa: E731
+        return Offer(shown=self.users_dataset, get=self._unfinished, path_of=path_of)
 
-    def _penstock_unfinished(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
+        return finished(self._unfinished(index))
+
+    def _unfinished(self, index: int) -> Any:
         dataset = self.users_dataset
         if dataset.transform is not self._transform:
             return dataset[index]

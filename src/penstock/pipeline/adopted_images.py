@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from penstock.lanes.offers import Offer
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.chain import Chain
 from penstock.pipeline.decode import Encoded, Image
@@ -73,9 +75,10 @@ class AdoptedImages(StagedDataset):
     def root(self) -> Any:
         return self.users_dataset.root
 
-    @property
-    def _penstock_draws_alone(self) -> bool:
-        """Whether no code of the user's has a part in a sample."""
+    def offer(self) -> Offer:
+        return replace(super().offer(), shown=self.users_dataset, draws_alone=self._draws_alone)
+
+    def _draws_alone(self) -> bool:
         alone = self.users_dataset.target_transform is None and not self.after
         return alone and all(map(is_ours, self.chain.ops))
 

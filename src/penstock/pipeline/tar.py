@@ -96,7 +96,7 @@ class TarDataset(StagedDataset):
         shard, within = self._where(index)
         return f"sample {self._keys[shard][within]!r} of {shown(self.urls[shard])}"
 
-    def _penstock_path(self, index: int) -> str:
+    def _path(self, index: int) -> str:
         shard, within = self._where(index)
         return f"{shown(self.urls[shard])}: {self._keys[shard][within]}"
 
