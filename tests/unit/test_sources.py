@@ -97,7 +97,7 @@ def check_source(source: Source, name: str) -> None:
     assert source.read_many([]) == []
     with pytest.raises(BadRead, match=r"has 10,240 bytes|were asked for, [\d,]+ came"):
         source.read_many([(name, 0, 5), (name, len(DATA) - 5, len(DATA) + 5)])
-    assert source.cost(name).is_local == (not name.startswith(("http", "memory://")))
+    assert source.is_local(name) == (not name.startswith(("http", "memory://")))
     with pytest.raises(BadRead, match=r"(has 10,240 bytes|10 bytes from 10,235 on were asked for, 5 came)"):
         source.read(name, len(DATA) - 5, len(DATA) + 5)
     with pytest.raises(ConfigError):

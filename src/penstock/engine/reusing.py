@@ -17,7 +17,6 @@ from penstock.engine.shard import gathered
 from penstock.errors import ConfigError, StateError
 from penstock.pipeline.adopt import verdict
 from penstock.pipeline.adopted_images import AdoptedImages
-from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioChain, AudioFolder
 from penstock.pipeline.chain import Chain
 from penstock.pipeline.op_costs import why_anew
@@ -212,8 +211,6 @@ def unsuited(dataset: Any) -> str:
         )
     if dataset.has_own_items:
         return of_its_own
-    if isinstance(dataset, AnnotatedDataset):
-        return "masks and boxes are moved by all ops of a sample together"
     if not dataset.chain.is_one_program:
         return "its chain has several views, or a function of yours before other ops"
     return ""

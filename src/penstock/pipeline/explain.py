@@ -94,7 +94,7 @@ def bytes_line(dataset: StagedDataset | AudioFolder | AdoptedFolder) -> str:
             "bytes: from a read of yours, which does not say where they are: no cache and no other machine can read them. "
             "A subclass of StagedDataset with locate(index) can say so"
         )
-    local = dataset.bytes_from.cost(dataset.locate(0)[0]).is_local
+    local = dataset.bytes_from.is_local(dataset.locate(0)[0])
     where = "local files" if local else "files over the network"
     return f"bytes: located in {where}, so that a cache or another machine could read them"
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from penstock.policy.retry import RetryLimits
 from penstock.store.http import HttpFiles
 from penstock.store.remote import FsspecFiles
-from penstock.store.sources import ByteRange, LocalFiles, ReadCost, Source, read_together
+from penstock.store.sources import LocalFiles, Source
 
 
-class AnyFiles:
+class AnyFiles(Source):
     """Local files by path or file:// URL, http(s) by ranges, and other URLs by fsspec."""
 
     chunk_bytes = 64 << 10
@@ -34,12 +33,9 @@ class AnyFiles:
         source, name = self.of(name)
         return source.read(name, start, end)
 
-    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self.read, ranges)
-
-    def cost(self, name: str) -> ReadCost:
+    def is_local(self, name: str) -> bool:
         source, name = self.of(name)
-        return source.cost(name)
+        return source.is_local(name)
 
     def size(self, name: str) -> int:
         source, name = self.of(name)

@@ -90,11 +90,7 @@ class DiskAhead:
         return kept
 
     def make(
-        self,
-        wanted: Wanted,
-        shape: tuple[int, ...],  # noqa: ARG002 - as other stores have it
-        extra: bytes,
-        make: Make,
+        self, wanted: Wanted, _: tuple[int, ...], extra: bytes, make: Make, /
     ) -> tuple[NDArray[np.uint8], None]:
         values = make(None)
         self.put(wanted, Entry(values, extra))

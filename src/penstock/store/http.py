@@ -20,7 +20,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from urllib.request import getproxies, proxy_bypass
 from penstock.errors import ConfigError
 from penstock.policy.retry import RetryLimits
 from penstock.store.retries import Fleeting, persistently, retry_after_s
-from penstock.store.sources import BadRead, ByteRange, PerProcess, ReadCost, changed, read_together, shown
+from penstock.store.sources import BadRead, PerProcess, Source, changed, shown
 
 MOST_IDLE = 8
 """Connections that a process keeps for its next read."""
@@ -50,7 +50,7 @@ class Known(NamedTuple):
     stamp: str
 
 
-class HttpFiles:
+class HttpFiles(Source):
     """Files by their URLs."""
 
     chunk_bytes = 4 << 20
@@ -85,11 +85,8 @@ class HttpFiles:
             raise changed(name, was.stamp, found.stamp)
         return data
 
-    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self.read, ranges)
-
-    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
-        return ReadCost(is_local=False)
+    def is_local(self, name: str) -> bool:  # noqa: ARG002 - none is
+        return False
 
     def size(self, name: str) -> int:
         return self._ask(name).size

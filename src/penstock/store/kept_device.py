@@ -142,11 +142,7 @@ class DeviceStore(ChunkIndex):
         return False
 
     def make(
-        self,
-        wanted: Wanted,  # noqa: ARG002 - as above
-        shape: tuple[int, ...],  # noqa: ARG002
-        extra: bytes,  # noqa: ARG002
-        make: Make,
+        self, _wanted: Wanted, _shape: tuple[int, ...], _extra: bytes, make: Make, /
     ) -> tuple[NDArray[np.uint8], None]:
         return make(None), None
 

@@ -74,7 +74,7 @@ class PartialStore(Protocol):
         """Keep it, if there is room; whether it is kept. The values may be changed afterwards."""
 
     def make(
-        self, wanted: Wanted, shape: tuple[int, ...], extra: bytes, make: Make
+        self, wanted: Wanted, shape: tuple[int, ...], extra: bytes, make: Make, /
     ) -> tuple[NDArray[np.uint8], Lent | None]:
         """The values that `make` makes, of this shape, and keep them, if there is room; where they were made in the store, lent from there."""
 

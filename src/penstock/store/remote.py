@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from penstock.errors import ConfigError, MissingExtra
-from penstock.store.sources import BadRead, ByteRange, PerProcess, ReadCost, changed, read_together, shown
+from penstock.store.sources import BadRead, PerProcess, Source, changed, shown
 
 
 def require_fsspec() -> Any:
@@ -47,7 +46,7 @@ class Systems:
         self.made.clear()
 
 
-class FsspecFiles:
+class FsspecFiles(Source):
     """Files by their URLs. `options` are fsspec's for the protocol: keys, endpoints and so on."""
 
     chunk_bytes = 4 << 20
@@ -72,11 +71,8 @@ class FsspecFiles:
             )
         return data
 
-    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self.read, ranges)
-
-    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
-        return ReadCost(is_local=False)
+    def is_local(self, name: str) -> bool:  # noqa: ARG002 - none is
+        return False
 
     def size(self, name: str) -> int:
         return self._info(name)[0]

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 from zlib import crc32
 
@@ -43,32 +43,41 @@ class BadRead(OSError):
     """A source did not give the bytes that were asked for."""
 
 
-class ReadCost(NamedTuple):
-    """What reads of a file cost, roughly, for whoever decides what to read together, ahead or elsewhere."""
-
-    is_local: bool
-    """Whether no network lies between."""
-    near_bytes: int = NEAR_BYTES
-    """Ranges that lie no further apart are best read at once."""
-
-
 class Source(Protocol):
     """Named files of bytes. Any thread of any process may call it; a copy can be pickled."""
 
     chunk_bytes: int
     """How much is best read at once by someone who goes through a whole file."""
+    near_bytes: int = NEAR_BYTES
+    """Ranges of a file that lie no further apart are best read at once."""
+
+    def is_local(self, name: str) -> bool:  # noqa: ARG002 - for some the same of all
+        """Whether no network lies between; known without a request."""
+        return True
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """The bytes [start, end) of a file, or all from `start` on; BadRead if there are fewer."""
         ...
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """The bytes of each range, in this order."""
-        ...
-
-    def cost(self, name: str) -> ReadCost:
-        """Known without a request."""
-        ...
+        """The bytes of each range, in this order. By default with one read for each run of ranges that lie near each other."""
+        found: list[bytes] = []
+        while (at := len(found)) < len(ranges):
+            name, first, last = ranges[at]
+            stop = at + 1
+            while stop < len(ranges) and last is not None:
+                other, start, end = ranges[stop]
+                if other != name or end is None or max(start - last, first - end) > self.near_bytes:
+                    break
+                first, last, stop = min(first, start), max(last, end), stop + 1
+            data = self.read(name, first, last)
+            if stop == at + 1:
+                found.append(data)
+            else:
+                found += [
+                    data[start - first : end - first] for _, start, end in ranges[at:stop] if end is not None
+                ]
+        return found
 
     def size(self, name: str) -> int: ...
 
@@ -79,29 +88,6 @@ class Source(Protocol):
     def close(self) -> None:
         """Let go of what this process has open; a later read opens it again."""
         ...
-
-
-def read_together(
-    read: Callable[[str, int, int | None], bytes], ranges: Sequence[ByteRange], near_bytes: int = NEAR_BYTES
-) -> list[bytes]:
-    """`read_many` by single reads: one for each run of neighbours that lie near each other in a file."""
-    found: list[bytes] = []
-    while (at := len(found)) < len(ranges):
-        name, first, last = ranges[at]
-        stop = at + 1
-        while stop < len(ranges) and last is not None:
-            other, start, end = ranges[stop]
-            if other != name or end is None or start - last > near_bytes or first - end > near_bytes:
-                break
-            first, last, stop = min(first, start), max(last, end), stop + 1
-        data = read(name, first, last)
-        if stop == at + 1:
-            found.append(data)
-        else:
-            found += [
-                data[start - first : end - first] for _, start, end in ranges[at:stop] if end is not None
-            ]
-    return found
 
 
 T = TypeVar("T", bound="Closes")
@@ -176,7 +162,7 @@ def shown(name: str) -> str:
 # ---- memory
 
 
-class Memory:
+class Memory(Source):
     """Files that are held in memory, by their names."""
 
     chunk_bytes = 64 << 10
@@ -188,12 +174,6 @@ class Memory:
         data = self._data(name)
         start, end = span(name, start, end, len(data))
         return bytes(data[start:end])
-
-    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self.read, ranges)
-
-    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
-        return ReadCost(is_local=True)
 
     def size(self, name: str) -> int:
         return len(self._data(name))
@@ -241,7 +221,7 @@ class _Opened:
                 self.drop(name)
 
 
-class LocalFiles:
+class LocalFiles(Source):
     """Files by their paths, read with `pread`."""
 
     chunk_bytes = 4 << 10
@@ -256,12 +236,6 @@ class LocalFiles:
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         with self._file(name) as fd:
             return read_span(fd, name, start, end)
-
-    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self.read, ranges)
-
-    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
-        return ReadCost(is_local=True)
 
     def size(self, name: str) -> int:
         with self._file(name) as fd:
@@ -312,7 +286,7 @@ class LocalFiles:
         return fd
 
 
-class WholeFiles:
+class WholeFiles(Source):
     """Files by their paths, each read from its start to its end, and not kept open: those of a folder, with one sample each."""
 
     chunk_bytes = 1 << 20
@@ -336,12 +310,6 @@ class WholeFiles:
             raise
         finally:
             os.close(handle)
-
-    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        return read_together(self.read, ranges)
-
-    def cost(self, name: str) -> ReadCost:  # noqa: ARG002 - the same for all
-        return ReadCost(is_local=True)
 
     def size(self, name: str) -> int:
         return os.stat(name).st_size  # noqa: PTH116 - a path as the caller has it
