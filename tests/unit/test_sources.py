@@ -15,10 +15,10 @@ import pytest
 
 from penstock.errors import ConfigError, MissingExtra
 from penstock.policy.retry import RetryLimits
-from penstock.store import remote
+from penstock.store import object_stores
 from penstock.store.anywhere import AnyFiles, local_path
 from penstock.store.http import HttpFiles
-from penstock.store.remote import FsspecFiles
+from penstock.store.object_stores import FsspecFiles
 from penstock.store.sources import (
     NEAR_BYTES,
     BadRead,
@@ -327,7 +327,7 @@ def test_a_server_that_trickles_is_given_up(web: Server) -> None:
 
 def test_a_url_other_than_http_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'penstock\[remote\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'penstock\[cloud\]'"):
         AnyFiles().read("s3://bucket/shard.tar", 0, 1)
 
 
@@ -335,7 +335,7 @@ def test_a_protocol_that_nobody_knows_is_said_at_once() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(ConfigError, match="Protocol not known"):
         FsspecFiles().read("nosuch://x/y", 0, 1)
-    assert remote.require_fsspec().__name__ == "fsspec"
+    assert object_stores.require_fsspec().__name__ == "fsspec"
 
 
 def test_messages_do_not_show_the_secrets_of_a_url() -> None:

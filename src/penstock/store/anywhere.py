@@ -7,7 +7,7 @@ from urllib.request import url2pathname
 
 from penstock.policy.retry import RetryLimits
 from penstock.store.http import HttpFiles
-from penstock.store.remote import FsspecFiles
+from penstock.store.object_stores import FsspecFiles
 from penstock.store.sources import LocalFiles, Source
 
 

@@ -1,4 +1,4 @@
-"""Files of object stores and whatever else fsspec knows (s3://, gs://, ...): the extra `penstock[remote]`."""
+"""Files of object stores and whatever else fsspec knows (s3://, gs://, ...): the extra `penstock[cloud]`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def require_fsspec() -> Any:
     try:
         return import_module("fsspec")
     except ImportError as exc:
-        raise MissingExtra("URLs other than http(s) need fsspec: pip install 'penstock[remote]'") from exc
+        raise MissingExtra("URLs other than http(s) need fsspec: pip install 'penstock[cloud]'") from exc
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Systems:
             return system, system._strip_protocol(name)
         except ImportError as exc:
             raise MissingExtra(
-                f"{shown(name)} needs a package that is not installed: pip install 'penstock[remote]' and it ({exc})"
+                f"{shown(name)} needs a package that is not installed: pip install 'penstock[cloud]' and it ({exc})"
             ) from exc
         except ValueError as exc:
             raise ConfigError(f"{shown(name)}: {exc}") from exc
