@@ -44,6 +44,7 @@ class ReuseBegun(Begun):
 
     @property
     def first(self) -> Program:
+        """Of a sample that is to be kept the same in all its uses: so it is always dear or never, and what workers keep is found again."""
         return self.program if self.to_keep is None else self.program[: self.to_keep.steps]
 
 

@@ -54,7 +54,7 @@ class PartialStore(Protocol):
     now: int
     """The epoch, as far as is known."""
     lasts: bool
-    """Whether entries are there for later runs: then nothing may be put that runs code when it is read."""
+    """Whether others than this run may come by entries: then nothing may be put that runs code when it is read."""
     lends_many: bool
     """Whether all samples of a task may be borrowed before the first is used."""
 
