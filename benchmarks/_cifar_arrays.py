@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from _gpu_cifar import MEMBER, members
 from numpy.typing import NDArray
 
 from penstock import StagedDataset
+from penstock.lanes.offers import Offer
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -81,11 +83,14 @@ class ArrayDataset(StagedDataset):
     """Images that need not be decoded."""
 
     knows_targets = True
-    _penstock_draws_alone = True  # no code of anybody else's has a part in a sample
 
     def __init__(self, images: Images, labels: Labels, chain: Any) -> None:
         super().__init__(self._read, chain, len(images), decoder=as_it_is)  # type: ignore[arg-type]
         self._images, self._labels = images, labels.tolist()
+
+    def offer(self) -> Offer:
+        """No code of anybody else's has a part in a sample."""
+        return replace(super().offer(), draws_alone=lambda: True)
 
     def target_of(self, index: int) -> int:
         return int(self._labels[index])

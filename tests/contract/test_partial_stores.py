@@ -1,14 +1,14 @@
-"""What every store of partly prepared samples must do. Another store is added by one line in `STORES`.
+"""What every store of partly prepared samples must do, as datasets use it that reuse samples. Another store is added by one line in `STORES`.
 
-The store on the device (`kept_device`) is not among them: it takes no bytes from the host and gives none back, only places on the device. Its own
-tests are `unit/test_kept_device.py` and `unit/test_reuse_on_device.py`.
+The store on the device (`kept_device`) has the same interface, but takes no bytes from the host and gives none back, only places on the device: it
+forgets all. Its own tests are `unit/test_kept_device.py` and `unit/test_reuse_on_device.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from penstock.plan.renewal import Renewal
 from penstock.store.disk import DiskStore
+from penstock.store.disk_ahead import DiskAhead
+from penstock.store.kept_device import DeviceStore
 from penstock.store.kept_memory import MemoryStore
 from penstock.store.partial import Entry, PartialStore, Wanted
 
@@ -26,15 +28,19 @@ Make = Callable[[Path, int], PartialStore]
 
 
 def on_disk(path: Path, max_bytes: int) -> PartialStore:
-    return DiskStore(path, NAMESPACE, SAMPLES, max_bytes, small_bytes=2048, upkeep_s=0)
+    return DiskAhead(DiskStore(path, NAMESPACE, SAMPLES, max_bytes, small_bytes=2048, upkeep_s=0))
 
 
 def on_disk_tended(path: Path, max_bytes: int) -> PartialStore:
-    return DiskStore(path, NAMESPACE, SAMPLES, max_bytes, small_bytes=2048, upkeep_s=0.01)
+    return DiskAhead(DiskStore(path, NAMESPACE, SAMPLES, max_bytes, small_bytes=2048, upkeep_s=0.01))
 
 
 def in_memory(path: Path, max_bytes: int) -> PartialStore:
     return MemoryStore(Renewal(SAMPLES, SAMPLES, times=3, seed=1), max_bytes)
+
+
+def on_device(_: Path, max_bytes: int) -> PartialStore:
+    return DeviceStore(Renewal(SAMPLES, SAMPLES, times=3, seed=1), max_bytes)
 
 
 STORES: dict[str, Make] = {"disk": on_disk, "disk_tended": on_disk_tended, "memory": in_memory}
@@ -126,6 +132,67 @@ def test_values_may_be_changed_afterwards_and_those_given_may_not(store: Partial
         got.values[0] = 1
 
 
+def test_what_is_borrowed_is_what_was_put_as_long_as_it_holds(store: PartialStore) -> None:
+    for sample in range(10):
+        assert store.put(Wanted(sample, 0), entry(sample))
+    store.expect([Wanted(sample, 0) for sample in range(12)])
+    for sample in range(12):
+        lent = store.borrow(Wanted(sample, 0))
+        assert (lent is None) == (sample >= 10)
+        if lent is not None:
+            assert same(lent.entry, entry(sample))
+            assert lent.holds()
+            assert all(lent.mark) or lent.mark == (0, 0)
+    assert store.borrow(Wanted(3, 1)) is None
+    assert same(store.get(Wanted(3, 0)), entry(3)), "also what nobody expected any more"
+
+
+def test_stores_that_lend_many_lend_all_of_a_task_at_once(store: PartialStore) -> None:
+    for sample in range(10):
+        assert store.put(Wanted(sample, 0), entry(sample))
+    if not store.lends_many:
+        return
+    store.expect([Wanted(sample, 0) for sample in range(10)])
+    lent = [store.borrow(Wanted(sample, 0)) for sample in range(10)]
+    assert all(
+        each is not None and same(each.entry, entry(at)) and each.holds() for at, each in enumerate(lent)
+    )
+
+
+@pytest.mark.parametrize("made", [*STORES, "device"])
+def test_what_is_made_is_given_and_kept_if_there_is_room(made: str, tmp_path: Path) -> None:
+    store = (STORES | {"device": on_device})[made](tmp_path, 1 << 22)
+    pixels = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
+
+    def make(place: Any) -> Any:
+        if place is None:
+            return pixels.copy()
+        np.copyto(place, pixels)
+        return place
+
+    for sample, (shape, wanted) in enumerate([((5, 7, 3), Wanted(0, 0)), ((5, 7, 1), Wanted(1, 0))]):
+        values, lent = (
+            store.make(wanted, shape, b"extra", make)
+            if sample == 0
+            else store.make(wanted, shape, b"extra", lambda _: pixels)
+        )
+        assert np.array_equal(values, pixels)
+        assert lent is None or same(lent.entry, Entry(pixels, b"extra"))
+        got = store.get(wanted)
+        assert same(got, Entry(pixels, b"extra")) or (got is None and made == "device")
+    values, lent = store.make(Wanted(SAMPLES, 0), (5, 7, 3), b"", make)
+    assert np.array_equal(values, pixels)
+    assert lent is None
+    with pytest.raises(ValueError, match="bad image"):
+        store.make(Wanted(2, 0), (5, 7, 3), b"", failing)
+    assert store.get(Wanted(2, 0)) is None
+    store.close()
+
+
+def failing(_: Any) -> Any:
+    raise ValueError("bad image")
+
+
 COMMON = ["?", "i1", "u1", "<i2", "<i4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
 RARE = [">i4", ">f4", "<M8[ns]", "<m8[s]", "S5", "<U3"]
 SHAPES: list[tuple[int, ...]] = [(), (0,), (3, 0, 2), (1,), (5, 7), (2, 3, 1, 2)]
@@ -158,7 +225,7 @@ def test_any_other_comes_back_or_is_refused(store: PartialStore, dtype: str, sha
     put = of_type(dtype, shape)
     got = store.get(Wanted(0, 0)) if store.put(Wanted(0, 0), put) else None
     assert got is None or same(got, put)
-    assert got is not None or not isinstance(store, DiskStore)
+    assert got is not None or not store.lasts
 
 
 def test_values_that_are_not_in_c_order_come_back_in_it(store: PartialStore) -> None:
@@ -275,7 +342,7 @@ def test_a_store_is_a_dictionary_that_stays(
             store.close()
             store = STAYS[name](path, 1 << 20)
         elif step != "get":
-            getattr(store, step, lambda: None)()
+            getattr(cast("DiskAhead", store).store, step, lambda: None)()
         held = model.get(sample)
         got = store.get(Wanted(sample, epoch))
         assert same(got, entry(*held[1:])) if held and held[0] == epoch else got is None

@@ -20,6 +20,11 @@ from penstock.pipeline.explain import explained
 from tests.torchvision_here import torchvision
 
 pytest.importorskip("cv2")
+LOCATED = "bytes: located in local files, so that a cache or another machine could read them"
+OPAQUE = (
+    "bytes: from a read of yours, which does not say where they are: no cache and no other machine can read them. "
+    "A subclass of StagedDataset with locate(index) can say so"
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +60,7 @@ def test_a_chain_of_ours_with_a_function_of_the_users(photos: Path) -> None:
         "run it)\n"
         "  to tensor  N  cpu, gpu         float32\n"
         "  together  N per sample and core, over 3 samples\n"
+        f"  {LOCATED}\n"
         "  the GPU cannot help: Lambda: a function in Python"
     )
 
@@ -83,6 +89,7 @@ def test_an_adopted_chain(photos: Path) -> None:
         "  RandomRotation  N  cpu                (not always on the GPU: affine maps with interpolation BICUBIC have no kernel)\n"
         "  to tensor  N  cpu, Python only float32  (RandomErasing: called on the finished tensor)\n"
         "  together  N per sample and core, over 3 samples\n"
+        f"  {LOCATED}\n"
         "  the GPU cannot help: RandomPerspective, RandomErasing: called as it is, in Python"
     )
 
@@ -113,6 +120,7 @@ def test_several_crops_are_explained_by_what_they_have_in_common(photos: Path) -
         "  CenterCrop  N  cpu, gpu         size=9\n"
         "  to tensor  N  cpu, gpu         float32\n"
         "  together  N per sample and core, over 3 samples\n"
+        f"  {LOCATED}\n"
         "  the GPU cannot help: the chain makes several images of one"
     )
 
@@ -139,6 +147,7 @@ def test_images_with_masks_and_boxes(photos: Path) -> None:
         "  to tensor  N  cpu, gpu         float32\n"
         "  masks and boxes  N  cpu\n"
         "  together  N per sample and core, over 3 samples\n"
+        f"  {OPAQUE}\n"
         "  the GPU cannot help: masks and boxes are prepared by the CPU, together with their image"
     )
 
@@ -196,6 +205,7 @@ def test_recordings_are_never_said_to_be_not_staged(tmp_path: Path) -> None:
         file.writeframes(bytes(1600))
     text = DataLoader(AudioFolder(tmp_path), 1).explain()
     assert text.startswith("AudioFolder: 1 recordings")
+    assert f"\n  {LOCATED}\n" in text
     assert text.endswith("  the GPU cannot help: recordings are prepared by the CPU")
     empty = AudioFolder(tmp_path)
     empty.samples.clear()

@@ -209,7 +209,7 @@ def test_code_of_the_users_finds_seeded_generators(
 ) -> None:
     """Whoever draws there, the sample is the same whichever worker prepares it."""
     dataset = ImageFolder(photos, chain, target)
-    assert dataset._penstock_draws_alone is alone
+    assert dataset.offer().draws_alone() is alone
     epochs = [
         [
             (images.sum().item(), targets.tolist())
@@ -222,12 +222,13 @@ def test_code_of_the_users_finds_seeded_generators(
 
 def test_what_a_dataset_is_given_later_counts(photos: Path) -> None:
     dataset = ImageFolder(photos, CHAIN)
-    assert dataset._penstock_draws_alone
+    offer = dataset.offer()
+    assert offer.draws_alone()
     dataset.target_transform = drawn_target
-    assert not dataset._penstock_draws_alone
+    assert not offer.draws_alone()
     dataset.target_transform = None
     dataset.chain = ImageFolder(photos, [Drawing()]).chain
-    assert not dataset._penstock_draws_alone
+    assert not offer.draws_alone()
 
 
 BEGINNING = """

@@ -230,8 +230,8 @@ def test_a_connection_that_breaks_in_a_read_is_an_error_of_that_sample(
 ) -> None:
     tar = TarDataset(f"{web}/ok/{PATTERN}", [T.Resize((8, 8))], index_dir=tmp_path, retry_s=0)
     # In every shard, the same byte: of its second sample's image.
-    assert len({int(tar._images[at][0]) // 512 for at in (1, 9, 17)}) <= 3
-    (shards / "CUT").write_text(str(int(tar._images[1][0]) + 3))
+    assert len({tar.locate(at)[1] // 512 for at in (1, 9, 17)}) <= 3
+    (shards / "CUT").write_text(str(tar.locate(1)[1] + 3))
     hit = {at for at in range(COUNT) if broken(tar, at)}
     assert 1 in hit
     assert len(hit) <= SHARDS

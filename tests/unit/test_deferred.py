@@ -211,13 +211,13 @@ def test_files_go_with_their_samples(photos: Path) -> None:
     gc.disable()
     try:
         samples = preparer(dataset)
-        made, defers = list[int](), dataset._penstock_deferred
+        made, defers = list[int](), dataset.deferred
 
         def deferred() -> Deferred | None:
             seen.append(weakref.ref(found := defers()))  # type: ignore[arg-type]
             return found
 
-        dataset._penstock_deferred = deferred  # type: ignore[method-assign]
+        dataset.deferred = deferred  # type: ignore[method-assign]
         for _, (unfinished, _) in samples.samples(Where(0, 0, 0, 1, 0), [0, 1, 2], unfinished=True):
             unfinished.write(torch.empty(unfinished.shape, dtype=unfinished.dtype))
             made.append(1)

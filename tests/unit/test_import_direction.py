@@ -355,3 +355,24 @@ def test_a_circle_of_parts_is_caught() -> None:
         "pipeline",
         "store",
     ]
+
+
+PLAIN = frozenset(
+    f"penstock.pipeline.{name}"
+    for name in ("begun", "staged", "deferred", "tar", "audio", "annotated", "adopt", "adopted_images")
+)
+
+
+def test_plain_datasets_know_nothing_of_reuse() -> None:
+    known, found, waiting = package(), set[str](), list(PLAIN)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(known[name].uses(name, known))
+    reuse = ("penstock.store.partial", "penstock.store.kept_", "penstock.store.disk", "penstock.plan.renewal")
+    assert not [name for name in found if name.startswith((*reuse, "penstock.pipeline.reused"))]
+
+
+def test_what_a_dataset_offers_is_declared_and_not_found_by_its_name() -> None:
+    assert not [name for name, module in package().items() if "_penstock_" in module.source]

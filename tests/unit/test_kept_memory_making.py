@@ -14,6 +14,7 @@ pytest.importorskip("simplejpeg")
 
 from penstock import accel
 from penstock import transforms as T
+from penstock.lanes.offers import offered
 from penstock.lanes.seeding import seed_sample
 from penstock.pipeline.chain import Chain, executed
 from penstock.pipeline.decode import Encoded
@@ -239,7 +240,7 @@ def test_functions_that_change_what_they_are_given_change_nothing_that_is_kept()
     for epoch in range(5):
         for sample in range(20):
             for dataset in (ours, plain):
-                dataset._penstock_begin(epoch, [sample])
+                offered(dataset).begin(epoch, [sample])
             seed_sample(100 * epoch + sample)
             tensor = ours[sample][0]
             seed_sample(100 * epoch + sample)
@@ -303,7 +304,7 @@ def test_a_sample_is_made_where_it_is_kept_and_its_first_use_read_from_there(
     for epoch in range(7):
         for sample in range(20):
             for dataset in (ours, plain):
-                dataset._penstock_begin(epoch, [sample])
+                offered(dataset).begin(epoch, [sample])
             seed_sample(100 * epoch + sample)
             tensor, target = ours[sample]
             seed_sample(100 * epoch + sample)

@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 
 from penstock.gpu.prep import Prep
 from penstock.gpu.slots import KEPT, PLACE, RESIDENT
+from penstock.lanes.offers import offered
 from penstock.lanes.seeding import seed_all
 from penstock.store.kept_device import DeviceStore, Place
 from tests.lanes_on_cpu import batches_of, photos
@@ -27,7 +28,7 @@ __all__ = ["photos"]
 def batch_in_flight(prep: Prep, epoch: int) -> tuple[Any, list[torch.Tensor]]:
     """A batch as workers leave it, all of its samples on the device; and what is to become of them."""
     dataset: Any = prep.dataset._source
-    dataset._penstock_begin(epoch, range(SAMPLES))
+    offered(dataset).begin(epoch, range(SAMPLES))
     there = [at for at in range(SAMPLES) if dataset.schedule.of(at).renewed < epoch][:4]
     samples, wanted = [], []
     for at in there:
@@ -98,7 +99,7 @@ def test_a_place_that_was_claimed_but_not_written_yet_still_holds(photos: Path) 
 def test_a_sample_that_comes_too_late_for_its_place_is_not_kept(photos: Path) -> None:
     dataset = on_device(photos, times=2)
     prep = prepared(dataset)
-    dataset._penstock_begin(2, range(SAMPLES))
+    offered(dataset).begin(2, range(SAMPLES))
     samples, wanted = [], []
     for at in renewed_now(dataset):
         seed_all(at)
@@ -122,7 +123,7 @@ def test_a_batch_that_fails_gives_its_places_up(photos: Path) -> None:
 
     dataset = on_device(photos, times=2)
     prep = prepared(dataset, stations=stations_of(Failing))
-    dataset._penstock_begin(2, range(SAMPLES))
+    offered(dataset).begin(2, range(SAMPLES))
     begun = prep.lane.begin(
         default_collate([prep.dataset[at] for at in renewed_now(dataset)]), spare_known=True
     )

@@ -17,6 +17,7 @@ from penstock.gpu.parcels import features
 from penstock.gpu.prep import looked
 from penstock.gpu.slots import BESIDE, DECODED, ENCODED, FINISHED, HEAD_ROOM, Contents, left
 from penstock.gpu.wishes import AS_THERE_IS_ROOM
+from penstock.lanes.offers import offered
 from penstock.lanes.seeding import generators_kept, seed_sample
 from penstock.pipeline.decode import decode
 from penstock.pipeline.reused import Reused
@@ -41,9 +42,9 @@ def kept(root: Path, max_bytes: int = 16 << 20, split: int = SPLIT) -> Reused:
 
 
 def begun(dataset: Any, sample: int, epoch: int) -> Any:
-    dataset._penstock_begin(epoch, [sample])
+    offered(dataset).begin(epoch, [sample])
     seed_sample(100 * epoch + sample)
-    return dataset._penstock_unfinished(sample)[0]
+    return offered(dataset).get(sample)[0]
 
 
 def pixels_of(write: Any, slot_bytes: int) -> tuple[int, np.ndarray[Any, Any]]:
@@ -74,7 +75,7 @@ def test_an_image_that_is_taken_away_while_it_is_read_is_made_again(
     dataset, plain = kept(photos), kept(photos, 0)
     store: Any = dataset.store
     ours, others = prep_of(dataset, share).dataset, prep_of(plain, 0.0).dataset
-    assert ours._penstock_repeatable == (share is not None)
+    assert offered(ours).repeatable == (share is not None)
     says = AS_THERE_IS_ROOM if share is None else share
     ours.wishes.say(share=says, limit=0.0, finishes=finish, samples=4)
     others.wishes.say(share=0.0, limit=0.0, finishes=finish, samples=4)
@@ -134,9 +135,9 @@ def test_an_image_that_is_gone_right_after_it_was_made_is_made_again(
 
 
 def drawn_first(dataset: Reused, sample: int) -> Any:
-    dataset._penstock_begin(0, [sample])
+    offered(dataset).begin(0, [sample])
     seed_sample(sample)
-    deferred = dataset._penstock_deferred()
+    deferred = dataset.deferred()
     assert deferred is not None
     unfinished, _ = deferred.sample(sample)
     slot = torch.zeros(unfinished.shape, dtype=unfinished.dtype)
@@ -177,7 +178,7 @@ def test_places_in_a_batch_are_as_large_whatever_is_kept(photos: Path, files: bo
             torch.manual_seed(1)
             looks.append(looked(dataset, kept_as_files=files))
         for sample in range(SAMPLES):
-            dataset._penstock_begin(0, [sample])
+            offered(dataset).begin(0, [sample])
             dataset[sample]
         assert dataset.store.stats()["entries"] == SAMPLES
     assert looks[0] == looks[1]
@@ -212,7 +213,7 @@ def test_a_sample_that_is_to_be_kept_costs_the_same_in_all_its_uses(photos: Path
     dataset, whole = kept(photos), folder_of(photos)
     seen: dict[str, set[tuple[float, ...]]] = {"kept": set(), "not kept": set()}
     for epoch in range(8):
-        dataset._penstock_begin(epoch, [3])
+        offered(dataset).begin(epoch, [3])
         seed_sample(epoch)
         seen["kept"].add(features(dataset.begun(3)))
         seed_sample(epoch)

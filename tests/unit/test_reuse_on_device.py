@@ -23,6 +23,7 @@ from penstock import transforms as T
 from penstock.engine.device import DeviceIterator
 from penstock.engine.mover import Mover
 from penstock.gpu.slots import DECODED, FINISHED, KEPT, RESIDENT
+from penstock.lanes.offers import offered
 from penstock.lanes.seeding import seed_all
 from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.plan.renewal import Renewal
@@ -199,7 +200,7 @@ def test_the_kernels_read_samples_where_they_lie(kind: Any, photos: Path) -> Non
     prep = prepared(dataset, stations=stations_of(Refuses if kind is Broken else Interpreted))
     forms = set()
     for epoch in (2, 3):
-        dataset._penstock_begin(epoch, range(SAMPLES))
+        offered(dataset).begin(epoch, range(SAMPLES))
         samples, wanted = [], []
         for at in range(3):
             seed_all(at)
@@ -219,7 +220,7 @@ def test_without_wishes_what_lies_there_is_prepared_anew(photos: Path) -> None:
     prep = prepared(dataset)
     batches_of(prep, 1, 0)
     prep.dataset.wishes.say(share=0.0, limit=0.0, finishes=False, samples=4)
-    dataset._penstock_begin(1, range(SAMPLES))
+    offered(dataset).begin(1, range(SAMPLES))
     assert {int(prep.dataset[at][0][:4].view(torch.int32)) for at in range(SAMPLES)} == {FINISHED}
 
 

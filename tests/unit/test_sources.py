@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,11 +15,20 @@ import pytest
 
 from penstock.errors import ConfigError, MissingExtra
 from penstock.policy.retry import RetryLimits
-from penstock.store import remote
+from penstock.store import object_stores
 from penstock.store.anywhere import AnyFiles, local_path
 from penstock.store.http import HttpFiles
-from penstock.store.remote import FsspecFiles
-from penstock.store.sources import BadRead, LocalFiles, Memory, Source, shown
+from penstock.store.object_stores import FsspecFiles
+from penstock.store.sources import (
+    NEAR_BYTES,
+    BadRead,
+    ByteRange,
+    LocalFiles,
+    Memory,
+    Source,
+    WholeFiles,
+    shown,
+)
 from tests.web import Server, served
 
 DATA = bytes(range(256)) * 40
@@ -50,6 +60,11 @@ def local(folder: Path) -> tuple[Source, str]:
     return LocalFiles(), str(folder / "data.bin")
 
 
+def whole_files(folder: Path) -> tuple[Source, str]:
+    (folder / "data.bin").write_bytes(DATA)
+    return WholeFiles(), str(folder / "data.bin")
+
+
 def by_file_url(folder: Path) -> tuple[Source, str]:
     (folder / "data 1.bin").write_bytes(DATA)
     return AnyFiles(), f"file://{folder}/data%201.bin"
@@ -61,7 +76,7 @@ def object_store(folder: Path) -> tuple[Source, str]:
     return AnyFiles(), f"memory://{folder}/data.bin"
 
 
-@pytest.mark.parametrize("make", [memory, local, by_file_url, object_store])
+@pytest.mark.parametrize("make", [memory, local, whole_files, by_file_url, object_store])
 def test_source_contract(make: Make, tmp_path: Path) -> None:
     check_source(*make(tmp_path))
 
@@ -77,6 +92,12 @@ def check_source(source: Source, name: str) -> None:
     assert source.read(name, 5, 300) == DATA[5:300]
     assert source.read(name, 7, 7) == b""
     assert source.read(name, len(DATA) - 1, len(DATA)) == DATA[-1:]
+    ranges: list[ByteRange] = [(name, 300, 310), (name, 5, 300), (name, 0, None), (name, 7, 7)]
+    assert source.read_many(ranges) == [DATA[300:310], DATA[5:300], DATA, b""]
+    assert source.read_many([]) == []
+    with pytest.raises(BadRead, match=r"has 10,240 bytes|were asked for, [\d,]+ came"):
+        source.read_many([(name, 0, 5), (name, len(DATA) - 5, len(DATA) + 5)])
+    assert source.is_local(name) == (not name.startswith(("http", "memory://")))
     with pytest.raises(BadRead, match=r"(has 10,240 bytes|10 bytes from 10,235 on were asked for, 5 came)"):
         source.read(name, len(DATA) - 5, len(DATA) + 5)
     with pytest.raises(ConfigError):
@@ -92,7 +113,61 @@ def check_source(source: Source, name: str) -> None:
     copy.close()
 
 
+# ---- many at once
+
+
+class Noting(Memory):
+    """Tells what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__({name: bytes(range(256)) * 400 for name in ("a", "b")})
+        self.asked: list[ByteRange] = []
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        self.asked.append((name, start, end))
+        return super().read(name, start, end)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "asked"),
+    [
+        ([("a", 0, 10), ("a", 10, 20)], [("a", 0, 20)]),
+        ([("a", 10, 20), ("a", 0, 10)], [("a", 0, 20)]),
+        ([("a", 0, 10), ("a", 5, 7)], [("a", 0, 10)]),
+        ([("a", 0, 10), ("a", 10 + NEAR_BYTES, 50_000)], [("a", 0, 50_000)]),
+        ([("a", 0, 10), ("a", 11 + NEAR_BYTES, 50_000)], [("a", 0, 10), ("a", 11 + NEAR_BYTES, 50_000)]),
+        ([("a", 11 + NEAR_BYTES, 50_000), ("a", 0, 10)], [("a", 11 + NEAR_BYTES, 50_000), ("a", 0, 10)]),
+        ([("a", 0, 10), ("b", 10, 20)], [("a", 0, 10), ("b", 10, 20)]),
+        ([("a", 0, None), ("a", 0, 10)], [("a", 0, None), ("a", 0, 10)]),
+        ([("a", 0, 10), ("a", 8, None)], [("a", 0, 10), ("a", 8, None)]),
+        (
+            [("a", 0, 10), ("a", 12, 20), ("b", 0, 1), ("a", 20, 30)],
+            [("a", 0, 20), ("b", 0, 1), ("a", 20, 30)],
+        ),
+    ],
+)
+def test_ranges_that_lie_near_each_other_are_read_at_once(
+    ranges: list[ByteRange], asked: list[ByteRange]
+) -> None:
+    source = Noting()
+    wanted = [source.files[name][start:end] for name, start, end in ranges]
+    assert source.read_many(ranges) == wanted
+    assert source.asked == asked
+
+
 # ---- local files
+
+
+def test_a_file_that_is_read_whole_need_not_be_regular_and_is_not_kept_open(tmp_path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(DATA,))
+    writer.start()
+    assert WholeFiles().read(str(tmp_path / "pipe")) == DATA
+    writer.join()
+    with pytest.raises(IsADirectoryError, match=re.escape(str(tmp_path))):
+        WholeFiles().read(str(tmp_path))
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_bounded_number_of_files_is_kept_open(tmp_path: Path) -> None:
@@ -252,7 +327,7 @@ def test_a_server_that_trickles_is_given_up(web: Server) -> None:
 
 def test_a_url_other_than_http_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'penstock\[remote\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'penstock\[cloud\]'"):
         AnyFiles().read("s3://bucket/shard.tar", 0, 1)
 
 
@@ -260,7 +335,7 @@ def test_a_protocol_that_nobody_knows_is_said_at_once() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(ConfigError, match="Protocol not known"):
         FsspecFiles().read("nosuch://x/y", 0, 1)
-    assert remote.require_fsspec().__name__ == "fsspec"
+    assert object_stores.require_fsspec().__name__ == "fsspec"
 
 
 def test_messages_do_not_show_the_secrets_of_a_url() -> None:

@@ -214,7 +214,8 @@ def made(found: Any) -> Any:
 
 def with_photos(folder: str, chain: Any) -> StagedDataset:
     """A chain, with the images in a folder: by class as ImageFolder has them, or without classes."""
-    from penstock.pipeline.staged import EXTENSIONS, ImageFolder, StagedDataset, read_file
+    from penstock.pipeline.staged import EXTENSIONS, ImageFolder, StagedDataset
+    from penstock.store.sources import WholeFiles
 
     if not Path(folder).is_dir():
         raise ConfigError(f"--photos {folder}: there is no such folder")
@@ -226,7 +227,8 @@ def with_photos(folder: str, chain: Any) -> StagedDataset:
     files = sorted(str(path) for path in Path(folder).iterdir() if path.name.lower().endswith(EXTENSIONS))
     if not files:
         raise ConfigError(f"--photos {folder}: it holds no images ({', '.join(EXTENSIONS)})")
-    return StagedDataset(lambda index: (read_file(files[index]), 0), chain, len(files))
+    read = WholeFiles().read
+    return StagedDataset(lambda index: (read(files[index]), 0), chain, len(files))
 
 
 # ---- what is said

@@ -15,10 +15,8 @@ from penstock.engine.reuse_on_disk import KeptOnDisk, check_path, identity, rank
 from penstock.engine.reuse_room import check_agreed, room_of
 from penstock.engine.shard import gathered
 from penstock.errors import ConfigError, StateError
-from penstock.lanes.unfinished import getter
 from penstock.pipeline.adopt import verdict
 from penstock.pipeline.adopted_images import AdoptedImages
-from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioChain, AudioFolder
 from penstock.pipeline.chain import Chain
 from penstock.pipeline.op_costs import why_anew
@@ -30,11 +28,11 @@ from penstock.plan.renewal import Renewal
 from penstock.policy.diversity import measured
 from penstock.policy.split import Part, Terms, latest
 from penstock.store.chunks import Address
-from penstock.store.disk_ahead import DiskAhead
 from penstock.store.disk_files import Files
 from penstock.store.draw_tally import DrawTally
 from penstock.store.kept_device import DeviceStore
 from penstock.store.kept_memory import MemoryStore
+from penstock.store.partial import PartialStore
 from penstock.transforms.outcomes import outcomes_in_row
 from penstock.transforms.theirs import Theirs
 
@@ -68,7 +66,7 @@ class Reusing:
             check_path(wanted)
         self.room = room_of(wanted, dataset, self.split, shared=shared)
         self.kept = self.room.kept
-        self._store: MemoryStore | DiskAhead | DeviceStore | None = None
+        self._store: PartialStore | None = None
         self._on_disk: KeptOnDisk | None = None
         self._renewal: Renewal | None = None
         self._tally: DrawTally | None = None
@@ -100,12 +98,13 @@ class Reusing:
             self._renewal, self._tally = renewal, None
             with contextlib.suppress(OSError):  # without memory for it, diversity is not measured
                 self._tally = DrawTally(renewal)
-        if isinstance(self._store, DeviceStore):
-            return ReusedOnDevice(source, self.split, renewal, self._store, self._tally)
-        kind = ReusedAudio if isinstance(source, AudioFolder) else Reused
-        return kind(source, self.split, renewal, self._store, self._tally)
+        kind: Any = ReusedAudio if isinstance(source, AudioFolder) else Reused
+        if self.wanted.store == "device":
+            kind = ReusedOnDevice
+        found: Reused | ReusedAudio = kind(source, self.split, renewal, self._store, self._tally)
+        return found
 
-    def _made(self, source: Any, renewal: Renewal, *, several: bool) -> MemoryStore | DiskAhead | DeviceStore:
+    def _made(self, source: Any, renewal: Renewal, *, several: bool) -> PartialStore:
         if self.wanted.store == "device":  # of this rank alone: its memory is
             return DeviceStore(renewal, self.wanted.bytes, self.room.entry_bytes)
         if self.wanted.store == "disk":
@@ -208,10 +207,8 @@ def unsuited(dataset: Any) -> str:
             f"{type(dataset).__name__} does not show how its samples are prepared: use penstock.ImageFolder, "
             f"TarDataset, AudioFolder or StagedDataset, or torchvision's ImageFolder, which is adopted unless adopt=False. {reason}".rstrip()
         )
-    if getattr(getter(dataset), "__func__", None) is None:
+    if dataset.has_own_items:
         return of_its_own
-    if isinstance(dataset, AnnotatedDataset):
-        return "masks and boxes are moved by all ops of a sample together"
     if not dataset.chain.is_one_program:
         return "its chain has several views, or a function of yours before other ops"
     return ""

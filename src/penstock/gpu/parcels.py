@@ -4,16 +4,12 @@ A worker reads and draws; then a sample goes one of three ways. The dearest, by 
 are, as long as few enough are on their way: the GPU decodes them. Of the others the worker decodes what the program needs, and leaves the
 steps to the GPU's kernels, if that is wished; otherwise, and where a sample does not fit or has a step without a kernel, it prepares them
 whole. What is wished the training process says, from batch to batch, in numbers that all workers see.
-
-Of samples that are kept partly prepared (`Reuse`), one that is found has its rest left to the kernels, or done; one that is not may leave as the file it
-is, and is then not kept. On the device (`store="device"`), one that lies there is left where it is, and one that is to lie there goes whole, with the
-place that it is given.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,9 +21,6 @@ from penstock.gpu.slots import (
     DECODED,
     ENCODED,
     HEAD_ROOM,
-    KEPT,
-    NO_PIXELS,
-    RESIDENT,
     Packing,
     slot_bytes,
     write_head,
@@ -35,16 +28,17 @@ from penstock.gpu.slots import (
 )
 from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.kernels.layout import interleaved, lay_out
+from penstock.lanes.offers import Offer, Offers, offered
 from penstock.lanes.seeding import call_seed, company
 from penstock.lanes.unfinished import Unfinished, finished
+from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import executed, opened, opening, shape_of, size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.deferred import Deferred
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.staged import Begun, Loan, StagedDataset
+from penstock.pipeline.staged import StagedDataset
 from penstock.policy.costs import Line
 from penstock.policy.dearest import Dearest, Ranks
-from penstock.store.kept_device import Resident
 from penstock.transforms.cpu import execute
 from penstock.transforms.steps import Program, Size, program_size
 from penstock.transforms.windows import Window
@@ -93,7 +87,7 @@ class AsSlot:
         write_pixels(pixels, Wishes.entry_of(company()), slot)
 
 
-class Parcels:
+class Parcels(Offers):
     """A dataset of (slot, target)."""
 
     def __init__(
@@ -108,37 +102,33 @@ class Parcels:
     ) -> None:
         """`room`: bytes of a parcel. `drawn`: who prepares a sample must not depend on what came before it. `repeatable`: nor on
         anything else that changes."""
-        self.users_dataset = getattr(source, "users_dataset", source)
         self._source, self._size, self.wishes = source, size, wishes
         self._slot = slot_bytes(size, room)
         self._form, self._without_lane = AsSlot(size, self._slot), not room
-        self._drawn, self._penstock_repeatable = drawn, repeatable
+        self._drawn, self._repeatable = drawn, repeatable
         self._costs, self._dearest, self._ranks, self._count = Line(), Dearest(), Ranks(), 0
 
-    @property
-    def _penstock_sample_bytes(self) -> int:
-        return self._slot
+    def offer(self) -> Offer:
+        return replace(
+            offered(self._source),
+            get=self._unfinished,
+            drawn_first=self._deferred,
+            sample_bytes=self._slot,
+            repeatable=self._repeatable,
+        )
 
-    @property
-    def _penstock_draws_alone(self) -> bool:
-        return bool(getattr(self._source, "_penstock_draws_alone", False))
-
-    def _penstock_begin(self, epoch: int, keys: Sequence[Any]) -> None:
-        if hasattr(self._source, "_penstock_begin"):
-            self._source._penstock_begin(epoch, keys)
-
-    def _penstock_deferred(self) -> Deferred | None:
+    def _deferred(self) -> Deferred | None:
         """Where nothing is ever left to the GPU but to normalise: then a sample is prepared in one way only."""
         staged = self._without_lane and isinstance(self._source, StagedDataset)
-        return self._source._penstock_deferred(self._form) if staged else None
+        return self._source.deferred(self._form) if staged else None
 
     def __len__(self) -> int:
         return len(self._source)
 
     def __getitem__(self, index: int) -> Any:
-        return finished(self._penstock_unfinished(index))
+        return finished(self._unfinished(index))
 
-    def _penstock_unfinished(self, index: int) -> tuple[Unfinished, Any]:
+    def _unfinished(self, index: int) -> tuple[Unfinished, Any]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         begun: Begun | None = None
@@ -165,8 +155,8 @@ class Parcels:
         share, limit = self.wishes.share, self.wishes.limit
         if not isinstance(begun.image, Encoded) or not (limit if share == AS_THERE_IS_ROOM else share):
             return False
-        if begun.to_keep is not None and (self._drawn or share != AS_THERE_IS_ROOM):
-            return False  # others of its uses will be made from pixels that a worker has decoded
+        if not self._may_leave(begun, share):
+            return False
         if HEAD_ROOM + len(begun.data) + BESIDE > self._slot or not is_plain(begun):
             self._dearest.passes(max(0.0, share))
             return False
@@ -197,16 +187,11 @@ class Parcels:
         self._costs.observe(features(begun), time.thread_time() - started)
         return write
 
+    def _may_leave(self, begun: Begun, share: float) -> bool:  # noqa: ARG002 - others need them
+        return True
+
     def _here(self, begun: Begun) -> Any:
-        if begun.to_keep is not None:
-            begun = self._source.partly(begun)
-        if begun.kept is not None:
-            write = self._kept_there(begun) if self.wishes.finishes else None
-            if write is not None:
-                return write
-            if isinstance(begun.image, Resident):
-                begun = begun._replace(image=self._source.again(begun.kept))
-        return self._prepared(begun) if begun.loan is None else self._lent(begun, begun.loan)
+        return self._prepared(begun)
 
     def _prepared(self, begun: Begun) -> Any:
         """Decoded and left to the kernels, or prepared whole."""
@@ -214,49 +199,12 @@ class Parcels:
             return self._decoded(*opened(begun.program, begun.image))
         return self._finished(executed(begun.program, begun.image))
 
-    def _lent(self, begun: Begun, loan: Loan) -> Any:
-        """Of an image that lies in a store: what was read counts only if it was there until then; otherwise it is made again. Where a second
-        worker may write the sample while the first still does, what is written must be right from the first byte on."""
-        if not self.wishes.finishes:
-            return self._finished(self._source.pixels(begun))
-        if not self._penstock_repeatable:
-            return partial(self._surely, begun, loan, self._prepared(begun))
-        program, pixels = opened(begun.program, begun.image)
-        if np.may_share_memory(pixels, begun.image):
-            pixels = pixels.copy()
-        if not loan.holds():
-            return self._prepared(begun._replace(image=self._source.again(loan.wanted)))
-        return self._decoded(program, pixels)
-
-    def _surely(self, begun: Begun, loan: Loan, write: Any, slot: torch.Tensor) -> None:
-        """One copy, from where the image lies."""
-        write(slot)
-        if loan.holds():
-            return
-        try:
-            self._prepared(begun._replace(image=self._source.again(loan.wanted)))(slot)
-        except BadImage as exc:
-            exc.add_note(f"penstock: {self._source.name(loan.wanted.sample)}")
-            raise
-
     def _decoded(self, program: Program, pixels: Any) -> Any:
         """What is decoded and does not fit, or has a step without a kernel, is prepared to the end."""
         write = None
         if pixels.shape[2] == 3:
             write = self._fitting(DECODED, pixels, pixels.shape[:2], program, interleaved)
         return write or self._finished(execute(program, pixels))
-
-    def _kept_there(self, begun: Begun) -> Any:
-        """Left on the device, or sent there whole; None where the kernels cannot do its steps, or there is no place for it."""
-        image, size = begun.image, size_of(begun.image)
-        if isinstance(image, Resident):
-            packing = self._packed(RESIDENT, NO_PIXELS, size, begun.program, interleaved)
-            return None if packing is None else packing.at(image.place).write
-        if image.shape[2] != 3 or image.dtype != np.uint8 or not self._source.store.is_open:
-            return None
-        packing = self._packed(KEPT, image, size, begun.program, interleaved)
-        place = None if packing is None else self._source.store.reserve(begun.kept, size)
-        return None if packing is None or place is None else packing.at(place).write
 
     def _encoded(self, begun: Begun) -> Any:
         data = np.frombuffer(begun.data, np.uint8)
@@ -293,8 +241,6 @@ def is_plain(begun: Begun) -> bool:
 
 
 def features(begun: Begun) -> tuple[float, ...]:
-    """What the cost of a sample's pixels grows with: its bytes, and the part that is decoded. Of one that is to be kept that is the same in all its
-    uses, whatever they begin with: so it is always dear or never, and what workers keep is found again."""
-    first = begun.program if begun.to_keep is None else begun.program[: begun.to_keep.steps]
-    part = opening(first, begun.image.size) or Window.whole(begun.image.size)
+    """What the cost of a sample's pixels grows with: its bytes, and the part that is decoded."""
+    part = opening(begun.first, begun.image.size) or Window.whole(begun.image.size)
     return float(len(begun.data)), float(part.height * part.width)

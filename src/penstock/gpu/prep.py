@@ -18,15 +18,18 @@ from penstock.gpu.modes import Modes
 from penstock.gpu.parcels import Parcels
 from penstock.gpu.pending import Station
 from penstock.gpu.residents import Residents
+from penstock.gpu.reused_parcels import ReusedParcels
 from penstock.gpu.slots import BESIDE, HEAD_ROOM
 from penstock.gpu.wishes import Wishes
 from penstock.kernels.forms import supported
-from penstock.lanes.unfinished import getter
+from penstock.lanes.offers import offered
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioFolder
+from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import calls, opening, size_of
 from penstock.pipeline.reused import Reused
+from penstock.pipeline.reused_begun import ReuseBegun
 from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.pipeline.staged import StagedDataset
 from penstock.policy.sharing import Memory
@@ -127,13 +130,14 @@ def planned(
     room = 0 if stations is None else min(look.room, most)
     # A place on the device is given once: who prepares a sample a second time has another.
     repeatable = store is None and (stations is None or fixed in (0.0, 1.0) or (drawn and fixed is not None))
-    parcels = Parcels(dataset, look.size, wishes=wishes, room=room, drawn=drawn, repeatable=repeatable)
+    kind = ReusedParcels if isinstance(dataset, Reused) else Parcels
+    parcels = kind(dataset, look.size, wishes=wishes, room=room, drawn=drawn, repeatable=repeatable)
     return Prep(parcels, lane, key, identity, look)
 
 
 def identity_of(dataset: Any) -> tuple[Any, ...]:
     """Whether it is the same dataset with the same chain as in the last epoch."""
-    users = getattr(dataset, "users_dataset", dataset)
+    users = offered(dataset).shown
     if isinstance(dataset, StagedDataset):
         return id(users), len(dataset), dataset.chain.identity
     return id(users), len(dataset), id(getattr(users, "transform", None))
@@ -153,7 +157,7 @@ def unsuited(dataset: Any, collate_fn: Any) -> str:
         return "masks and boxes are prepared by the CPU, together with their image"
     if not isinstance(dataset, StagedDataset):
         return f"{type(dataset).__name__} is not staged: it does not show how its samples are prepared"
-    if getattr(getter(dataset), "__func__", None) is None:
+    if dataset.has_own_items:
         return f"{type(dataset).__name__} has a __getitem__ of its own"
     if dataset.decoder is not None:
         return "the dataset has a decoder of its own"
@@ -177,15 +181,16 @@ def looked(dataset: Any, *, kept_as_files: bool = True) -> Look | str:
     for at in range(min(LOOKED_AT, len(dataset))):
         try:
             begin = dataset.unfound if isinstance(dataset, Reused) else dataset.begun
-            begun = begin(at * len(dataset) // min(LOOKED_AT, len(dataset)))
+            begun: Begun = begin(at * len(dataset) // min(LOOKED_AT, len(dataset)))
         except Exception:  # noqa: BLE001, S112 - whoever prepares it will say so
             continue
         size, program, file = size_of(begun.image), begun.program, len(begun.data)
-        if begun.to_keep is not None:  # workers do the first steps of it
-            done, program = program[: begun.to_keep.steps], program[begun.to_keep.steps :]
-            size, file = program_size(done, size), file if kept_as_files else 0
+        to_keep = isinstance(begun, ReuseBegun) and begun.to_keep is not None
+        if to_keep:  # workers do the first steps of it
+            program = program[len(begun.first) :]
+            size, file = program_size(begun.first, size), file if kept_as_files else 0
         opens_with = opening(program, size) or Window.whole(size)
-        if begun.to_keep is not None and isinstance(dataset, ReusedOnDevice):  # it goes there whole
+        if to_keep and isinstance(dataset, ReusedOnDevice):  # it goes there whole
             opens_with = Window.whole(size)
         image = max(file, 3 * opens_with.height * opens_with.width)
         sizes.add(program_size(program, size))

@@ -20,10 +20,9 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 from penstock.errors import MissingExtra, SampleError, every_sample_failed
 from penstock.lanes.kinds import COLLATING, FETCHING
 from penstock.lanes.odd import odd_one
-from penstock.lanes.origins import path_of
+from penstock.lanes.offers import DrawnFirst, Offer, offered, path_of
 from penstock.lanes.seeding import seed_all, seed_sample
 from penstock.lanes.torch_private import private_collate
-from penstock.lanes.unfinished import getter
 from penstock.measure import host
 from penstock.plan.seeds import Company, SeedStream, op_seed
 
@@ -57,7 +56,7 @@ class Recipe:
     @property
     def shown(self) -> Any:
         """The dataset as the user knows it: another may read it for us."""
-        return getattr(self.dataset, "users_dataset", self.dataset)
+        return offered(self.dataset).shown
 
     @property
     def batched(self) -> bool:
@@ -71,21 +70,14 @@ class Recipe:
 
     @property
     def sample_bytes(self) -> int:
-        """Of a sample in a batch's memory, where a dataset of ours knows it beforehand; otherwise 0."""
-        return int(getattr(self.dataset, "_penstock_sample_bytes", 0))
-
-    def load_libraries(self) -> None:
-        """Load what samples of ours will be prepared with: workers that are forked then have it, and take a fifth of a second less to begin."""
-        dataset = self.shown
-        while type(dataset) is Subset:
-            dataset = dataset.dataset
-        if hasattr(dataset, "_penstock_load"):
-            dataset._penstock_load()
+        return offered(self.dataset).sample_bytes
 
     @property
     def repeatable(self) -> bool:
-        """Whether a sample that is prepared twice has the same bytes; a dataset of ours may say no."""
-        return bool(getattr(self.dataset, "_penstock_repeatable", True))
+        return offered(self.dataset).repeatable
+
+    def load_libraries(self) -> None:
+        offered(self.dataset).load()
 
 
 def is_inert(dataset: Any) -> bool:
@@ -146,6 +138,7 @@ class Preparer:
     skips: list[Skip] = field(default_factory=list)
     """Samples left out or replaced since the owner last took the list."""
     _streams: dict[int, SeedStream] = field(default_factory=dict)
+    _offer: Offer | None = None
 
     def stream(self, epoch: int) -> SeedStream:
         stream = self._streams.get(epoch)
@@ -167,15 +160,13 @@ class Preparer:
                 raise Unfit
             yield from ((where.start + i, sample) for i, sample in enumerate(samples))
             return
-        sample_seed, dataset = self.stream(where.epoch).sample, self.recipe.dataset
-        # Samples of a dataset of ours that runs no code of the user's: nobody draws from the global generators.
-        seed = seed_sample if getattr(dataset, "_penstock_draws_alone", False) else seed_all
+        sample_seed, dataset, offer = self.stream(where.epoch).sample, self.recipe.dataset, self.offer()
+        seed = seed_sample if offer.draws_alone() else seed_all
         deferred = self._deferred() if unfinished and not poisoned else None
-        get = getter(dataset) if unfinished else partial(getitem, dataset)
+        get = offer.get if unfinished else partial(getitem, dataset)
         if deferred is not None:
             get = deferred.sample
-        if hasattr(dataset, "_penstock_begin"):
-            dataset._penstock_begin(where.epoch, keys)
+        offer.begin(where.epoch, keys)
         batch = self.stream(where.epoch).batch(where.first)
         position, ordinal = where.position(where.start), where.start
         # Where no code that could draw runs for a sample, only what comes behind the last of them can tell that it was seeded.
@@ -192,14 +183,20 @@ class Preparer:
             position += where.stride
         self._finish(deferred)
 
-    def _deferred(self) -> Any:
-        """What prepares samples of a dataset of ours that are all drawn before the first has its pixels, if it has that; see `pipeline.deferred`."""
-        dataset = self.recipe.dataset
-        if self.recipe.on_error != "raise" or not getattr(dataset, "_penstock_draws_alone", False):
-            return None
-        return dataset._penstock_deferred() if hasattr(dataset, "_penstock_deferred") else None
+    def offer(self) -> Offer:
+        """Asked for when the first sample is: the user's code that starts a worker may change the dataset."""
+        if self._offer is None:
+            self._offer = offered(self.recipe.dataset)
+        return self._offer
 
-    def _prepared(self, get: Callable[[Any], Any], key: Any, ordinal: int, deferred: Any) -> Any:
+    def _deferred(self) -> DrawnFirst | None:
+        """What draws all samples of a task before the first has its pixels, where that can be."""
+        offer = self.offer()
+        return offer.drawn_first() if self.recipe.on_error == "raise" and offer.draws_alone() else None
+
+    def _prepared(
+        self, get: Callable[[Any], Any], key: Any, ordinal: int, deferred: DrawnFirst | None
+    ) -> Any:
         try:
             return held_back(get, key)
         except Exception as exc:  # noqa: BLE001 - raised below, where it is not the reason of another
@@ -211,7 +208,7 @@ class Preparer:
         finally:
             del failed
 
-    def _finish(self, deferred: Any) -> None:
+    def _finish(self, deferred: DrawnFirst | None) -> None:
         if deferred is not None:
             for ordinal, finish in deferred.rest():
                 self.on_sample(ordinal)
@@ -241,7 +238,7 @@ class Preparer:
                 repr(key),
                 f"{type(exc).__name__}: {exc}",
                 other and repr(other[0]),
-                path_of(self.recipe.dataset, key),
+                path_of(self.offer(), key),
             )
             self.skips.append(skip)
             if other is not None:

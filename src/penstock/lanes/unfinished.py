@@ -1,16 +1,13 @@
-"""Tensors that are yet to be written, so that they can be written where they belong: straight into a batch's memory.
-
-A dataset of ours that has them says so by a method `_penstock_unfinished(index)` beside `__getitem__`: the same sample, with such tensors in it.
+"""Tensors that are yet to be written, so that they can be written where they belong: straight into a batch's memory. Datasets of ours offer
+(`lanes.offers`) their samples with such tensors in them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import getitem
 from typing import Any
 
 import torch
-from torch.utils.data import Subset
 
 
 class Unfinished:
@@ -35,15 +32,3 @@ def finished(sample: Any) -> Any:
     if type(sample) is not tuple:
         return sample
     return tuple(item.tensor() if type(item) is Unfinished else item for item in sample)
-
-
-def getter(dataset: Any) -> Callable[[Any], Any]:
-    """How to get samples of a dataset, unfinished where it can: unless a subclass has another `__getitem__`, which counts."""
-    if type(dataset) is Subset:
-        inner, indices = getter(dataset.dataset), dataset.indices
-        return lambda key: inner(indices[key])
-    owner = next((kind for kind in type(dataset).__mro__ if "__getitem__" in vars(kind)), object)
-    if "_penstock_unfinished" in vars(owner):
-        found: Callable[[Any], Any] = dataset._penstock_unfinished
-        return found
-    return lambda key: getitem(dataset, key)

@@ -15,12 +15,15 @@ import numpy as np
 import torch
 
 from penstock.errors import MissingExtra
+from penstock.lanes.offers import Offer, Offers
 from penstock.lanes.unfinished import finished
+from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.staged import Begun, read_file, unfinished
+from penstock.pipeline.staged import unfinished
 from penstock.pipeline.their_draws import Draw, Unadoptable, adopters, is_patched, nested
+from penstock.store.sources import ByteRange, WholeFiles
 from penstock.transforms.cpu import picture
 from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops
 from penstock.transforms.steps import Step, program_size
@@ -149,44 +152,53 @@ FIXED = ("Resize", "CenterCrop", "Pad", "Grayscale")
 """Transforms that draw nothing: a chain of nothing else decodes exactly."""
 
 
-class AdoptedFolder:
+class AdoptedFolder(Offers):
     """A torchvision ImageFolder, read by us. What its owner changes about it later is followed."""
 
     def __init__(self, dataset: Any, chain: AdoptedChain, *, fast: bool = False) -> None:
         self.users_dataset, self.chain, self._transform = dataset, chain, dataset.transform
         random = any(type(op).__name__ not in FIXED for op, _ in chain.ops)
-        self.fast = fast and random and has_simplejpeg()
+        self.fast, self.bytes_from = fast and random and has_simplejpeg(), WholeFiles()
 
     def __len__(self) -> int:
         return len(self.users_dataset)
 
+    def locate(self, index: int) -> ByteRange:
+        return self.users_dataset.samples[index][0], 0, None
+
     def read(self, index: int) -> bytes:
-        return read_file(self.users_dataset.samples[index][0])
+        return self.bytes_from.read(*self.locate(index))
+
+    def target_of(self, index: int) -> Any:
+        target, transform = self.users_dataset.samples[index][1], self.users_dataset.target_transform
+        return target if transform is None else transform(target)
 
     def encoded(self, data: bytes) -> Encoded:
         """Without simplejpeg, decoded by Pillow where the loops do not: by definition what torchvision's dataset would get."""
         return Encoded(data, fast=self.fast, strict=False)
 
-    def __getitem__(self, index: int) -> Any:
-        return finished(self._penstock_unfinished(index))
+    def offer(self) -> Offer:
+        path_of = lambda index: self.locate(index)[0]  # noqa: E731
+        return Offer(shown=self.users_dataset, get=self._unfinished, path_of=path_of)
 
-    def _penstock_unfinished(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
+        return finished(self._unfinished(index))
+
+    def _unfinished(self, index: int) -> Any:
         dataset = self.users_dataset
         if dataset.transform is not self._transform:
             return dataset[index]
-        target = dataset.samples[index][1]
         generator = torch.default_generator.get_state()
         try:
             sample = self.chain.run(self.encoded(self.read(index)))
         except BadImage:
             torch.default_generator.set_state(generator)
             return dataset[index]  # torchvision forgives more than we do, and it is torchvision's dataset
-        return sample, target if dataset.target_transform is None else dataset.target_transform(target)
+        return sample, self.target_of(index)
 
     def begun(self, index: int) -> Begun:
         """The sample up to its pixels; of a chain without Python in it."""
-        data, target = self.read(index), self.users_dataset.samples[index][1]
-        transform = self.users_dataset.target_transform
+        data = self.read(index)
         image: Any
         try:
             image = self.encoded(data)
@@ -199,7 +211,7 @@ class AdoptedFolder:
             steps = draw(op, size)
             size = program_size(steps, size)
             program += steps
-        return Begun(data, image, program, target if transform is None else transform(target))
+        return Begun(data, image, program, self.target_of(index))
 
     def forgiven(self, index: int) -> Any:
         """The pixels of a file that we do not read: torchvision forgives more than we do, and it is torchvision's dataset."""

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from penstock.lanes.offers import Offer
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.chain import Chain
 from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.staged import StagedDataset, files_digest, is_ours, read_file
+from penstock.pipeline.staged import StagedDataset, files_digest, is_ours
 from penstock.pipeline.their_draws import (
     CONTAINERS,
     Draw,
@@ -34,6 +36,7 @@ from penstock.pipeline.their_draws import (
     way,
     whole_fill,
 )
+from penstock.store.sources import ByteRange
 from penstock.transforms import ops as ours
 from penstock.transforms import policies
 from penstock.transforms.cpu import crop, picture
@@ -53,9 +56,9 @@ class AdoptedImages(StagedDataset):
         chain = folder.chain
         assert chain.tail is not None
         self.folder, self.users_dataset, self.after = folder, folder.users_dataset, tuple(chain.after)
-        self._transform = self.users_dataset.transform
+        self._transform, self.bytes_from = self.users_dataset.transform, folder.bytes_from
         super().__init__(
-            self._read,
+            None,
             Chain(tuple(op_of(op, draw) for op, draw in chain.ops), chain.tail),
             len(folder),
             fast_decode=folder.fast,
@@ -72,24 +75,24 @@ class AdoptedImages(StagedDataset):
     def root(self) -> Any:
         return self.users_dataset.root
 
-    @property
-    def _penstock_draws_alone(self) -> bool:
-        """Whether no code of the user's has a part in a sample."""
+    def offer(self) -> Offer:
+        return replace(super().offer(), shown=self.users_dataset, draws_alone=self._draws_alone)
+
+    def _draws_alone(self) -> bool:
         alone = self.users_dataset.target_transform is None and not self.after
         return alone and all(map(is_ours, self.chain.ops))
 
     def name(self, index: int) -> str:
         return f"sample {index}, {self.users_dataset.samples[index][0]}"
 
+    def locate(self, index: int) -> ByteRange:
+        return self.folder.locate(index)
+
     def target_of(self, index: int) -> Any:
-        target, transform = self.users_dataset.samples[index][1], self.users_dataset.target_transform
-        return target if transform is None else transform(target)
+        return self.folder.target_of(index)
 
     def contents(self) -> str | None:
         return files_digest(path for path, _ in self.users_dataset.samples)
-
-    def _read(self, index: int) -> tuple[bytes, Any]:
-        return read_file(self.users_dataset.samples[index][0]), self.target_of(index)
 
     def image(self, data: bytes) -> Any:
         try:

@@ -12,6 +12,8 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,12 @@ import torch
 from torch.utils.data import Dataset
 
 from penstock.errors import ConfigError
+from penstock.lanes.offers import Offer, Offers
 from penstock.lanes.seeding import call_seed
 from penstock.pipeline.chain import flattened
 from penstock.pipeline.staged import classes_in
 from penstock.plan.seeds import op_seed
+from penstock.store.sources import ByteRange, Source, WholeFiles
 from penstock.transforms.audio import AudioOp, Drawn, Function, Resample, Shape, Wave, check_count
 from penstock.transforms.draws import Draws
 from penstock.transforms.libs import AUDIO_LIBRARIES, preload, soundfile
@@ -154,7 +158,7 @@ def audio_op(op: Any) -> AudioOp:
 # ---- dataset
 
 
-class AudioFolder(Dataset[tuple[Any, Any]]):
+class AudioFolder(Dataset[tuple[Any, Any]], Offers):
     """WAV and FLAC files as (tensor, target), in a folder per class as ImageFolder's: `root/class/name.wav`.
 
     With `classes=function`, files may lie anywhere below the root; `function(path)` gives the class of each, as a number that
@@ -183,8 +187,16 @@ class AudioFolder(Dataset[tuple[Any, Any]]):
             raise ConfigError(f"classes must be 'folder' or a function of a path, got {classes!r}")
         self.targets = [target for _, target in self.samples]
 
-    def _penstock_load(self) -> None:
-        preload(AUDIO_LIBRARIES)
+    def offer(self) -> Offer:
+        return Offer(
+            shown=self,
+            get=partial(getitem, self),
+            load=partial(preload, AUDIO_LIBRARIES),
+            path_of=lambda index: self.locate(index)[0],
+        )
+
+    bytes_from: Source = WholeFiles()
+    """Where the bytes of recordings come from."""
 
     @property
     def identity(self) -> str:
@@ -201,12 +213,15 @@ class AudioFolder(Dataset[tuple[Any, Any]]):
 
     def wave(self, index: int) -> Wave:
         """A recording, at the common sampling rate."""
-        path, _ = self.samples[index]
         try:
-            wave, rate = decode_audio(Path(path).read_bytes(), max_samples=self.max_samples)
+            wave, rate = decode_audio(self.bytes_from.read(*self.locate(index)), max_samples=self.max_samples)
         except BadAudio as exc:
-            raise BadAudio(f"{path}: {exc}") from exc
+            raise BadAudio(f"{self.samples[index][0]}: {exc}") from exc
         return self.chain.started(wave, rate)
+
+    def locate(self, index: int) -> ByteRange:
+        """Where a recording's bytes are."""
+        return self.samples[index][0], 0, None
 
     def target_of(self, index: int) -> Any:
         target = self.samples[index][1]
@@ -215,9 +230,6 @@ class AudioFolder(Dataset[tuple[Any, Any]]):
     def name(self, index: int) -> str:
         """A sample, for messages."""
         return f"sample {index}, {self.samples[index][0]}"
-
-    def _penstock_path(self, index: int) -> str:
-        return str(self.samples[index][0])
 
 
 def audio_files(root: str) -> Iterator[str]:

@@ -8,24 +8,32 @@ Rule 2: what is written is right from the first byte on: a second worker may hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from penstock import accel
 from penstock.lanes.seeding import company
 from penstock.lanes.unfinished import Unfinished
+from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import shape_of
 from penstock.pipeline.decode import Image
-from penstock.store.partial import Wanted
 from penstock.transforms.parts import part_of
 from penstock.transforms.tail import Tail
 
-if TYPE_CHECKING:
-    from penstock.pipeline.staged import Begun, StagedDataset
-
 NO_MARK = 0, 0
+
+
+class Drawing(Protocol):
+    """What draws samples, and makes their pixels: a staged dataset."""
+
+    def naming(self, index: int) -> AbstractContextManager[None]:
+        """Around what is done for a sample."""
+
+    def begun(self, index: int) -> Begun: ...
+    def pixels(self, begun: Begun) -> Image: ...
 
 
 class Drawn(NamedTuple):
@@ -81,14 +89,13 @@ class AsTensor:
 class Deferred:
     """Of one task."""
 
-    def __init__(self, dataset: StagedDataset, form: Form | None = None) -> None:
-        self._dataset, self._form = dataset, form or AsTensor(dataset.chain.tail)
+    def __init__(self, dataset: Drawing, tail: Tail, form: Form | None = None) -> None:
+        """`form`: what samples become; by default what the tail of their chain makes."""
+        self._dataset, self._form = dataset, form or AsTensor(tail)
         self._by_parts = self._form.by_parts and accel.compiled() is not None
         self._together: list[tuple[Drawn, bytes]] = []
         """Parts of images that are done in one call, and what that call is told of each."""
         self._alone: list[Drawn] = []
-        self._kept: set[Wanted] = set()
-        """What this task has put into a store."""
 
     def sample(self, index: int) -> tuple[Unfinished, Any]:
         """The sample, drawn; when it is written, where its pixels belong is noted, and none of them is made."""
@@ -109,7 +116,7 @@ class Deferred:
     def _note(self, index: int, begun: Begun, slot: torch.Tensor) -> None:
         here = company()
         drawn = Drawn(0 if here is None else here.ordinal, index, begun, slot)
-        row = None if begun.to_keep is not None else self._row(begun, slot)
+        row = self._row(begun, slot)
         if row is None:
             self._alone.append(drawn)
         else:
@@ -121,10 +128,15 @@ class Deferred:
         address = 0 if part is None else self._form.begin(slot)
         if part is None or not address:
             return None
-        mark = begun.loan.mark if begun.loan is not None else NO_MARK
         ways = part.cubic, part.down_first, part.mirrored, self._form.divides
         goes = address, self._form.numbers
-        return accel.PART.pack(part.address, part.stride, *mark, *goes, *part.old, *part.new, *ways)
+        return accel.PART.pack(
+            part.address, part.stride, *self._mark(begun), *goes, *part.old, *part.new, *ways
+        )
+
+    def _mark(self, begun: Begun) -> tuple[int, int]:  # noqa: ARG002 - others need it
+        """Where a number lies that is another as soon as the image may be, and that number; of an image that is the sample's own, none."""
+        return NO_MARK
 
     def _finish_together(self) -> None:
         """Those that were gone are made again, each in its turn."""
@@ -135,15 +147,7 @@ class Deferred:
     def _finish(self, drawn: Drawn) -> None:
         _, index, begun, slot = drawn
         with self._dataset.naming(index):
-            if begun.to_keep is not None:
-                begun = self._partly(begun, begun.to_keep.wanted)
-                row = self._row(begun, slot)
-                if row is not None and not accel.finish([row]):
-                    return
-            self._form.write(self._dataset.pixels(begun), slot)
+            self._write(begun, slot)
 
-    def _partly(self, begun: Begun, wanted: Wanted) -> Begun:
-        """Of a sample that is in the task for the second time, what the first has put."""
-        again = wanted in self._kept
-        self._kept.add(wanted)
-        return self._dataset.partly(begun, perhaps_there=again)
+    def _write(self, begun: Begun, slot: torch.Tensor) -> None:
+        self._form.write(self._dataset.pixels(begun), slot)

@@ -81,9 +81,22 @@ def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
     lines.append(
         f"  {'together':<26} {total * 1e6:8,.0f} µs per sample and core, over {min(LOOKED_AT, len(dataset))} samples"
     )
+    lines.append(f"  {bytes_line(adopted or dataset)}")
     if lane:
         lines.append(f"  {lane}")
     return "\n".join(lines)
+
+
+def bytes_line(dataset: StagedDataset | AudioFolder | AdoptedFolder) -> str:
+    """Where a dataset's bytes come from, and what follows from it."""
+    if isinstance(dataset, StagedDataset) and not dataset.is_located:
+        return (
+            "bytes: from a read of yours, which does not say where they are: no cache and no other machine can read them. "
+            "A subclass of StagedDataset with locate(index) can say so"
+        )
+    local = dataset.bytes_from.is_local(dataset.locate(0)[0])
+    where = "local files" if local else "files over the network"
+    return f"bytes: located in {where}, so that a cache or another machine could read them"
 
 
 def some(length: int) -> list[int]:

@@ -10,27 +10,29 @@ Rule 2: a sample that is kept has its partial part done first, then the rest, al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from penstock.lanes import pickles
+from penstock.lanes.offers import Offer
 from penstock.lanes.seeding import call_seed, company
 from penstock.pipeline import plain_targets
+from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import executed, shape_of, size_of
 from penstock.pipeline.decode import Image
 from penstock.pipeline.deferred import Deferred, Form
 from penstock.pipeline.metered import Meter
+from penstock.pipeline.reused_begun import DeferredReuse, Loan, ReuseBegun, ToKeep
 from penstock.pipeline.schedule import Schedule
-from penstock.pipeline.staged import Begun, Loan, StagedDataset, ToKeep
+from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
-from penstock.store.disk_ahead import DiskAhead
 from penstock.store.draw_tally import DrawTally
-from penstock.store.kept_device import DeviceStore
-from penstock.store.kept_memory import MemoryStore
-from penstock.store.partial import Entry, Wanted
+from penstock.store.partial import Entry, PartialStore, Wanted
+from penstock.store.sources import ByteRange
 from penstock.transforms.steps import Program, Size, program_size
 
 
@@ -40,7 +42,7 @@ class Reused(StagedDataset):
         source: StagedDataset,
         split: int,
         renewal: Renewal,
-        store: MemoryStore | DiskAhead | DeviceStore,
+        store: PartialStore,
         tally: DrawTally | None = None,
     ) -> None:
         """`split`: the number of ops that are the partial part."""
@@ -52,33 +54,39 @@ class Reused(StagedDataset):
             max_pixels=source.max_pixels,
             fast_decode=source.fast_decode,
         )
-        self.users_dataset = getattr(source, "users_dataset", source)
         self.source, self.split, self.renewal, self.store = source, split, renewal, store
         self.after = source.after
-        text = isinstance(store, DiskAhead)
-        self._dumps: Callable[[Any], bytes] = plain_targets.dumps if text else pickles.dumps_local
-        self._loads: Callable[[bytes], Any] = plain_targets.loads if text else pickles.loads
+        lasts = store.lasts
+        self._dumps: Callable[[Any], bytes] = plain_targets.dumps if lasts else pickles.dumps_local
+        self._loads: Callable[[bytes], Any] = plain_targets.loads if lasts else pickles.loads
         self.meter = None if tally is None else Meter(tally, source.chain, split)
         self.schedule = Schedule(renewal)
 
-    @property
-    def _penstock_draws_alone(self) -> bool:
-        return bool(getattr(self.source, "_penstock_draws_alone", False))
+    def offer(self) -> Offer:
+        source = self.source.offer()
+        return replace(source, get=self._unfinished, begin=self._begin, drawn_first=self.deferred)
 
     def name(self, index: int) -> str:
         return self.source.name(index)
 
-    def _penstock_begin(self, epoch: int, keys: Sequence[Any]) -> None:
+    @property
+    def is_located(self) -> bool:
+        return self.source.is_located
+
+    def locate(self, index: int) -> ByteRange:
+        return self.source.locate(index)
+
+    def _begin(self, epoch: int, keys: Sequence[Any]) -> None:
         """Samples of these keys are prepared next."""
         self.store.now = epoch
         self.schedule.begin(epoch, keys)
         self.store.expect(self.schedule.kept())
 
-    def _penstock_deferred(self, form: Form | None = None) -> Deferred | None:
-        """Not with a store on disk: what is read ahead from there is held until it is used."""
-        return super()._penstock_deferred(form) if isinstance(self.store, MemoryStore) else None
+    def deferred(self, form: Form | None = None) -> Deferred | None:
+        suits = self.chain.is_one_program and not self.after and self.store.lends_many
+        return DeferredReuse(self, self.chain.tail, form) if suits else None
 
-    def begun(self, index: int) -> Begun:
+    def begun(self, index: int) -> ReuseBegun:
         """The sample up to its final part where that is kept; else from its file on, and with what is to be kept of it."""
         index, seed = index % len(self), call_seed("staged")
         when = self.schedule.of(index)
@@ -86,17 +94,19 @@ class Reused(StagedDataset):
         found = self._found(wanted, seed) if when.kept else None
         return found or self._from_file(wanted, seed, kept=when.kept)
 
-    def unfound(self, index: int) -> Begun:
+    def unfound(self, index: int) -> ReuseBegun:
         """The sample as it is begun where nothing of it is kept, whatever is."""
         index, seed = index % len(self), call_seed("staged")
         when = self.schedule.of(index)
         return self._from_file(Wanted(index, when.renewed), seed, kept=when.kept)
 
-    def _from_file(self, wanted: Wanted, seed: int, *, kept: bool) -> Begun:
+    def _from_file(self, wanted: Wanted, seed: int, *, kept: bool) -> ReuseBegun:
         data, target, image, first, final = self._parts(*wanted, seed)
-        return Begun(data, image, first + final, target, to_keep=ToKeep(wanted, len(first)) if kept else None)
+        return ReuseBegun(
+            data, image, first + final, target, to_keep=ToKeep(wanted, len(first)) if kept else None
+        )
 
-    def _found(self, wanted: Wanted, seed: int) -> Begun | None:
+    def _found(self, wanted: Wanted, seed: int) -> ReuseBegun | None:
         """The sample up to its final part, if it is there."""
         borrowed = self.store.borrow(wanted)
         there = None if borrowed is None else self._there(wanted.sample, borrowed.entry)
@@ -104,26 +114,24 @@ class Reused(StagedDataset):
             return None
         pixels, target = there
         program = self._final(*wanted, size_of(pixels), seed)
-        return Begun(b"", pixels, program, target, loan=Loan(wanted, borrowed.holds, borrowed.mark))
+        return ReuseBegun(b"", pixels, program, target, loan=Loan(wanted, borrowed.holds, borrowed.mark))
 
-    def partly(self, begun: Begun, *, perhaps_there: bool = False) -> Begun:
+    def partly(self, begun: ReuseBegun, *, perhaps_there: bool = False) -> ReuseBegun:
         assert begun.to_keep is not None
         wanted, steps = begun.to_keep
         first, final = begun.program[:steps], begun.program[steps:]
-        lent: Any = self.store.borrow(wanted) if perhaps_there else None
+        lent = self.store.borrow(wanted) if perhaps_there else None
         extra = self._extra(begun.target) if lent is None else None
         if lent is not None:
             pixels = lent.entry.values
-        elif isinstance(self.store, MemoryStore) and extra is not None:
+        elif extra is not None:
             channels, *size = shape_of(begun.image, first)
             make = partial(executed, first, begun.image)
             pixels, lent = self.store.make(wanted, (*size, channels), extra, make)
         else:
             pixels = executed(first, begun.image)
-            if extra is not None:
-                self.store.put(wanted, Entry(pixels, extra))
         loan = None if lent is None else Loan(wanted, lent.holds, lent.mark)
-        return Begun(b"", pixels, final, begun.target, loan=loan)
+        return ReuseBegun(b"", pixels, final, begun.target, loan=loan)
 
     def again(self, wanted: Wanted) -> Image:
         """The partial part of a sample that was to be in the store, in whichever process and thread this is."""
@@ -132,6 +140,7 @@ class Reused(StagedDataset):
         return executed(self.chain.draw(seed, size_of(image), None, 0, self.split), image)
 
     def pixels(self, begun: Begun) -> Image:
+        assert isinstance(begun, ReuseBegun)
         if begun.to_keep is not None:
             begun = self.partly(begun)
         pixels = executed(begun.program, begun.image)

@@ -8,36 +8,38 @@ Rule 2: what the first ops make, a waveform or spectra of whatever type, is kept
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from operator import getitem
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from penstock.lanes.offers import Offer, Offers
 from penstock.lanes.seeding import call_seed
 from penstock.pipeline.audio import AudioFolder
 from penstock.pipeline.metered import SoundNotes
 from penstock.pipeline.schedule import Schedule
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import partial_seed
-from penstock.store.disk_ahead import DiskAhead
 from penstock.store.draw_tally import DrawTally
-from penstock.store.kept_memory import MemoryStore
-from penstock.store.partial import Entry, Wanted
+from penstock.store.partial import Entry, PartialStore, Wanted
 from penstock.transforms.audio import Function
 
 
-class ReusedAudio(Dataset[tuple[Any, Any]]):
+class ReusedAudio(Dataset[tuple[Any, Any]], Offers):
     def __init__(
         self,
         source: AudioFolder,
         split: int,
         renewal: Renewal,
-        store: MemoryStore | DiskAhead,
+        store: PartialStore,
         tally: DrawTally | None = None,
     ) -> None:
         """`split`: the number of ops that are the partial part."""
-        self.users_dataset = self.source = source
+        self.source = source
         self.chain, self.split, self.renewal, self.store = source.chain, split, renewal, store
         self.schedule, self.tally = Schedule(renewal), tally
         self._has_functions = any(isinstance(op, Function) for op in self.chain.ops[split:])
@@ -45,7 +47,10 @@ class ReusedAudio(Dataset[tuple[Any, Any]]):
     def __len__(self) -> int:
         return len(self.source)
 
-    def _penstock_begin(self, epoch: int, keys: Sequence[Any]) -> None:
+    def offer(self) -> Offer:
+        return replace(self.source.offer(), get=partial(getitem, self), begin=self._begin)
+
+    def _begin(self, epoch: int, keys: Sequence[Any]) -> None:
         """Samples of these keys are prepared next."""
         self.store.now = epoch
         self.schedule.begin(epoch, keys)

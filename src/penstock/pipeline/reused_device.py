@@ -2,18 +2,20 @@
 
 Rule 1: a sample that lies on the device is begun without its file and without its pixels (`Resident`). Whoever cannot leave it to the device asks for
         the pixels `again`.
-Rule 2: one that does not leaves as the file it is, or is prepared up to its final part, and then may be given a place (`Begun.kept`) by whoever
+Rule 2: one that does not leaves as the file it is, or is prepared up to its final part, and then may be given a place (`ReuseBegun.kept`) by whoever
         sends its pixels there.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import size_of
 from penstock.pipeline.decode import Image
 from penstock.pipeline.reused import Reused
-from penstock.pipeline.staged import Begun
+from penstock.pipeline.reused_begun import ReuseBegun
 from penstock.store.kept_device import DeviceStore, Resident
 from penstock.store.partial import Wanted
 
@@ -21,19 +23,20 @@ from penstock.store.partial import Wanted
 class ReusedOnDevice(Reused):
     store: DeviceStore
 
-    def _found(self, wanted: Wanted, seed: int) -> Begun | None:
+    def _found(self, wanted: Wanted, seed: int) -> ReuseBegun | None:
         found: Any = self.store.find(wanted)
         if found is None:
             return None
         target = self.source.target_of(wanted.sample)
-        return Begun(b"", found, self._final(*wanted, size_of(found), seed), target, wanted)
+        return ReuseBegun(b"", found, self._final(*wanted, size_of(found), seed), target, wanted)
 
     def pixels(self, begun: Begun) -> Image:
         if isinstance(begun.image, Resident):
+            assert isinstance(begun, ReuseBegun)
             assert begun.kept is not None
-            begun = begun._replace(image=self.again(begun.kept), kept=None)
+            begun = replace(begun, image=self.again(begun.kept), kept=None)
         return super().pixels(begun)
 
-    def partly(self, begun: Begun, *, perhaps_there: bool = False) -> Begun:
+    def partly(self, begun: ReuseBegun, *, perhaps_there: bool = False) -> ReuseBegun:
         assert begun.to_keep is not None
-        return super().partly(begun, perhaps_there=perhaps_there)._replace(kept=begun.to_keep.wanted)
+        return replace(super().partly(begun, perhaps_there=perhaps_there), kept=begun.to_keep.wanted)

@@ -7,57 +7,28 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
+from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import Dataset
 
 from penstock.errors import ConfigError
+from penstock.lanes.offers import Offer, Offers
 from penstock.lanes.seeding import call_seed, company
 from penstock.lanes.unfinished import Unfinished, finished
+from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import Chain, calls, executed, size_of
 from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.deferred import Deferred, Form
 from penstock.pipeline.header import MAX_PIXELS, BadImage
-from penstock.store.partial import Wanted
+from penstock.store.sources import ByteRange, Source, WholeFiles, shown
 from penstock.transforms.libs import IMAGE_LIBRARIES, preload, simplejpeg, warn_without_loops
-from penstock.transforms.steps import Program
 from penstock.transforms.tail import Tail
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
-
-
-class Loan(NamedTuple):
-    """An image that lies in a store, where something else may be written over it."""
-
-    wanted: Wanted
-    holds: Callable[[], bool]
-    """Whether all that was read of it up to now was the image."""
-    mark: tuple[int, int]
-    """Where a number lies, and that number: if it is still the same, the image holds. Both are 0 of one that always does."""
-
-
-class ToKeep(NamedTuple):
-    """That a sample is to be in a store when its first steps are done."""
-
-    wanted: Wanted
-    steps: int
-
-
-class Begun(NamedTuple):
-    """A sample of which all is known but its pixels: they can be made anywhere."""
-
-    data: bytes
-    image: Any
-    program: Program
-    target: Any
-    kept: Wanted | None = None
-    """The name that the image has in a store on the device, where it is or could be kept there."""
-    loan: Loan | None = None
-    """Of an image that is not the sample's own: whoever has used it asks whether it was there all the time."""
-    to_keep: ToKeep | None = None
-    """Of a sample that was not in a store: whoever prepares it here asks for it `partly` done, and has it kept by that."""
 
 
 class Naming:
@@ -76,18 +47,21 @@ class Naming:
             exc.add_note(f"penstock: {self._dataset.name(self._sample)}")
 
 
-class StagedDataset(Dataset[tuple[Any, Any]]):
+class StagedDataset(Dataset[tuple[Any, Any]], Offers):
     """Samples that `read(index)` gives as (bytes, target), `decoder` turns into pixels, and `chain` prepares.
 
     `chain` is an op of `penstock.transforms`, a list of them, or None. `decoder(bytes)` gives uint8, height x width x channels;
     by default it reads JPEG, PNG and WebP and refuses images above `max_pixels`. `fast_decode`: JPEG files are read only as far as a
     sample needs them (damage beyond is not noticed), and decoded at a smaller scale where most of an image is reduced by half or
     more; without random ops in the chain it does nothing.
+
+    A `read` of yours does not say where its bytes are. A subclass can: with `read=None` it has `locate(index)` and `target_of(index)`, and
+    its bytes come from `bytes_from`.
     """
 
     def __init__(
         self,
-        read: Callable[[int], tuple[bytes, Any]],
+        read: Callable[[int], tuple[bytes, Any]] | None,
         chain: Any = None,
         length: int = 0,
         *,
@@ -97,11 +71,8 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
     ) -> None:
         if length < 0:
             raise ConfigError(f"length must not be negative, got {length}")
-        self.read, self.chain, self.length = (
-            read,
-            chain if isinstance(chain, Chain) else Chain.of(chain),
-            length,
-        )
+        self.read: Callable[[int], tuple[bytes, Any]] = self.read_located if read is None else read
+        self.chain, self.length = chain if isinstance(chain, Chain) else Chain.of(chain), length
         self.decoder, self.max_pixels = decoder, max_pixels
         self.fast_decode = fast_decode and self.chain.is_random
         if self.fast_decode:
@@ -109,7 +80,24 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
         if decoder is None:
             warn_without_loops()
 
-    def _penstock_load(self) -> None:
+    def offer(self) -> Offer:
+        return Offer(
+            shown=self,
+            get=partial(getitem, self) if self.has_own_items else self._unfinished,
+            drawn_first=self.deferred,
+            load=self._load,
+            path_of=self._path,
+        )
+
+    @property
+    def has_own_items(self) -> bool:
+        """Whether a subclass has a `__getitem__` of its own: then that counts, and nobody knows what it does."""
+        return type(self).__getitem__ is not StagedDataset.__getitem__
+
+    def _path(self, index: int) -> str:
+        return shown(self.locate(index)[0])
+
+    def _load(self) -> None:
         if self.chain.ops or self.chain.views:
             chains = (self.chain, *self.chain.views)
             blurs = any(needs_opencv(op) for chain in chains for op in chain.ops)
@@ -117,12 +105,27 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
 
     after: tuple[Callable[[Any], Any], ...] = ()
     """What is called on the finished tensor of a chain that is one program; datasets that we adopt may have such transforms."""
+    bytes_from: Source = WholeFiles()
+    """Where the bytes of located samples come from."""
     knows_targets = False
-    """Whether `target_of` gives a sample's target without reading the sample."""
+    """Whether `target_of` gives a sample's target without reading anything."""
+
+    @property
+    def is_located(self) -> bool:
+        """Whether samples are read where `locate` says; a `read` of the user's may do anything."""
+        return self.read == self.read_located
+
+    def locate(self, index: int) -> ByteRange:
+        """Where a sample's bytes are, of a dataset that is located; `index` from 0 on."""
+        raise NotImplementedError(f"{type(self).__name__} does not say where its bytes are")
 
     def target_of(self, index: int) -> Any:
-        """Only where that is so: of any other dataset a target comes with the sample's bytes."""
+        """A sample's target, apart from its bytes, of a dataset that is located."""
         raise NotImplementedError(f"{type(self).__name__} gives targets together with samples only")
+
+    def read_located(self, index: int) -> tuple[bytes, Any]:
+        """What `read` is of such a dataset."""
+        return self.bytes_from.read(*self.locate(index)), self.target_of(index)
 
     def contents(self) -> str | None:
         """A text that is another where the bytes or the target of any sample are, in any run; None where nobody can say. What is kept for
@@ -133,10 +136,10 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
         return self.length
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        sample: tuple[Any, Any] = finished(self._penstock_unfinished(index))
+        sample: tuple[Any, Any] = finished(self._unfinished(index))
         return sample
 
-    def _penstock_unfinished(self, index: int) -> tuple[Any, Any]:
+    def _unfinished(self, index: int) -> tuple[Any, Any]:
         """The sample, for a worker that has its last step write to where it belongs."""
         with self.naming(index):
             if self.chain.is_one_program:
@@ -150,9 +153,9 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
             data, target = self.read(index % len(self))
             return self.chain.run(self.image(data), call_seed("staged"), company()), target
 
-    def _penstock_deferred(self, form: Form | None = None) -> Deferred | None:
-        """For a worker that writes all samples of a task, which run no code of the user's: what draws them first. `form`: what they become."""
-        return Deferred(self, form) if self.chain.is_one_program and not self.after else None
+    def deferred(self, form: Form | None = None) -> Deferred | None:
+        """What draws the samples of a task first, where that is possible; `form`: what they become."""
+        return Deferred(self, self.chain.tail, form) if self.chain.is_one_program and not self.after else None
 
     def naming(self, index: int) -> Naming:
         """Around what is done for a sample."""
@@ -163,10 +166,6 @@ class StagedDataset(Dataset[tuple[Any, Any]]):
     def pixels(self, begun: Begun) -> Image:
         """What the program makes of a sample that was begun here."""
         return executed(begun.program, begun.image)
-
-    def partly(self, begun: Begun, *, perhaps_there: bool = False) -> Begun:  # noqa: ARG002 - as datasets have it that keep samples
-        """A sample that is to be kept, with its partial part done, and kept: here there are none. `perhaps_there`: it may be in the store by now."""
-        return begun
 
     def begun(self, index: int) -> Begun:
         """The sample up to its pixels; of a chain that is one program."""
@@ -213,16 +212,16 @@ class ImageFolder(StagedDataset):
         self.classes, self.class_to_idx = classes_in(self.root)
         self.samples = files_in(self.root, self.class_to_idx)
         self.targets = [target for _, target in self.samples]
-        super().__init__(
-            self._read, transform, len(self.samples), max_pixels=max_pixels, fast_decode=fast_decode
-        )
+        super().__init__(None, transform, len(self.samples), max_pixels=max_pixels, fast_decode=fast_decode)
 
-    @property
-    def _penstock_draws_alone(self) -> bool:
-        """Whether no code of the user's has a part in a sample. Asked for each task, so that ops are looked at once."""
+    def offer(self) -> Offer:
+        return replace(super().offer(), draws_alone=self._draws_alone)
+
+    def _draws_alone(self) -> bool:
+        """Asked for each task, so that ops are looked at once."""
         if type(self) is not ImageFolder or self.target_transform is not None:
             return False
-        if self.decoder is not None or self.read != self._read:
+        if self.decoder is not None or not self.is_located:
             return False
         if self._looked_at[0] is not self.chain:
             chains = (self.chain, *self.chain.views)
@@ -235,22 +234,19 @@ class ImageFolder(StagedDataset):
     def name(self, index: int) -> str:
         return f"sample {index}, {self.samples[index][0]}"
 
-    def _penstock_path(self, index: int) -> str:
-        return str(self.samples[index][0])
-
     knows_targets = True
+
+    def locate(self, index: int) -> ByteRange:
+        return self.samples[index][0], 0, None
 
     def target_of(self, index: int) -> Any:
         target = self.samples[index][1]
         return target if self.target_transform is None else self.target_transform(target)
 
     def contents(self) -> str | None:
-        if type(self) is not ImageFolder or self.read != self._read:
+        if type(self) is not ImageFolder or not self.is_located:
             return None
         return files_digest(path for path, _ in self.samples)
-
-    def _read(self, index: int) -> tuple[bytes, Any]:
-        return read_file(self.samples[index][0]), self.target_of(index)
 
 
 def is_ours(op: Any) -> bool:
@@ -263,22 +259,6 @@ def needs_opencv(op: Any) -> bool:
     """Whether an op, or one within it, is done by OpenCV."""
     own = type(op).__name__ in ("GaussianBlur", "ThreeAugment") or getattr(op, "antialias", True) is False
     return own or any(map(needs_opencv, getattr(op, "transforms", ())))
-
-
-def read_file(path: str) -> bytes:
-    """All of a file, with less around it than `open` has."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(handle).st_size
-        data = os.read(handle, size + 1)
-        if len(data) == size:
-            return data
-        parts = [data]  # it grows, or is longer than one read gives, or has no size, like a pipe
-        while parts[-1]:
-            parts.append(os.read(handle, 1 << 20))
-        return b"".join(parts)
-    finally:
-        os.close(handle)
 
 
 def files_digest(paths: Iterable[str]) -> str:

@@ -11,8 +11,9 @@ import logging
 import os
 import re
 import warnings
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import chain, product
+from itertools import accumulate, chain, product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +25,7 @@ from penstock.pipeline.header import MAX_PIXELS, BadImage, read_header
 from penstock.pipeline.staged import EXTENSIONS, StagedDataset
 from penstock.policy.retry import RetryLimits
 from penstock.store.anywhere import AnyFiles, local_path
-from penstock.store.sources import shown
+from penstock.store.sources import ByteRange, shown
 from penstock.store.tarindex import TarIndex, index_of, places_of
 from penstock.store.tarwalk import BadTar
 
@@ -34,15 +35,10 @@ IMAGES = tuple(extension.removeprefix(".") for extension in EXTENSIONS)
 TARGETS = ("cls", "json", "txt")
 HEADER_BYTES = 64 << 10
 """Of an image, enough for most headers."""
-NEAR_BYTES = 16 << 10
-"""An image and its target that lie no further apart are read at once: a request costs more than a few kilobytes."""
 MOST_SHARDS = 1_000_000
 
 SAMPLE = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
-
-Place = tuple[int, int]
-"""First byte and the one behind the last."""
 
 
 class BadTarget(ValueError):
@@ -50,12 +46,11 @@ class BadTarget(ValueError):
 
 
 class Samples(NamedTuple):
-    """The samples of one shard. A target that is missing has the size -1."""
+    """The samples of one shard."""
 
     keys: list[str]
-    images: NDArray[np.int64]
-    """Offset and size, a row per sample."""
-    targets: NDArray[np.int64]
+    places: NDArray[np.int64]
+    """Offset and size of a sample's image, then of its target: -1 where that is missing. A row per sample."""
     without_image: int
 
 
@@ -84,15 +79,12 @@ class TarDataset(StagedDataset):
                 f"target must be one of {', '.join(map(repr, TARGETS))} or None, got {target!r}"
             )
         self.urls, self.target = [absolute(url) for url in expanded(urls)], target
-        self.files = AnyFiles(limits=RetryLimits(total_s=retry_s))
+        self.bytes_from = self.files = AnyFiles(limits=RetryLimits(total_s=retry_s))
         shards = [self._samples(number, index_dir) for number in range(len(self.urls))]
-        self._ends = np.cumsum([len(shard.keys) for shard in shards])
+        self._ends = list(accumulate(len(shard.keys) for shard in shards))
         self._keys = [shard.keys for shard in shards]
-        self._images = np.concatenate([shard.images for shard in shards])
-        self._targets = np.concatenate([shard.targets for shard in shards])
-        super().__init__(
-            self._read, transform, len(self._images), max_pixels=max_pixels, fast_decode=fast_decode
-        )
+        self._places = np.concatenate([shard.places for shard in shards])
+        super().__init__(None, transform, len(self._places), max_pixels=max_pixels, fast_decode=fast_decode)
         if skipped := sum(shard.without_image for shard in shards):
             warnings.warn(
                 f"{skipped} samples in {len(self.urls)} tar shards have no image ({', '.join(IMAGES)}) and are left out",
@@ -104,7 +96,7 @@ class TarDataset(StagedDataset):
         shard, within = self._where(index)
         return f"sample {self._keys[shard][within]!r} of {shown(self.urls[shard])}"
 
-    def _penstock_path(self, index: int) -> str:
+    def _path(self, index: int) -> str:
         shard, within = self._where(index)
         return f"{shown(self.urls[shard])}: {self._keys[shard][within]}"
 
@@ -113,17 +105,16 @@ class TarDataset(StagedDataset):
         self.files.close()
 
     def read_header_bytes(self, index: int) -> bytes:
-        start, end = place(self._images[index])
-        url = self.urls[self._where(index)[0]]
-        head = self.files.read(url, start, min(end, start + HEADER_BYTES))
+        url, start, end = self.locate(index)
+        head = self.bytes_from.read(url, start, min(end or 0, start + HEADER_BYTES))
         try:
             read_header(head, max_pixels=1 << 62)
         except BadImage:  # cut off, perhaps, by large metadata before the size
-            return self.files.read(url, start, end)
+            return self.bytes_from.read(url, start, end)
         return head
 
     def contents(self) -> str | None:
-        if type(self) is not TarDataset or self.read != self._read:
+        if type(self) is not TarDataset or not self.is_located:
             return None
         found = [self.files.identity(url) for url in self.urls]
         return None if None in found else repr((self.urls, found, self.target))
@@ -146,45 +137,46 @@ class TarDataset(StagedDataset):
 
     def _where(self, index: int) -> tuple[int, int]:
         """The shard of a sample, and its number there."""
-        shard = int(np.searchsorted(self._ends, index, side="right"))
-        return shard, index - (int(self._ends[shard - 1]) if shard else 0)
+        shard = bisect_right(self._ends, index)
+        return shard, index - (self._ends[shard - 1] if shard else 0)
 
-    def _read(self, index: int) -> tuple[bytes, Any]:
-        url = self.urls[self._where(index)[0]]
+    def locate(self, index: int) -> ByteRange:
+        return self._ranges(index)[0]
+
+    def target_of(self, index: int) -> Any:
+        return (
+            None if self.target is None else self._parsed(index, *self._bytes(index, self._ranges(index)[1:]))
+        )
+
+    def read_located(self, index: int) -> tuple[bytes, Any]:
+        image, *said = self._bytes(index, self._ranges(index))
+        return image, self._parsed(index, *said) if said else None
+
+    def _ranges(self, index: int) -> list[ByteRange]:
+        """Where the image of a sample is, and the target, if there is to be one; one that is missing begins at -1."""
+        url = self.urls[bisect_right(self._ends, index)]
+        offset, size, target, target_size = self._places[index].tolist()
+        image = url, offset, offset + size
+        return [image] if self.target is None else [image, (url, target, target + target_size)]
+
+    def _bytes(self, index: int, ranges: list[ByteRange]) -> list[bytes]:
+        if ranges[-1][1] < 0:
+            raise BadTarget(f"{self.name(index)} has no .{self.target} file")
         try:
-            image = place(self._images[index])
-            if self.target is None:
-                return self.files.read(url, *image), None
-            if self._targets[index][1] < 0:
-                raise BadTarget(f"{self.name(index)} has no .{self.target} file")
-            data, said = self._read_both(url, image, place(self._targets[index]))
+            return self.bytes_from.read_many(ranges)
         except OSError as exc:
             exc.add_note(f"penstock: {self.name(index)}")
             raise
+
+    def _parsed(self, index: int, said: bytes) -> Any:
+        """A target from the bytes of its file."""
         try:
-            return data, parsed(said, self.target)
+            text = said.decode("utf-8")
+            return int(text) if self.target == "cls" else json.loads(text) if self.target == "json" else text
         except (ValueError, RecursionError) as exc:
             raise BadTarget(
                 f"{self.name(index)} has a .{self.target} file that cannot be read: {exc}: {said[:40]!r}"
             ) from exc
-
-    def _read_both(self, url: str, image: Place, target: Place) -> tuple[bytes, bytes]:
-        start, end = min(image[0], target[0]), max(image[1], target[1])
-        if end - start > image[1] - image[0] + target[1] - target[0] + NEAR_BYTES:
-            return self.files.read(url, *image), self.files.read(url, *target)
-        both = self.files.read(url, start, end)
-        return both[image[0] - start : image[1] - start], both[target[0] - start : target[1] - start]
-
-
-def place(row: NDArray[np.int64]) -> Place:
-    offset, size = row.tolist()
-    return offset, offset + size
-
-
-def parsed(data: bytes, target: str) -> Any:
-    """A target from the bytes of its file."""
-    text = data.decode("utf-8")
-    return int(text) if target == "cls" else json.loads(text) if target == "json" else text
 
 
 def samples_of(index: TarIndex, url: str, target: str | None) -> Samples:
@@ -207,7 +199,7 @@ def samples_of(index: TarIndex, url: str, target: str | None) -> Samples:
     rows = np.stack([index.offsets, index.sizes], axis=1)
     rows = np.concatenate([rows, np.full((1, 2), -1)])  # the last one, -1: missing
     picked = rows[np.array(images, np.int64)], rows[np.array(targets, np.int64)]
-    return Samples(keys, *picked, len(found) - len(keys))
+    return Samples(keys, np.concatenate(picked, axis=1), len(found) - len(keys))
 
 
 def expanded(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:

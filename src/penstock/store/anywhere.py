@@ -7,11 +7,11 @@ from urllib.request import url2pathname
 
 from penstock.policy.retry import RetryLimits
 from penstock.store.http import HttpFiles
-from penstock.store.remote import FsspecFiles
+from penstock.store.object_stores import FsspecFiles
 from penstock.store.sources import LocalFiles, Source
 
 
-class AnyFiles:
+class AnyFiles(Source):
     """Local files by path or file:// URL, http(s) by ranges, and other URLs by fsspec."""
 
     chunk_bytes = 64 << 10
@@ -32,6 +32,10 @@ class AnyFiles:
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         source, name = self.of(name)
         return source.read(name, start, end)
+
+    def is_local(self, name: str) -> bool:
+        source, name = self.of(name)
+        return source.is_local(name)
 
     def size(self, name: str) -> int:
         source, name = self.of(name)

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.store.disk import DiskStore
-from penstock.store.partial import Entry, Wanted
+from penstock.store.partial import Entry, Make, Wanted
 
 MOST_BYTES = 16 << 20
 FEWEST, MOST = 4, 256
@@ -33,6 +36,10 @@ class Given(NamedTuple):
 
 class DiskAhead:
     """A store on disk as a loader uses it. Of one thread."""
+
+    lasts = True
+    lends_many = False
+    """What is read ahead is held until it is used."""
 
     def __init__(self, store: DiskStore) -> None:
         self.store = store
@@ -83,5 +90,21 @@ class DiskAhead:
             self.store.flush()
         return kept
 
+    def make(
+        self, wanted: Wanted, _: tuple[int, ...], extra: bytes, make: Make, /
+    ) -> tuple[NDArray[np.uint8], None]:
+        values = make(None)
+        self.put(wanted, Entry(values, extra))
+        return values, None
+
+    def get_many(self, wanted: Sequence[Wanted]) -> list[Entry | None]:
+        return self.store.get_many(wanted)
+
+    def remove(self, sample: int) -> None:
+        self.store.remove(sample)
+
     def stats(self) -> dict[str, int]:
         return self.store.stats()
+
+    def close(self) -> None:
+        self.store.close()

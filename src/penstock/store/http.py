@@ -30,7 +30,7 @@ from urllib.request import getproxies, proxy_bypass
 from penstock.errors import ConfigError
 from penstock.policy.retry import RetryLimits
 from penstock.store.retries import Fleeting, persistently, retry_after_s
-from penstock.store.sources import BadRead, PerProcess, changed, shown
+from penstock.store.sources import BadRead, PerProcess, Source, changed, shown
 
 MOST_IDLE = 8
 """Connections that a process keeps for its next read."""
@@ -50,7 +50,7 @@ class Known(NamedTuple):
     stamp: str
 
 
-class HttpFiles:
+class HttpFiles(Source):
     """Files by their URLs."""
 
     chunk_bytes = 4 << 20
@@ -84,6 +84,9 @@ class HttpFiles:
         if was is not None and was != found:
             raise changed(name, was.stamp, found.stamp)
         return data
+
+    def is_local(self, name: str) -> bool:  # noqa: ARG002 - none is
+        return False
 
     def size(self, name: str) -> int:
         return self._ask(name).size

@@ -35,7 +35,7 @@ from penstock.store.chunks import (
     fence,
 )
 from penstock.store.extents import aligned
-from penstock.store.partial import Entry, Wanted
+from penstock.store.partial import Entry, Make, Wanted
 
 CHANNELS = 3
 """Of all that is kept here: what has others, and what is not of bytes, is not."""
@@ -73,6 +73,7 @@ class Resident(NamedTuple):
 
 class DeviceStore(ChunkIndex):
     IN_FILE = False
+    lasts = lends_many = False
 
     def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
         super()._lay(memory, layout)
@@ -133,9 +134,17 @@ class DeviceStore(ChunkIndex):
     def get(self, wanted: Wanted) -> None:
         """Never, either."""
 
+    def get_many(self, wanted: Sequence[Wanted]) -> list[Entry | None]:
+        return [None for _ in wanted]
+
     def put(self, wanted: Wanted, entry: Entry) -> bool:  # noqa: ARG002 - as other stores have it
         """Never here: whoever sends it to the device keeps it."""
         return False
+
+    def make(
+        self, _wanted: Wanted, _shape: tuple[int, ...], _extra: bytes, make: Make, /
+    ) -> tuple[NDArray[np.uint8], None]:
+        return make(None), None
 
     # ---- the process that has the memory; any thread
 

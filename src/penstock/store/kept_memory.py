@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import memmove
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from penstock.store.chunks import (
     fence,
 )
 from penstock.store.extents import aligned
-from penstock.store.partial import Entry, Wanted
+from penstock.store.partial import Entry, Make, Wanted
 
 TYPES = [
     np.dtype(name)
@@ -81,6 +81,7 @@ class Room(NamedTuple):
 
 
 class MemoryStore(ChunkIndex):
+    lasts, lends_many = False, True
     _memory: mmap.mmap | None
     """For writing there: not where it lies on a disk, which may be full, nor without the loops, whose fence the row of an entry needs."""
 
@@ -137,7 +138,7 @@ class MemoryStore(ChunkIndex):
         wanted: Wanted,
         shape: tuple[int, ...],
         extra: bytes,
-        make: Callable[[NDArray[np.uint8] | None], NDArray[np.uint8]],
+        make: Make,
     ) -> tuple[NDArray[np.uint8], Borrowed | None]:
         """What `make` makes, pixels that should have this shape, and keep it. `make` is told where it may write them: if they are made there, that is
         where they lie, and they are lent. What it makes depends on nothing else: it may be asked twice. One thread of a process at a time."""

@@ -1,5 +1,8 @@
 """Where bytes come from: files, memory, http servers, object stores. Reading only.
 
+This is the one seam between datasets and bytes: a dataset says where a sample's bytes are (`ByteRange`) and reads them from its source. A cache, or
+another machine, is one more `Source`.
+
 Rule 1: exactly the bytes asked for, or an error that names the file: never fewer, never others.
 Rule 2: a file whose stamp was asked for and that is found changed later is an error, since what was learnt of it (an index of
         offsets) no longer holds.
@@ -16,7 +19,7 @@ import stat
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,6 +30,13 @@ from penstock.errors import ConfigError
 
 MOST_OPEN = 32
 """Descriptors of local files that a process keeps open."""
+NEAR_BYTES = 16 << 10
+"""Ranges of a file that lie no further apart are read at once: a request costs more than a few kilobytes."""
+
+
+ByteRange = tuple[str, int, int | None]
+"""The bytes [start, end) of a named file; without an end, all from `start` on: how many that is, only reading tells. (A plain tuple: one is made for
+each sample.)"""
 
 
 class BadRead(OSError):
@@ -38,10 +48,36 @@ class Source(Protocol):
 
     chunk_bytes: int
     """How much is best read at once by someone who goes through a whole file."""
+    near_bytes: int = NEAR_BYTES
+    """Ranges of a file that lie no further apart are best read at once."""
+
+    def is_local(self, name: str) -> bool:  # noqa: ARG002 - for some the same of all
+        """Whether no network lies between; known without a request."""
+        return True
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """The bytes [start, end) of a file, or all from `start` on; BadRead if there are fewer."""
         ...
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """The bytes of each range, in this order. By default with one read for each run of ranges that lie near each other."""
+        found: list[bytes] = []
+        while (at := len(found)) < len(ranges):
+            name, first, last = ranges[at]
+            stop = at + 1
+            while stop < len(ranges) and last is not None:
+                other, start, end = ranges[stop]
+                if other != name or end is None or max(start - last, first - end) > self.near_bytes:
+                    break
+                first, last, stop = min(first, start), max(last, end), stop + 1
+            data = self.read(name, first, last)
+            if stop == at + 1:
+                found.append(data)
+            else:
+                found += [
+                    data[start - first : end - first] for _, start, end in ranges[at:stop] if end is not None
+                ]
+        return found
 
     def size(self, name: str) -> int: ...
 
@@ -126,7 +162,7 @@ def shown(name: str) -> str:
 # ---- memory
 
 
-class Memory:
+class Memory(Source):
     """Files that are held in memory, by their names."""
 
     chunk_bytes = 64 << 10
@@ -185,7 +221,7 @@ class _Opened:
                 self.drop(name)
 
 
-class LocalFiles:
+class LocalFiles(Source):
     """Files by their paths, read with `pread`."""
 
     chunk_bytes = 4 << 10
@@ -199,14 +235,7 @@ class LocalFiles:
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         with self._file(name) as fd:
-            start, end = span(name, start, end, os.fstat(fd).st_size)
-            data = os.pread(fd, end - start, start)
-            while len(data) < end - start:  # a signal, or more than the 2 GiB that one call gives
-                more = os.pread(fd, end - start - len(data), start + len(data))
-                if not more:
-                    raise BadRead(f"{name} ended at byte {start + len(data):,} while it was read")
-                data += more
-            return data
+            return read_span(fd, name, start, end)
 
     def size(self, name: str) -> int:
         with self._file(name) as fd:
@@ -255,6 +284,53 @@ class LocalFiles:
             os.close(fd)
             raise changed(name, was, found)
         return fd
+
+
+class WholeFiles(Source):
+    """Files by their paths, each read from its start to its end, and not kept open: those of a folder, with one sample each."""
+
+    chunk_bytes = 1 << 20
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """With less around it than `open` has."""
+        handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if start or end is not None:
+                return read_span(handle, name, start, end)
+            size = os.fstat(handle).st_size
+            data = os.read(handle, size + 1)
+            if len(data) == size:
+                return data
+            parts = [data]  # it grows, or is longer than one read gives, or has no size, like a pipe
+            while parts[-1]:
+                parts.append(os.read(handle, self.chunk_bytes))
+            return b"".join(parts)
+        except IsADirectoryError as exc:
+            exc.filename = name  # as `open` has it
+            raise
+        finally:
+            os.close(handle)
+
+    def size(self, name: str) -> int:
+        return os.stat(name).st_size  # noqa: PTH116 - a path as the caller has it
+
+    def stamp(self, name: str) -> str:
+        """A change is no error later: nothing is learnt of such a file but its bytes."""
+        return stamp_of(os.stat(name))  # noqa: PTH116 - as above
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def read_span(fd: int, name: str, start: int, end: int | None) -> bytes:
+    start, end = span(name, start, end, os.fstat(fd).st_size)
+    data = os.pread(fd, end - start, start)
+    while len(data) < end - start:  # a signal, or more than the 2 GiB that one call gives
+        more = os.pread(fd, end - start - len(data), start + len(data))
+        if not more:
+            raise BadRead(f"{name} ended at byte {start + len(data):,} while it was read")
+        data += more
+    return data
 
 
 def stamp_of(status: os.stat_result) -> str:

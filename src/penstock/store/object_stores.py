@@ -1,4 +1,4 @@
-"""Files of object stores and whatever else fsspec knows (s3://, gs://, ...): the extra `penstock[remote]`."""
+"""Files of object stores and whatever else fsspec knows (s3://, gs://, ...): the extra `penstock[cloud]`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from importlib import import_module
 from typing import Any
 
 from penstock.errors import ConfigError, MissingExtra
-from penstock.store.sources import BadRead, PerProcess, changed, shown
+from penstock.store.sources import BadRead, PerProcess, Source, changed, shown
 
 
 def require_fsspec() -> Any:
     try:
         return import_module("fsspec")
     except ImportError as exc:
-        raise MissingExtra("URLs other than http(s) need fsspec: pip install 'penstock[remote]'") from exc
+        raise MissingExtra("URLs other than http(s) need fsspec: pip install 'penstock[cloud]'") from exc
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Systems:
             return system, system._strip_protocol(name)
         except ImportError as exc:
             raise MissingExtra(
-                f"{shown(name)} needs a package that is not installed: pip install 'penstock[remote]' and it ({exc})"
+                f"{shown(name)} needs a package that is not installed: pip install 'penstock[cloud]' and it ({exc})"
             ) from exc
         except ValueError as exc:
             raise ConfigError(f"{shown(name)}: {exc}") from exc
@@ -46,7 +46,7 @@ class Systems:
         self.made.clear()
 
 
-class FsspecFiles:
+class FsspecFiles(Source):
     """Files by their URLs. `options` are fsspec's for the protocol: keys, endpoints and so on."""
 
     chunk_bytes = 4 << 20
@@ -70,6 +70,9 @@ class FsspecFiles:
                 f"{shown(name)}: {end - start:,} bytes from {start:,} on were asked for, {len(data):,} came"
             )
         return data
+
+    def is_local(self, name: str) -> bool:  # noqa: ARG002 - none is
+        return False
 
     def size(self, name: str) -> int:
         return self._info(name)[0]

@@ -1,0 +1,79 @@
+"""What workers do where a GPU helps with samples that are reused (`Reuse`).
+
+One that is found has its rest left to the kernels, or done; one that is not may leave as the file it is, and is then not kept. On the device
+(`store="device"`), one that lies there is left where it is, and one that is to lie there goes whole, with the place that it is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.gpu.parcels import Parcels
+from penstock.gpu.slots import KEPT, NO_PIXELS, RESIDENT
+from penstock.gpu.wishes import AS_THERE_IS_ROOM
+from penstock.kernels.layout import interleaved
+from penstock.pipeline.begun import Begun
+from penstock.pipeline.chain import opened, size_of
+from penstock.pipeline.header import BadImage
+from penstock.pipeline.reused_begun import Loan, ReuseBegun
+from penstock.store.kept_device import Resident
+
+
+class ReusedParcels(Parcels):
+    def _may_leave(self, begun: Begun, share: float) -> bool:
+        """Not one that is to be kept, where others of its uses will be made from pixels that a worker has decoded."""
+        assert isinstance(begun, ReuseBegun)
+        return begun.to_keep is None or (not self._drawn and share == AS_THERE_IS_ROOM)
+
+    def _here(self, begun: Begun) -> Any:
+        assert isinstance(begun, ReuseBegun)
+        found: ReuseBegun = begun if begun.to_keep is None else self._source.partly(begun)
+        if found.kept is not None:
+            write = self._kept_there(found) if self.wishes.finishes else None
+            if write is not None:
+                return write
+            if isinstance(found.image, Resident):
+                found = replace(found, image=self._source.again(found.kept))
+        return self._prepared(found) if found.loan is None else self._lent(found, found.loan)
+
+    def _lent(self, begun: ReuseBegun, loan: Loan) -> Any:
+        """Of an image that lies in a store: what was read counts only if it was there until then; otherwise it is made again. Where a second
+        worker may write the sample while the first still does, what is written must be right from the first byte on."""
+        if not self.wishes.finishes:
+            return self._finished(self._source.pixels(begun))
+        if not self._repeatable:
+            return partial(self._surely, begun, loan, self._prepared(begun))
+        program, pixels = opened(begun.program, begun.image)
+        if np.may_share_memory(pixels, begun.image):
+            pixels = pixels.copy()
+        if not loan.holds():
+            return self._prepared(replace(begun, image=self._source.again(loan.wanted)))
+        return self._decoded(program, pixels)
+
+    def _surely(self, begun: ReuseBegun, loan: Loan, write: Any, slot: torch.Tensor) -> None:
+        """One copy, from where the image lies."""
+        write(slot)
+        if loan.holds():
+            return
+        try:
+            self._prepared(replace(begun, image=self._source.again(loan.wanted)))(slot)
+        except BadImage as exc:
+            exc.add_note(f"penstock: {self._source.name(loan.wanted.sample)}")
+            raise
+
+    def _kept_there(self, begun: ReuseBegun) -> Any:
+        """Left on the device, or sent there whole; None where the kernels cannot do its steps, or there is no place for it."""
+        image, size = begun.image, size_of(begun.image)
+        if isinstance(image, Resident):
+            packing = self._packed(RESIDENT, NO_PIXELS, size, begun.program, interleaved)
+            return None if packing is None else packing.at(image.place).write
+        if image.shape[2] != 3 or image.dtype != np.uint8 or not self._source.store.is_open:
+            return None
+        packing = self._packed(KEPT, image, size, begun.program, interleaved)
+        place = None if packing is None else self._source.store.reserve(begun.kept, size)
+        return None if packing is None or place is None else packing.at(place).write
