@@ -46,7 +46,7 @@ GUARDS = [
         (
             SCHEDULING,
             "    state.next_task += 1\n    return state.next_task\n",
-            "    return 1 + max((task for lane in state.lanes for task in lane.tasks), default=0)\n",
+            "    return 1 + max((task for worker in state.workers for task in worker.tasks), default=0)\n",
         ),
     ),
     guard(
@@ -92,7 +92,7 @@ GUARDS = [
     guard(
         "a worker that hangs while it starts is noticed",
         "unit/test_core.py::test_a_worker_that_hangs_while_it_starts_is_killed_and_the_second_time_given_up",
-        (CORE, "        elif not lane.starting and (", "        elif ("),
+        (CORE, "        elif not worker.starting and (", "        elif ("),
     ),
     guard(
         "an agent that is stopped is noticed",
@@ -130,7 +130,7 @@ GUARDS = [
     guard(
         "workers that never finish anything are given up",
         "unit/test_core.py::test_a_worker_that_dies_again_and_again_with_work_it_never_began_is_given_up",
-        (CORE, "(FRUITLESS_STARTS if hung_at_start else FRUITLESS_DEATHS):\n", "99:\n"),
+        (CORE, "(FRUITLESS_STARTS if hung_at_start else FRUITLESS_DEATHS)\n", "99\n"),
     ),
     guard(
         "a silent worker is killed",
@@ -140,7 +140,7 @@ GUARDS = [
     guard(
         "a worker that waits for memory does not hang",
         "unit/test_core.py::test_a_worker_that_waits_for_memory_does_not_hang",
-        (CORE, " and bool(lane.tasks) and not all_waiting(state, lane)\n", " and bool(lane.tasks)\n"),
+        (CORE, " and bool(worker.tasks) and not all_waiting(state, worker)\n", " and bool(worker.tasks)\n"),
     ),
     guard(
         "memory that comes free goes to the due batch",
@@ -155,7 +155,7 @@ GUARDS = [
     guard(
         "a lost worker of an iterable dataset is there again in the next epoch",
         "unit/test_core_streams.py::test_a_lost_worker_is_started_again_for_the_next_epoch_not_for_this_one",
-        (CORE, "            out.append(ev.Start(lane.worker))\n    state.next_lane", "    state.next_lane"),
+        (CORE, "            out.append(ev.Start(worker.id))\n    state.next_worker", "    state.next_worker"),
     ),
     # ---- memory
     guard(

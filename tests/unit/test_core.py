@@ -28,13 +28,13 @@ def test_a_task_is_never_more_than_a_workers_even_share_of_its_batch() -> None:
 
 def test_short_tasks_are_queued_behind_the_running_one() -> None:
     state = laid_out(workers=1)
-    state.sample_s = 0.001
+    state.local.sample_s = 0.001
     assert tasks(tell(state, ev.Feed(1, 8))) == [(0, 1, start, 2) for start in (0, 2, 4, 6)]
 
 
 def test_long_tasks_are_not_queued_ahead() -> None:
     state = laid_out(workers=1)
-    state.sample_s = 0.1
+    state.local.sample_s = 0.1
     assert tasks(tell(state, ev.Feed(1, 8))) == [(0, 1, 0, 2)]
 
 
@@ -112,7 +112,7 @@ def test_a_batch_made_by_one_worker_fails_as_a_whole_when_it_takes_workers_down(
 
 def test_a_death_in_a_task_that_was_taken_back_counts_against_its_sample_too() -> None:
     state = laid_out(workers=2)
-    state.sample_s = state.pace_s = 0.001
+    state.local.sample_s = state.local.pace_s = 0.001
     first, other, queued, *_ = of(ev.Assign, tell(state, ev.Feed(1, 8)))
     tell(state, done(other, at_s=8.99))
     assert of(ev.Cancel, tell(state, ev.Tick(9.0, (0, 0)))) == [ev.Cancel(first.worker, queued.task.id)]
@@ -243,7 +243,7 @@ def test_a_sample_that_hangs_two_workers_fails_its_batch() -> None:
 
 def test_work_queued_behind_a_slow_sample_goes_to_another_worker() -> None:
     state = laid_out(workers=2)
-    state.sample_s = state.pace_s = 0.001
+    state.local.sample_s = state.local.pace_s = 0.001
     slow, other, *_ = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
     tell(state, done(other, at_s=0.99))
     actions = tell(state, ev.Tick(1.0, (0, 0)))

@@ -161,7 +161,7 @@ def test_an_answer_that_comes_when_the_memory_is_there_already_is_no_error() -> 
 
 def test_a_worker_whose_results_all_wait_for_memory_works_on_the_due_batch() -> None:
     state = started(Kind.PARTS, workers=1, pages=1, task_size=4)
-    state.sample_s = 0.001
+    state.local.sample_s = 0.001
     part, ahead = of(ev.Assign, tell(state, ev.Feed(0, 4), ev.Feed(1, 4)))
     tell(state, ev.Prepared(0, part.task.id, 100), ev.Prepared(0, ahead.task.id, 100))
     assert only(ev.Assign, tell(state, done(part, took_s=100.0))).task.kind is Kind.COLLATE

@@ -29,9 +29,9 @@ def experienced(workers: int, kind: Kind = Kind.SLOTS, *, task_size: int = 0) ->
     """Workers that have prepared enough; of batches 1 to 3 the first is being prepared by them."""
     state = laid_out(workers=workers) if kind is Kind.SLOTS else started(kind, workers=workers)
     state.config = replace(state.config, task_size=task_size)
-    for lane in state.lanes:
-        lane.prepared = OLD_SAMPLES
-    state.sample_s = SAMPLE_S
+    for worker in state.workers:
+        worker.prepared = OLD_SAMPLES
+    state.local.sample_s = SAMPLE_S
     end = state.memory.end
     tell(state, ev.Grown(end, end + 200 * PAGE), ev.Feed(1, 64), ev.Feed(2, 64), ev.Feed(3, 64))
     return state
@@ -64,7 +64,7 @@ def test_a_new_worker_helps_with_what_is_due_where_no_other_can_be_counted_on(wh
 def test_a_new_worker_helps_with_the_batch_that_is_due_where_there_is_no_other() -> None:
     state = laid_out(workers=1)
     state.config = replace(state.config, task_size=0)
-    state.lanes[0].prepared, state.sample_s = OLD_SAMPLES, SAMPLE_S
+    state.workers[0].prepared, state.local.sample_s = OLD_SAMPLES, SAMPLE_S
     tell(state, ev.Feed(1, 128), ev.Resize(2))
     ((worker, seq, _, samples),) = tasks(tell(state, ev.WorkerUp(1, 0.0)))
     assert (worker, seq, samples) == (1, 1, NEW_TASK)
@@ -91,10 +91,10 @@ def test_a_new_worker_makes_the_whole_batch_that_is_due() -> None:
 
 def test_a_new_worker_puts_together_what_is_due() -> None:
     state = started(Kind.PARTS, workers=1, task_size=0)
-    state.lanes[0].prepared, state.sample_s = OLD_SAMPLES, 0.001
+    state.workers[0].prepared, state.local.sample_s = OLD_SAMPLES, 0.001
     tell(state, ev.Grown(0, 200 * PAGE), ev.Feed(0, 1), ev.Feed(1, 64), ev.Resize(2))
     first = ev.Assign(0, running(state)[0])
-    state.sample_s = 10.0  # from now on the other has enough to do
+    state.local.sample_s = 10.0  # from now on the other has enough to do
     second = only(ev.Assign, tell(state, ev.WorkerUp(1, 0.0)))
     assert [first.task.seq, second.task.seq] == [0, 1]
     for part in (first, second):
@@ -145,7 +145,7 @@ def test_a_worker_that_is_wanted_again_while_it_ends_is_started_when_it_has() ->
     state = started(workers=2)
     assert tell(state, ev.Resize(1), ev.Resize(2)) == [ev.Stop(1)]
     assert tell(state, ev.WorkerLost(1, -1, -1, "exited with code 0")) == [ev.Start(1)]
-    assert state.lanes[1].fruitless == 0
+    assert state.workers[1].fruitless == 0
 
 
 def test_a_worker_that_comes_up_when_it_is_no_longer_wanted_leaves_at_once() -> None:
@@ -160,7 +160,7 @@ def test_surplus_workers_go_on_until_one_that_stays_is_up() -> None:
     tell(state, lost(first, 0), ev.Resize(1))
     assert tasks(tell(state, done(second))) == [(1, 1, 0, 2)]
     assert tasks(tell(state, ev.WorkerUp(0, 0.0))) == [(0, 1, 4, 2)]
-    later = only(ev.Stop, tell(state, done(ev.Assign(1, state.lanes[1].tasks.copy().popitem()[1].task))))
+    later = only(ev.Stop, tell(state, done(ev.Assign(1, state.workers[1].tasks.copy().popitem()[1].task))))
     assert later == ev.Stop(1)
 
 
@@ -187,7 +187,7 @@ def test_a_worker_that_does_not_end_when_asked_is_killed() -> None:
 
 def test_work_behind_a_slow_sample_is_not_taken_back_for_workers_that_leave() -> None:
     state = laid_out(workers=2)
-    state.sample_s = state.pace_s = 0.001
+    state.local.sample_s = state.local.pace_s = 0.001
     tell(state, ev.Feed(1, 16), ev.Resize(1))
     assert of(ev.Cancel, tell(state, ev.Tick(9.0, (0, 0)))) == []
 
@@ -201,4 +201,4 @@ def test_after_a_failure_for_good_nobody_is_started() -> None:
 def test_an_iterable_datasets_workers_keep_their_number() -> None:
     state = started(Kind.STREAM, workers=2)
     assert tell(state, ev.Resize(5)) == []
-    assert len(state.lanes) == state.workers == 2
+    assert len(state.workers) == state.local.size == 2

@@ -76,10 +76,10 @@ class Agent:
         if adoptions is not None:
             self.selector.register(adoptions, selectors.EVENT_READ, lambda _: self._adopt_sent(adoptions))
         else:
-            for worker in range(self.config.core.workers):
-                self._start(worker)
+            for worker in self.state.workers:
+                self._start(worker.id)
         while not self.stopping:
-            busy = any(lane.tasks for lane in self.state.lanes) or self.state.memory.free > 0
+            busy = any(worker.tasks for worker in self.state.workers) or self.state.memory.free > 0
             self._hear(0.0 if self.to_start else TICK_S if busy else SLOW_TICK_S)
             if self.to_start:  # one at a time: a fork takes a while, and others want tasks meanwhile
                 self._start(self.to_start.popleft())
@@ -275,7 +275,7 @@ class Agent:
             return
         frames = hand.channel.receive(wait=False)
         if frames is None:
-            if self.state.lanes[hand.id].stopping and hand.pidfd >= 0:
+            if self.state.workers[hand.id].stopping and hand.pidfd >= 0:
                 # We asked it to end, which may take its time; we are told when it is gone.
                 self.selector.unregister(hand.channel.sock)
             else:
@@ -324,7 +324,7 @@ class Agent:
         return number
 
     def _report_span(self, hand: Hand, number: int, took_ns: int) -> None:
-        issued = self.state.lanes[hand.id].tasks.get(number)
+        issued = self.state.workers[hand.id].tasks.get(number)
         if issued is not None:
             fed = self.fed.get(issued.task.seq)
             epoch, index = (fed.epoch, fed.batch) if fed is not None else (-1, -1)
@@ -343,7 +343,7 @@ class Agent:
             for kind, payload in frames:
                 self._on_worker_frame(hand, kind, payload)
         hand.unregister(self.selector)
-        if self.state.is_surplus(self.state.lanes[hand.id]):
+        if self.state.workers[hand.id].surplus:
             self.arena.board.row(hand.id)[Board.PID] = 0
         if hand.process is None:
             hand.kill()
@@ -360,10 +360,10 @@ class Agent:
         oom = oom_text(host.memory_limit(), host.memory_used()) if killed else ""
         cause = end_text(hand.name, code, oom=oom, verdict=hand.verdict, stack=hand.crash_text())
         hand.close()
-        lane = self.state.lanes[hand.id]
-        if not lane.stopping:
+        worker = self.state.workers[hand.id]
+        if not worker.stopping:
             what, stack = apart(cause)
-            streams, surplus = self.state.kind is Kind.STREAM, self.state.is_surplus(lane)
+            streams, surplus = self.state.kind is Kind.STREAM, worker.surplus
             then = after_text(streams=streams, surplus=surplus)
             self._tell(Msg.WARN, f"{what}; {then}{stack}".encode())
         self.happen(ev.WorkerLost(hand.id, task, ordinal, cause, hand.hung))
@@ -388,7 +388,7 @@ class Agent:
             self._check_memory()
 
     def _waits(self, now: float) -> tuple[float, ...]:
-        hands = (self.hands.get(lane.worker) for lane in self.state.lanes)
+        hands = (self.hands.get(worker.id) for worker in self.state.workers)
         return tuple(0.0 if hand is None or hand.ended else hand.waits.seconds(now) for hand in hands)
 
     def _follow(self, now: float) -> None:
@@ -399,14 +399,14 @@ class Agent:
         number = 0 if self.follows else max(0, row[Board.WANTED]) or self.config.core.workers
         pids = [hand.pid for hand in self.hands.values() if not hand.ended]
         wanted = self.capacity.wanted(number, now, pids, lane=bool(row[Board.LANE]))
-        if wanted != self.state.workers and self.arena.has_room_for(wanted):
+        if wanted != self.state.local.size and self.arena.has_room_for(wanted):
             self.happen(ev.Resize(wanted))
             if self.follows:
                 self._tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
 
     def _post_board(self, *, more: int = 0) -> None:
         row = self.arena.board.agent
-        row[Board.LANES] = len(self.state.lanes)
+        row[Board.LANES] = len(self.state.workers)
         row[Board.AGENT_BEAT] += 1
         row[Board.BACKED] = self.state.memory.used + self.state.memory.free + more
         row[Board.REISSUED] = self.state.reissued
@@ -415,7 +415,7 @@ class Agent:
     def _check_memory(self) -> None:
         for hand in self.hands.values():
             used = 0 if hand.ended else host.private_bytes(hand.pid)
-            if used > self.config.worker_memory and not self.state.lanes[hand.id].retiring:
+            if used > self.config.worker_memory and not self.state.workers[hand.id].retiring:
                 self._tell(Msg.WARN, grown_text(hand.name, used, self.config.worker_memory).encode())
                 self.happen(ev.Retire(hand.id))
 

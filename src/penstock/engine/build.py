@@ -61,7 +61,7 @@ def blueprint_of(
         limit_bytes=limit,
         enough=enough_of(loader, recipe),
         base=board_bytes(board_rows(loader.num_workers)),
-        first_lane=shares.next,
+        first_worker=shares.next,
         trims=loader.device is None,
         hang_s=options.hang_s or float(loader.timeout),
         poison_raises=options.on_error == "raise",

@@ -172,6 +172,8 @@ class Resize(NamedTuple):
     """There are to be so many workers from now on; not for iterable datasets, whose workers each have a share of the data."""
 
     workers: int
+    pool: int = 0
+    """Whose; 0 are the local workers."""
 
 
 class Grown(NamedTuple):

@@ -116,7 +116,7 @@ def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> Ha
         ours.close()
         os.close(held)
         close_inherited(agent)
-        work(replace(spec, workers=agent.state.workers), worker, theirs, agent.arena, lifeline, crash)
+        work(replace(spec, workers=agent.state.local.size), worker, theirs, agent.arena, lifeline, crash)
 
     process = context.Process(target=enter, name=f"penstock worker {worker}", daemon=True)
     with warnings.catch_warnings():

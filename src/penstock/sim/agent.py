@@ -138,8 +138,8 @@ class FakeAgent:
             case ev.Start(worker):
                 if worker in self.hands and not self.hands[worker].lost:
                     raise Violation(f"{action}: it has not been lost")
-                if worker >= self.state.workers:
-                    raise Violation(f"{action}: there are to be {self.state.workers} workers")
+                if self.state.workers[worker].surplus:
+                    raise Violation(f"{action}: it is one too many")
                 self._start(worker)
             case ev.Stop(worker):
                 self._living(worker, action).to_worker.send(Stop())
@@ -243,7 +243,9 @@ class FakeAgent:
     def _beside(self, seq: int) -> list[tuple[int, int]]:
         """What a batch must fit beside that is not the user's: its own parts, and parts that collates hold on to."""
         state = self.state
-        slabs = [slab for lane in state.lanes for issued in lane.holding.values() for slab in issued.held]
+        slabs = [
+            slab for worker in state.workers for issued in worker.holding.values() for slab in issued.held
+        ]
         for batch in state.batches.values():
             # What streams yielded stays: the arena stopped growing when it had been given out already.
             if batch.seq == seq or (batch.kind is Kind.STREAM and state.refused):
@@ -270,10 +272,10 @@ class FakeAgent:
     def _tick(self) -> None:
         if not self.alive:
             return
-        hands = [self.hands.get(lane.worker) for lane in self.state.lanes]
+        hands = [self.hands.get(worker.id) for worker in self.state.workers]
         beats = tuple(0 if hand is None else hand.worker.beat for hand in hands)
         self.happen(ev.Tick(self.world.agenda.now_s, beats))
-        busy = any(lane.tasks for lane in self.state.lanes)
+        busy = any(worker.tasks for worker in self.state.workers)
         self.world.agenda.after(TICK_S if busy else SLOW_TICK_S, self._tick)
 
     # ---- workers

@@ -184,7 +184,7 @@ class FakeTrainer:
                 self.ready.clear()
                 self.freed.clear()
                 self.starved = None
-                self.world.new_agent(self.agent.state.workers, self.epoch)
+                self.world.new_agent(self.agent.state.local.size, self.epoch)
                 for ask in self.open.values():
                     self.world.tell_agent(ask)
 
