@@ -78,7 +78,7 @@ def test_a_slow_sample_that_has_come_at_last_is_not_made_again() -> None:
     other = 1 - collate.worker
     slow, *_ = [assign for assign in later if assign.worker == other]
     assert of(ev.Cancel, late(state, other))
-    (placed,) = of(ev.Place, tell(state, ev.Prepared(other, slow.task.id, 100)))
+    (placed,) = of(ev.PlaceResult, tell(state, ev.Prepared(other, slow.task.id, 100)))
     again = of(ev.Cancel, tell(state, ev.Tick(1.1, (0, 0))))
     assert placed.task not in [action.task for action in again]
 

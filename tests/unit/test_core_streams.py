@@ -93,8 +93,8 @@ def test_a_lost_worker_is_started_again_for_the_next_epoch_not_for_this_one() ->
 
 def test_what_a_stream_yielded_is_placed_in_turn_as_it_can_never_give_way() -> None:
     state, (first, second) = streaming(fed=2, pages=1)
-    assert of(ev.Place, tell(state, ev.Prepared(1, second.task.id, 100))) == []
-    assert only(ev.Place, tell(state, ev.Prepared(0, first.task.id, 100))).worker == 0
+    assert of(ev.PlaceResult, tell(state, ev.Prepared(1, second.task.id, 100))) == []
+    assert only(ev.PlaceResult, tell(state, ev.Prepared(0, first.task.id, 100))).worker == 0
 
 
 def test_whose_turn_it_is_goes_by_the_order_of_delivery_not_by_the_number() -> None:
@@ -103,12 +103,12 @@ def test_whose_turn_it_is_goes_by_the_order_of_delivery_not_by_the_number() -> N
     again = only(ev.Assign, ends(state, first))
     assert (again.task.seq, state.due) == (0, [1, 0])
     placed = tell(state, ev.Prepared(1, again.task.id, 100), ev.Prepared(1, second.task.id, 100))
-    assert only(ev.Place, placed).task == second.task.id
+    assert only(ev.PlaceResult, placed).task == second.task.id
 
 
 def test_small_batches_of_a_stream_are_placed_as_they_come() -> None:
     state, (_, second) = streaming(fed=2)
-    assert only(ev.Place, tell(state, ev.Prepared(1, second.task.id, 100))).worker == 1
+    assert only(ev.PlaceResult, tell(state, ev.Prepared(1, second.task.id, 100))).worker == 1
 
 
 def test_out_of_order_the_worker_that_owes_least_is_asked() -> None:
@@ -125,7 +125,7 @@ def test_out_of_order_the_worker_that_owes_least_is_asked() -> None:
 
 def test_out_of_order_batches_of_a_stream_take_memory_as_they_are_yielded() -> None:
     state, (_, second) = streaming(fed=2, pages=1, in_order=False)
-    placed = only(ev.Place, tell(state, ev.Prepared(1, second.task.id, 100)))
+    placed = only(ev.PlaceResult, tell(state, ev.Prepared(1, second.task.id, 100)))
     assert (placed.worker, state.due) == (1, [1, 0])
     assert only(ev.Deliver, tell(state, done(second))).seq == 1
 

@@ -110,7 +110,7 @@ class Agent:
         match action:
             case ev.Assign(worker, task):
                 self._assign(self.hands[worker], task)
-            case ev.Place(worker, task_id, offset, layout):
+            case ev.PlaceResult(worker, task_id, offset, layout):
                 self._teach(self.hands[worker], layout)
                 self._post(self.hands[worker], Msg.PLACE, wire.PLACE.pack(task_id, offset, layout))
             case ev.Cancel(worker, task_id):
@@ -298,7 +298,7 @@ class Agent:
             self.happen(ev.Prepared(worker, task, nbytes, layout))
         elif kind == Msg.MISMATCH:
             (task,) = wire.TASK.unpack_from(payload)
-            self.happen(ev.Mismatch(worker, task, self._layout(payload[wire.TASK.size :])))
+            self.happen(ev.Misfit(worker, task, self._layout(payload[wire.TASK.size :])))
         elif kind == Msg.FAILED:
             task, ordinal = wire.FAILED.unpack_from(payload)
             self.happen(ev.Failed(worker, task, ordinal, payload[wire.FAILED.size :]))
@@ -400,7 +400,7 @@ class Agent:
         pids = [hand.pid for hand in self.hands.values() if not hand.ended]
         wanted = self.capacity.wanted(number, now, pids, lane=bool(row[Board.LANE]))
         if wanted != self.state.local.size and self.arena.has_room_for(wanted):
-            self.happen(ev.Resize(wanted))
+            self.happen(ev.ResizePool(wanted))
             if self.follows:
                 self._tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Event, Kind, Trouble
-from penstock.engine.ledger import Batch, Waiting
+from penstock.engine.ledger import Batch, Unplaced
 from penstock.engine.moves import (
     all_waiting,
     arrive,
@@ -207,10 +207,10 @@ def on_prepared(state: State, event: ev.Prepared, out: list[Action]) -> None:
         state.sample_bytes = blend(state.sample_bytes or None, event.nbytes / task.samples)
     if batch.kind is Kind.STREAM and not state.config.in_order:
         arrive(state, batch)
-    state.waiting.append(Waiting(task.seq, task.start, task.id, event.worker, event.nbytes))
+    state.waiting.append(Unplaced(task.seq, task.start, task.id, event.worker, event.nbytes))
 
 
-def on_mismatch(state: State, event: ev.Mismatch, out: list[Action]) -> None:
+def on_mismatch(state: State, event: ev.Misfit, out: list[Action]) -> None:
     issued = finish(state, event.worker, event.task)
     if issued is not None:
         relay(state, state.batches[issued.task.seq], event.layout, out)
@@ -285,7 +285,7 @@ def on_retire(state: State, event: ev.Retire, _: list[Action]) -> None:
     worker.retiring = state.kind is not Kind.STREAM and not worker.away
 
 
-def on_resize(state: State, event: ev.Resize, out: list[Action]) -> None:
+def on_resize(state: State, event: ev.ResizePool, out: list[Action]) -> None:
     """New workers are started; surplus ones leave when they have done what they have (see `schedule`)."""
     if state.kind is Kind.STREAM:
         return
@@ -345,6 +345,7 @@ def on_silence(state: State, worker: WorkerState, at_s: float, wait_s: float, ou
     """A worker that was not given a core is not silent: only the time counts in which it had one, or slept."""
     silent = at_s - worker.beat_s - (wait_s - worker.wait_s)
     patience_s = max(state.config.hang_s, START_S) if worker.starting else state.config.hang_s
+    patience_s += worker.pool.latency_s
     if state.config.hang_s and silent >= patience_s:
         worker.up, worker.condemned = False, True
         out.append(ev.Dump(worker.id, silent))
@@ -361,7 +362,7 @@ def expects_beats(state: State, worker: WorkerState) -> bool:
 HANDLERS: dict[type, Callable[..., None]] = {
     ev.Feed: on_feed, ev.Abort: on_abort, ev.Released: on_released,
     ev.WorkerStarted: on_worker_started, ev.WorkerUp: on_worker_up, ev.WorkerLost: on_worker_lost, ev.Done: on_done, ev.LayoutKnown: on_layout_known, ev.Prepared: on_prepared,
-    ev.Mismatch: on_mismatch, ev.Refused: on_refused, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
+    ev.Misfit: on_mismatch, ev.Refused: on_refused, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
     ev.Dropped: on_dropped, ev.InitFailed: on_init_failed, ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
-    ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.Resize: on_resize,
+    ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.ResizePool: on_resize,
 }  # fmt: skip

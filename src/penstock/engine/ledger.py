@@ -121,7 +121,7 @@ class Issued:
     """Bytes of its result, as far as they are known and its pool is bounded by them."""
 
 
-class Waiting(NamedTuple):
+class Unplaced(NamedTuple):
     """A result that is ready in its worker and has no memory yet."""
 
     seq: int

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task, Trouble
-from penstock.engine.ledger import Batch, Issued, Slab, Waiting
+from penstock.engine.ledger import Batch, Issued, Slab, Unplaced
 from penstock.engine.pools import WorkerState
 from penstock.engine.state import State
 from penstock.lanes.kinds import STAGES
@@ -146,12 +146,12 @@ def serve_memory(state: State, out: list[Action]) -> None:
         state.waiting.pop(0)
 
 
-def is_live(state: State, waiting: Waiting) -> bool:
+def is_live(state: State, waiting: Unplaced) -> bool:
     issued = state.workers[waiting.worker].tasks.get(waiting.task)
     return issued is not None and not issued.cancelled
 
 
-def place(state: State, waiting: Waiting, out: list[Action]) -> bool:
+def place(state: State, waiting: Unplaced, out: list[Action]) -> bool:
     """Give a result its memory; False when there is none for it now."""
     batch, issued = state.batches[waiting.seq], state.workers[waiting.worker].tasks[waiting.task]
     in_slots = issued.task.kind is Kind.SLOTS
@@ -169,7 +169,7 @@ def place(state: State, waiting: Waiting, out: list[Action]) -> bool:
             batch.slab = slab
     slab.pins += 1
     issued.slabs.append(slab)
-    out.append(ev.Place(waiting.worker, waiting.task, slab.offset, batch.layout if in_slots else -1))
+    out.append(ev.PlaceResult(waiting.worker, waiting.task, slab.offset, batch.layout if in_slots else -1))
     return True
 
 

@@ -24,7 +24,7 @@ class PoolConfig(NamedTuple):
     """A pool beside that of the local workers."""
 
     workers: int
-    """At first; see `Resize`."""
+    """At first; see `ResizePool`."""
     queue_s: float = QUEUE_S
     """Seconds of work before each of its workers, beyond what is on its way."""
     queue_bytes: int = 0

@@ -21,7 +21,7 @@ from penstock.policy.tasks import NEW_TASK, deepest, is_new, queue_samples
 from penstock.store.extents import aligned
 
 
-class Limits(NamedTuple):
+class PoolLimits(NamedTuple):
     """What holds for all workers of a pool in one round of scheduling."""
 
     enough: float
@@ -33,17 +33,15 @@ class Limits(NamedTuple):
     """Surplus workers stay until there is one that stays: what is due must not wait for a start."""
 
 
-def limits_of(state: State, pool: WorkerPool) -> Limits:
-    staying = [worker for worker in pool.members[: pool.size] if worker.up]
-    prepared = [
-        worker.prepared for worker in staying if not worker.retiring and overdue(state, worker) is None
-    ]
-    return Limits(
-        queue_samples(sample_s=pool.sample_s, queue_s=pool.queue_s + pool.latency_s),
-        deepest(pool.latency_s),
-        max(prepared, default=0),
-        bool(staying) or not pool.size,
-    )
+def limits_of(state: State, pool: WorkerPool) -> PoolLimits:
+    staffed, most = not pool.size, 0
+    for worker in pool.members[: pool.size]:
+        if worker.up:
+            staffed = True
+            if worker.prepared > most and not worker.retiring and overdue(state, worker) is None:
+                most = worker.prepared
+    enough = queue_samples(sample_s=pool.sample_s, queue_s=pool.queue_s + pool.latency_s)
+    return PoolLimits(enough, deepest(pool.latency_s), most, staffed)
 
 
 def schedule(state: State, out: list[Action]) -> None:
@@ -53,20 +51,22 @@ def schedule(state: State, out: list[Action]) -> None:
     outlook = Outlook(state) if len(state.pools) > 1 else None
     if outlook is not None:
         call_back(state, outlook, out)
-    limits = [limits_of(state, pool) for pool in state.pools]
+    limits: list[PoolLimits] = []
     room: list[tuple[float, int]] = []
-    for worker in state.workers:
-        if not worker.up:
-            continue
-        limit = limits[worker.pool.number]
-        if worker.retiring or (limit.staffed and worker.surplus):
-            if not worker.tasks:
-                worker.up, worker.stopping, worker.stopped_s = False, True, state.now_s
-                out.append(ev.Stop(worker.id))
-        elif not worker.tasks or (has_room(state, worker, limit) and not overdue(state, worker)):
-            room.append((outlook.finish_s(worker) if outlook else worker.load, worker.id))
-        elif outlook is not None:
-            outlook.is_full(worker)
+    for pool in state.pools:
+        limit = limits_of(state, pool)
+        limits.append(limit)
+        for worker in pool.members:
+            if not worker.up:
+                continue
+            if worker.retiring or (limit.staffed and worker.place >= pool.size):
+                if not worker.tasks:
+                    worker.up, worker.stopping, worker.stopped_s = False, True, state.now_s
+                    out.append(ev.Stop(worker.id))
+            elif not worker.tasks or (has_room(state, worker, limit) and not overdue(state, worker)):
+                room.append((outlook.finish_s(worker) if outlook else worker.load, worker.id))
+            elif outlook is not None:
+                outlook.is_full(worker)
     room.sort()  # a sorted list is a heap
     while room:
         worker = state.workers[room[0][1]]
@@ -87,7 +87,7 @@ def schedule(state: State, out: list[Action]) -> None:
 
 
 def chosen_task(
-    state: State, worker: WorkerState, limit: Limits, outlook: Outlook | None, out: list[Action]
+    state: State, worker: WorkerState, limit: PoolLimits, outlook: Outlook | None, out: list[Action]
 ) -> Task | None:
     """The next task of a worker with room; one that has only just come begins with a little that is due later."""
     due, most = state.due, None
@@ -103,7 +103,7 @@ def chosen_task(
     )
 
 
-def has_room(state: State, worker: WorkerState, limit: Limits) -> bool:
+def has_room(state: State, worker: WorkerState, limit: PoolLimits) -> bool:
     """Whether a worker that has work gets more."""
     return (
         worker.load < limit.enough

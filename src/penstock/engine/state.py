@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.engine.events import Error, Kind
-from penstock.engine.ledger import Batch, Waiting
+from penstock.engine.ledger import Batch, Unplaced
 from penstock.engine.pools import PoolConfig, WorkerPool, WorkerState
 from penstock.store.extents import Extents
 
@@ -17,7 +17,7 @@ class CoreConfig:
     """What stays fixed for the life of an agent."""
 
     workers: int
-    """Local ones, at first; see `Resize`."""
+    """Local ones, at first; see `ResizePool`."""
     kind: Kind
     """How batches are made at first; unfit samples turn PARTS and SLOTS into WHOLE."""
     task_size: int = 0
@@ -67,7 +67,7 @@ class State:
     layouts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layout: int = -1
     """Layout of the newest batch: the guess for the next."""
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[Unplaced] = field(default_factory=list)
     """Prepared results without memory."""
     deaths: dict[tuple[int, int], int] = field(default_factory=dict)
     fatal: Error | None = None

@@ -20,6 +20,10 @@ def audit(state: State) -> None:
                 pins[slab] = pins.get(slab, 0) + 1
             for slab in issued.held:
                 holds[slab] = holds.get(slab, 0) + 1
+    for pool in state.pools:
+        owed = sum(issued.nbytes for worker in pool.members for issued in worker.tasks.values())
+        if pool.owed_bytes != owed:
+            raise Violation(f"pool {pool.number} is said to owe {pool.owed_bytes} bytes, and owes {owed}")
     owned = [slab for batch in state.batches.values() for slab in batch.slabs()]
     slabs = {*owned, *pins, *holds}
     if len(owned) != len(set(owned)):

@@ -140,7 +140,9 @@ class World:
             case "retire":
                 self.agent.happen(ev.Retire(fault.which % len(self.agent.hands)))
             case "resize" if self.scenario.kind is not Kind.STREAM:
-                self.agent.happen(ev.Resize(1 + fault.which % 8))
+                pool = fault.step % len(self.agent.pools)
+                workers = fault.which % 5 if pool else 1 + fault.which % 8
+                self.agent.happen(ev.ResizePool(workers, pool))
 
     def kill(self, worker: FakeWorker) -> None:
         if worker.alive:
@@ -259,7 +261,9 @@ class World:
         if left or state.batches or tasks:
             raise Violation(f"{left} bytes, batches {list(state.batches)} and tasks {tasks} are left")
         if wrong := misstaffed(state):
-            raise Violation(f"workers {wrong} are there although {state.local.size} are wanted, or are not")
+            raise Violation(
+                f"workers {wrong} are there although {[pool.size for pool in state.pools]} are wanted, or are not"
+            )
 
 
 def misstaffed(state: State) -> list[int]:
