@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from penstock.engine.events import Kind
 from penstock.engine.ledger import Batch, Issued
-from penstock.engine.pools import WorkerPool, WorkerState
+from penstock.engine.pools import LOCAL, WorkerPool, WorkerState
 from penstock.engine.state import State
 from penstock.policy.pools import equal_workers, first_in_time, is_stale, rate
-from penstock.policy.tasks import DUE_TASK_S, task_size
+from penstock.policy.tasks import task_size
 
 STEAL_FACTOR = 5.0
 STEAL_MIN_S = 0.050
@@ -61,13 +61,16 @@ class Outlook:
         self.counted = [worker for worker in state.workers if can_be_counted_on(state, worker)]
         numbers = [worker.pool.number for worker in self.counted]
         self.samples_per_s = rate((numbers.count(pool.number), pool.pace_s) for pool in state.pools)
+        self.has_local = 0 in numbers
+        urgent = next((state.batches[seq] for seq in state.due if state.batches[seq].todo), None)
+        self.urgent = [task_samples(state, urgent, pool) if urgent else 1 for pool in state.pools]
+        """Samples in the next task of the most urgent batch, by pool."""
         self.full_s = float("inf")
         """When the first of those that have all the work they get would have done one more task."""
 
     def finish_s(self, worker: WorkerState) -> float:
-        """When a worker would have done one more small task."""
-        pool = worker.pool
-        return pool.finish_s(worker.load, max(1.0, DUE_TASK_S / pool.pace_s) if pool.pace_s else 1.0)
+        """When a worker would have done one more task of the most urgent batch."""
+        return worker.pool.finish_s(worker.load, self.urgent[worker.pool.number])
 
     def is_full(self, worker: WorkerState) -> None:
         """A worker gets no more in this round."""
@@ -76,13 +79,13 @@ class Outlook:
 
     def in_time(self, worker: WorkerState) -> list[int]:
         """The batches that a worker may take work of, most urgent first."""
-        state, finish_s = self.state, self.finish_s(worker)
-        if finish_s <= self.full_s:
+        state, pool, finish_s = self.state, worker.pool, self.finish_s(worker)
+        unknown = pool.pace_s is None and pool.kind != LOCAL and self.has_local
+        if finish_s <= self.full_s and not unknown:
             return state.due
         at = first_in_time(self._offers(worker), self.samples_per_s)
         if at is not None:
             return state.due[at:]
-        pool = worker.pool
         if not worker.tasks and (pool.pace_s is None or is_stale(state.now_s - pool.heard_s, finish_s)):
             pool.heard_s = state.now_s
             return [seq for seq in state.due if state.batches[seq].todo][-1:]
@@ -91,10 +94,15 @@ class Outlook:
     def _offers(self, worker: WorkerState) -> Iterator[tuple[int, float]]:
         for seq in self.state.due:
             batch = self.state.batches[seq]
-            left = left_of(batch)
-            divided = batch.kind in (Kind.SLOTS, Kind.PARTS)
-            samples = min(left, chosen_size(self.state, batch, worker.pool)) if divided else batch.size
-            yield left, worker.pool.finish_s(worker.load, samples)
+            samples = task_samples(self.state, batch, worker.pool)
+            yield left_of(batch), worker.pool.finish_s(worker.load, samples)
+
+
+def task_samples(state: State, batch: Batch, pool: WorkerPool) -> int:
+    """Samples in a worker's next task of a batch."""
+    if batch.kind not in (Kind.SLOTS, Kind.PARTS):
+        return batch.size
+    return min(left_of(batch), chosen_size(state, batch, pool))
 
 
 def can_be_counted_on(state: State, worker: WorkerState) -> bool:

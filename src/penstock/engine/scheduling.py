@@ -13,7 +13,14 @@ from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task
 from penstock.engine.ledger import Batch, Issued
 from penstock.engine.moves import all_waiting, cancel, disown, give_back, obtain, slab_bytes
-from penstock.engine.outlook import Outlook, chosen_size, is_prepared, overdue, room_in_bytes
+from penstock.engine.outlook import (
+    Outlook,
+    can_be_counted_on,
+    chosen_size,
+    is_prepared,
+    overdue,
+    room_in_bytes,
+)
 from penstock.engine.pools import WorkerPool, WorkerState
 from penstock.engine.state import State
 from penstock.policy.pools import is_better_elsewhere
@@ -140,7 +147,7 @@ def next_task(
     for seq in due:
         batch = state.batches[seq]
         if not batch.todo:
-            if batch.kind is Kind.PARTS and batch.awaits_collate:
+            if batch.kind is Kind.PARTS and batch.awaits_collate and may_collate(state, worker):
                 parts = tuple(batch.parts[start].offset for start in sorted(batch.parts))
                 return Task(new_id(state), seq, Kind.COLLATE, 0, batch.size, parts=parts)
             continue
@@ -172,6 +179,12 @@ def next_task(
             poisoned=start in batch.poisoned,
         )
     return None
+
+
+def may_collate(state: State, worker: WorkerState) -> bool:
+    """Parts lie here: they do not travel to be collated, unless there is nobody here to do it."""
+    here = state.local
+    return worker.pool is here or not any(can_be_counted_on(state, one) for one in here.members)
 
 
 def new_id(state: State) -> int:
