@@ -39,7 +39,7 @@ GUARDS = [
         "attempt ids are never used twice",
         "unit/test_core.py::test_the_work_of_a_lost_worker_is_issued_again_under_a_new_id",
         replaced(
-            "attempt-ids", "return 1 + max((task for lane in state.lanes for task in lane.tasks), default=0)"
+            "attempt-ids", "return 1 + max((task for worker in state.workers for task in worker.tasks), default=0)"
         ),
     ),
     guard(
@@ -81,7 +81,7 @@ GUARDS = [
     guard(
         "a worker that hangs while it starts is noticed",
         "unit/test_core.py::test_a_worker_that_hangs_while_it_starts_is_killed_and_the_second_time_given_up",
-        changed("hang-at-start", "not lane.starting and ", ""),
+        changed("hang-at-start", "not worker.starting and ", ""),
     ),
     guard(
         "an agent that is stopped is noticed",
@@ -123,7 +123,7 @@ GUARDS = [
     guard(
         "a worker that waits for memory does not hang",
         "unit/test_core.py::test_a_worker_that_waits_for_memory_does_not_hang",
-        changed("waits-for-memory", " and not all_waiting(state, lane)", ""),
+        changed("waits-for-memory", " and not all_waiting(state, worker)", ""),
     ),
     guard(
         "memory that comes free goes to the due batch",

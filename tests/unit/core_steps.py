@@ -80,4 +80,4 @@ def only(kind: type[A], actions: list[Action]) -> A:
 
 def running(state: State) -> list[Task]:
     """Tasks that are at workers and count."""
-    return [x.task for lane in state.lanes for x in lane.tasks.values() if not x.cancelled]
+    return [x.task for worker in state.workers for x in worker.tasks.values() if not x.cancelled]

@@ -28,13 +28,13 @@ def test_a_task_is_never_more_than_a_workers_even_share_of_its_batch() -> None:
 
 def test_short_tasks_are_queued_behind_the_running_one() -> None:
     state = laid_out(workers=1)
-    state.sample_s = 0.001
+    state.local.sample_s = 0.001
     assert tasks(tell(state, ev.Feed(1, 8))) == [(0, 1, start, 2) for start in (0, 2, 4, 6)]
 
 
 def test_long_tasks_are_not_queued_ahead() -> None:
     state = laid_out(workers=1)
-    state.sample_s = 0.1
+    state.local.sample_s = 0.1
     assert tasks(tell(state, ev.Feed(1, 8))) == [(0, 1, 0, 2)]
 
 
@@ -54,7 +54,7 @@ def test_without_order_a_batch_leaves_when_it_is_ready() -> None:
 def test_a_slab_is_delivered_with_its_layout_and_an_encoded_result_without() -> None:
     state = started(Kind.WHOLE, workers=1)
     assign = only(ev.Assign, tell(state, ev.Feed(0, 4)))
-    place = only(ev.Place, tell(state, ev.Prepared(0, assign.task.id, 100)))
+    place = only(ev.PlaceResult, tell(state, ev.Prepared(0, assign.task.id, 100)))
     assert tell(state, done(assign)) == [ev.Deliver(0, place.offset, -1, nbytes=4096)]
 
 
@@ -112,7 +112,7 @@ def test_a_batch_made_by_one_worker_fails_as_a_whole_when_it_takes_workers_down(
 
 def test_a_death_in_a_task_that_was_taken_back_counts_against_its_sample_too() -> None:
     state = laid_out(workers=2)
-    state.sample_s = state.pace_s = 0.001
+    state.local.sample_s = state.local.pace_s = 0.001
     first, other, queued, *_ = of(ev.Assign, tell(state, ev.Feed(1, 8)))
     tell(state, done(other, at_s=8.99))
     assert of(ev.Cancel, tell(state, ev.Tick(9.0, (0, 0)))) == [ev.Cancel(first.worker, queued.task.id)]
@@ -243,7 +243,7 @@ def test_a_sample_that_hangs_two_workers_fails_its_batch() -> None:
 
 def test_work_queued_behind_a_slow_sample_goes_to_another_worker() -> None:
     state = laid_out(workers=2)
-    state.sample_s = state.pace_s = 0.001
+    state.local.sample_s = state.local.pace_s = 0.001
     slow, other, *_ = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
     tell(state, done(other, at_s=0.99))
     actions = tell(state, ev.Tick(1.0, (0, 0)))
@@ -264,7 +264,7 @@ def test_a_batch_takes_the_layout_of_its_first_sample_and_is_placed_by_it() -> N
     state = started(workers=1)
     assign = only(ev.Assign, tell(state, ev.Feed(0, 2)))
     assert assign.task.offset == -1
-    assert only(ev.Place, tell(state, ev.Prepared(0, assign.task.id, 0, 0))).layout == 0
+    assert only(ev.PlaceResult, tell(state, ev.Prepared(0, assign.task.id, 0, 0))).layout == 0
 
 
 def test_the_next_batch_is_expected_to_look_like_the_last() -> None:
@@ -276,7 +276,7 @@ def test_the_next_batch_is_expected_to_look_like_the_last() -> None:
 def test_a_batch_of_another_layout_starts_over_with_it_once() -> None:
     state = laid_out(workers=2)
     first, second = of(ev.Assign, tell(state, ev.Feed(1, 4)))
-    actions = tell(state, ev.Mismatch(first.worker, first.task.id, 1))
+    actions = tell(state, ev.Misfit(first.worker, first.task.id, 1))
     assert of(ev.Cancel, actions) == [ev.Cancel(second.worker, second.task.id)]
     assert {task.layout for task in running(state)} == {1}
 
@@ -284,8 +284,8 @@ def test_a_batch_of_another_layout_starts_over_with_it_once() -> None:
 def test_a_batch_that_fits_no_one_layout_is_left_to_one_worker() -> None:
     state = laid_out(workers=1)
     first = only(ev.Assign, tell(state, ev.Feed(1, 2)))
-    second = only(ev.Assign, tell(state, ev.Mismatch(0, first.task.id, 1)))
-    third = only(ev.Assign, tell(state, ev.Mismatch(0, second.task.id, 2)))
+    second = only(ev.Assign, tell(state, ev.Misfit(0, first.task.id, 1)))
+    third = only(ev.Assign, tell(state, ev.Misfit(0, second.task.id, 2)))
     assert (third.task.kind, third.task.samples) == (Kind.WHOLE, 2)
 
 
@@ -356,8 +356,8 @@ def test_left_out_samples_are_named_and_a_batch_of_none_is_an_error() -> None:
 def test_a_collate_runs_when_all_parts_are_there_and_gets_them_in_order() -> None:
     state = started(Kind.PARTS, workers=2)
     first, second = of(ev.Assign, tell(state, ev.Feed(0, 4)))
-    late = only(ev.Place, tell(state, ev.Prepared(second.worker, second.task.id, 100)))
-    early = only(ev.Place, tell(state, ev.Prepared(first.worker, first.task.id, 100), done(second)))
+    late = only(ev.PlaceResult, tell(state, ev.Prepared(second.worker, second.task.id, 100)))
+    early = only(ev.PlaceResult, tell(state, ev.Prepared(first.worker, first.task.id, 100), done(second)))
     assert only(ev.Assign, tell(state, done(first))).task.parts == (early.offset, late.offset)
 
 

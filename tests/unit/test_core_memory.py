@@ -56,7 +56,7 @@ def test_where_memory_is_dear_a_batch_that_is_not_due_waits_for_what_others_have
         assert len(of(ev.Grow, tell(state, ev.Prepared(each.worker, each.task.id, PAGE)))) == 1
     assert of(ev.Grow, tell(state, ev.Prepared(three.worker, three.task.id, PAGE))) == []
     tell(state, done(one))
-    (given,) = of(ev.Place, tell(state, ev.Released(0)))
+    (given,) = of(ev.PlaceResult, tell(state, ev.Released(0)))
     assert (given.worker, given.task) == (three.worker, three.task.id)
     assert state.memory.end == 2 * PAGE
 
@@ -114,7 +114,7 @@ def overtaken() -> tuple[State, ev.Assign]:
 
 def test_the_latest_batch_gives_way_to_the_due_one() -> None:
     state, due = overtaken()
-    assert only(ev.Place, tell(state, ev.Prepared(due.worker, due.task.id, 100))).task == due.task.id
+    assert only(ev.PlaceResult, tell(state, ev.Prepared(due.worker, due.task.id, 100))).task == due.task.id
     assert [len(state.batches[seq].slabs()) for seq in (0, 1, 2)] == [1, 1, 0]
 
 
@@ -129,8 +129,8 @@ def test_while_the_due_batch_is_short_no_later_one_takes_what_comes_free() -> No
     taken(state, 1)
     due, later = of(ev.Assign, tell(state, ev.Feed(2, 2), ev.Feed(3, 2)))
     tell(state, ev.Prepared(due.worker, due.task.id, 2 * PAGE))
-    assert of(ev.Place, tell(state, ev.Prepared(later.worker, later.task.id, 1))) == []
-    assert only(ev.Place, tell(state, ev.Released(1))).task == due.task.id
+    assert of(ev.PlaceResult, tell(state, ev.Prepared(later.worker, later.task.id, 1))) == []
+    assert only(ev.PlaceResult, tell(state, ev.Released(1))).task == due.task.id
 
 
 def test_the_consumer_is_asked_once_when_nothing_else_can_give_way() -> None:
@@ -155,13 +155,13 @@ def test_an_answer_that_comes_when_the_memory_is_there_already_is_no_error() -> 
     taken(state, 1)
     assign = only(ev.Assign, tell(state, ev.Feed(2, 2)))
     tell(state, ev.Prepared(0, assign.task.id, 100))
-    assert only(ev.Place, tell(state, ev.Released(1))).task == assign.task.id
+    assert only(ev.PlaceResult, tell(state, ev.Released(1))).task == assign.task.id
     assert tell(state, ev.Stuck(2, 100)) == []
 
 
 def test_a_worker_whose_results_all_wait_for_memory_works_on_the_due_batch() -> None:
     state = started(Kind.PARTS, workers=1, pages=1, task_size=4)
-    state.sample_s = 0.001
+    state.local.sample_s = 0.001
     part, ahead = of(ev.Assign, tell(state, ev.Feed(0, 4), ev.Feed(1, 4)))
     tell(state, ev.Prepared(0, part.task.id, 100), ev.Prepared(0, ahead.task.id, 100))
     assert only(ev.Assign, tell(state, done(part, took_s=100.0))).task.kind is Kind.COLLATE
@@ -174,7 +174,7 @@ def test_results_are_placed_in_the_order_their_batches_are_due() -> None:
     tell(
         state, ev.Prepared(second.worker, second.task.id, 100), ev.Prepared(first.worker, first.task.id, 100)
     )
-    assert only(ev.Place, tell(state, ev.Released(1))).task == first.task.id
+    assert only(ev.PlaceResult, tell(state, ev.Released(1))).task == first.task.id
 
 
 def test_a_lost_worker_gives_back_memory_that_only_its_result_would_have_filled() -> None:
@@ -195,7 +195,7 @@ def test_a_later_batch_gets_no_slab_while_an_earlier_ones_result_waits_for_memor
     state = laid_out(workers=2, pages=2)
     assign = only(ev.Assign, tell(state, ev.Feed(1, 2)))
     for layout in (1, 2):
-        assign = only(ev.Assign, tell(state, ev.Mismatch(assign.worker, assign.task.id, layout)))
+        assign = only(ev.Assign, tell(state, ev.Misfit(assign.worker, assign.task.id, layout)))
     assert tell(state, ev.Prepared(assign.worker, assign.task.id, 3 * PAGE)) == [ev.Starved(1, 3 * PAGE)]
     assert of(ev.Assign, tell(state, ev.Feed(2, 4))) == []
 

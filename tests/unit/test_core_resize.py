@@ -17,7 +17,7 @@ from tests.unit.core_steps import PAGE, done, laid_out, lost, of, only, running,
 def test_new_workers_are_started_and_work_when_they_are_up() -> None:
     state = laid_out(workers=1)
     assert tasks(tell(state, ev.Feed(1, 8))) == [(0, 1, 0, 2)]
-    assert tell(state, ev.Resize(3)) == [ev.Start(1), ev.Start(2)]
+    assert tell(state, ev.ResizePool(3)) == [ev.Start(1), ev.Start(2)]
     assert tasks(tell(state, ev.WorkerUp(2, 0.0))) == [(2, 1, 2, 2)]
     assert tasks(tell(state, ev.WorkerUp(1, 0.0))) == [(1, 1, 4, 2)]
 
@@ -29,9 +29,9 @@ def experienced(workers: int, kind: Kind = Kind.SLOTS, *, task_size: int = 0) ->
     """Workers that have prepared enough; of batches 1 to 3 the first is being prepared by them."""
     state = laid_out(workers=workers) if kind is Kind.SLOTS else started(kind, workers=workers)
     state.config = replace(state.config, task_size=task_size)
-    for lane in state.lanes:
-        lane.prepared = OLD_SAMPLES
-    state.sample_s = SAMPLE_S
+    for worker in state.workers:
+        worker.prepared = OLD_SAMPLES
+    state.local.sample_s = SAMPLE_S
     end = state.memory.end
     tell(state, ev.Grown(end, end + 200 * PAGE), ev.Feed(1, 64), ev.Feed(2, 64), ev.Feed(3, 64))
     return state
@@ -39,7 +39,7 @@ def experienced(workers: int, kind: Kind = Kind.SLOTS, *, task_size: int = 0) ->
 
 def test_a_new_worker_begins_with_little_of_the_batch_behind_the_one_that_is_due() -> None:
     state = experienced(1)
-    tell(state, ev.Resize(2))
+    tell(state, ev.ResizePool(2))
     assigned = only(ev.Assign, tell(state, ev.WorkerUp(1, 0.0)))
     for begun in range(0, NEW_SAMPLES, NEW_TASK):
         assert tasks([assigned]) == [(1, 2, begun, NEW_TASK)]
@@ -64,8 +64,8 @@ def test_a_new_worker_helps_with_what_is_due_where_no_other_can_be_counted_on(wh
 def test_a_new_worker_helps_with_the_batch_that_is_due_where_there_is_no_other() -> None:
     state = laid_out(workers=1)
     state.config = replace(state.config, task_size=0)
-    state.lanes[0].prepared, state.sample_s = OLD_SAMPLES, SAMPLE_S
-    tell(state, ev.Feed(1, 128), ev.Resize(2))
+    state.workers[0].prepared, state.local.sample_s = OLD_SAMPLES, SAMPLE_S
+    tell(state, ev.Feed(1, 128), ev.ResizePool(2))
     ((worker, seq, _, samples),) = tasks(tell(state, ev.WorkerUp(1, 0.0)))
     assert (worker, seq, samples) == (1, 1, NEW_TASK)
 
@@ -91,10 +91,10 @@ def test_a_new_worker_makes_the_whole_batch_that_is_due() -> None:
 
 def test_a_new_worker_puts_together_what_is_due() -> None:
     state = started(Kind.PARTS, workers=1, task_size=0)
-    state.lanes[0].prepared, state.sample_s = OLD_SAMPLES, 0.001
-    tell(state, ev.Grown(0, 200 * PAGE), ev.Feed(0, 1), ev.Feed(1, 64), ev.Resize(2))
+    state.workers[0].prepared, state.local.sample_s = OLD_SAMPLES, 0.001
+    tell(state, ev.Grown(0, 200 * PAGE), ev.Feed(0, 1), ev.Feed(1, 64), ev.ResizePool(2))
     first = ev.Assign(0, running(state)[0])
-    state.sample_s = 10.0  # from now on the other has enough to do
+    state.local.sample_s = 10.0  # from now on the other has enough to do
     second = only(ev.Assign, tell(state, ev.WorkerUp(1, 0.0)))
     assert [first.task.seq, second.task.seq] == [0, 1]
     for part in (first, second):
@@ -111,7 +111,7 @@ def test_workers_that_begin_together_are_not_new_to_each_other() -> None:
 def test_surplus_workers_finish_what_they_have_and_get_no_more() -> None:
     state = laid_out(workers=3)
     first, second, third = of(ev.Assign, tell(state, ev.Feed(1, 12)))
-    assert tell(state, ev.Resize(1)) == []
+    assert tell(state, ev.ResizePool(1)) == []
     assert tell(state, done(second)) == [ev.Stop(second.worker)]
     assert tell(state, done(third)) == [ev.Stop(third.worker)]
     assert tasks(tell(state, done(first))) == [(0, 1, 6, 2)]
@@ -119,15 +119,15 @@ def test_surplus_workers_finish_what_they_have_and_get_no_more() -> None:
 
 def test_an_idle_surplus_worker_is_asked_to_end_at_once_and_is_not_replaced() -> None:
     state = started(workers=2)
-    assert tell(state, ev.Resize(1)) == [ev.Stop(1)]
+    assert tell(state, ev.ResizePool(1)) == [ev.Stop(1)]
     assert tell(state, ev.WorkerLost(1, -1, -1, "exited with code 0")) == []
-    assert tell(state, ev.Resize(2)) == [ev.Start(1)]
+    assert tell(state, ev.ResizePool(2)) == [ev.Start(1)]
 
 
 def test_the_work_of_a_surplus_worker_that_is_killed_goes_to_the_others() -> None:
     state = laid_out(workers=2)
     first, second = of(ev.Assign, tell(state, ev.Feed(1, 4)))
-    tell(state, ev.Resize(1))
+    tell(state, ev.ResizePool(1))
     assert tell(state, lost(second, 2)) == []
     again = only(ev.Assign, tell(state, done(first)))
     assert (again.worker, again.task.start, again.task.samples) == (0, 2, 2)
@@ -136,50 +136,50 @@ def test_the_work_of_a_surplus_worker_that_is_killed_goes_to_the_others() -> Non
 def test_a_worker_that_is_wanted_again_before_it_has_been_asked_to_end_stays() -> None:
     state = laid_out(workers=2)
     first, second = of(ev.Assign, tell(state, ev.Feed(1, 12)))
-    assert tell(state, ev.Resize(1), ev.Resize(2)) == []
+    assert tell(state, ev.ResizePool(1), ev.ResizePool(2)) == []
     assert tasks(tell(state, done(second))) == [(1, 1, 4, 2)]
     assert first.task in running(state)
 
 
 def test_a_worker_that_is_wanted_again_while_it_ends_is_started_when_it_has() -> None:
     state = started(workers=2)
-    assert tell(state, ev.Resize(1), ev.Resize(2)) == [ev.Stop(1)]
+    assert tell(state, ev.ResizePool(1), ev.ResizePool(2)) == [ev.Stop(1)]
     assert tell(state, ev.WorkerLost(1, -1, -1, "exited with code 0")) == [ev.Start(1)]
-    assert state.lanes[1].fruitless == 0
+    assert state.workers[1].fruitless == 0
 
 
 def test_a_worker_that_comes_up_when_it_is_no_longer_wanted_leaves_at_once() -> None:
     state = laid_out(workers=1)
-    tell(state, ev.Feed(1, 12), ev.Resize(2), ev.WorkerStarted(1, 0.0), ev.Resize(1))
+    tell(state, ev.Feed(1, 12), ev.ResizePool(2), ev.WorkerStarted(1, 0.0), ev.ResizePool(1))
     assert tell(state, ev.WorkerUp(1, 0.0)) == [ev.Stop(1)]
 
 
 def test_surplus_workers_go_on_until_one_that_stays_is_up() -> None:
     state = laid_out(workers=2)
     first, second = of(ev.Assign, tell(state, ev.Feed(1, 12)))
-    tell(state, lost(first, 0), ev.Resize(1))
+    tell(state, lost(first, 0), ev.ResizePool(1))
     assert tasks(tell(state, done(second))) == [(1, 1, 0, 2)]
     assert tasks(tell(state, ev.WorkerUp(0, 0.0))) == [(0, 1, 4, 2)]
-    later = only(ev.Stop, tell(state, done(ev.Assign(1, state.lanes[1].tasks.copy().popitem()[1].task))))
+    later = only(ev.Stop, tell(state, done(ev.Assign(1, state.workers[1].tasks.copy().popitem()[1].task))))
     assert later == ev.Stop(1)
 
 
 def test_tasks_are_cut_for_the_workers_that_there_are_to_be() -> None:
     state = started(workers=1, task_size=0)
-    tell(state, ev.Resize(4))
+    tell(state, ev.ResizePool(4))
     assert tasks(tell(state, ev.Feed(0, 8))) == [(0, 0, 0, 2)]
 
 
 def test_deaths_of_workers_that_were_to_leave_are_nobodys_fault() -> None:
     state = started(workers=1)
     for _ in range(8):
-        tell(state, ev.Resize(2), ev.Resize(1), ev.WorkerLost(1, -1, -1, "was killed"))
+        tell(state, ev.ResizePool(2), ev.ResizePool(1), ev.WorkerLost(1, -1, -1, "was killed"))
     assert state.fatal is None
 
 
 def test_a_worker_that_does_not_end_when_asked_is_killed() -> None:
     state = started(workers=2)
-    tell(state, ev.Tick(10.0, (0, 0)), ev.Resize(1))
+    tell(state, ev.Tick(10.0, (0, 0)), ev.ResizePool(1))
     assert of(ev.Kill, tell(state, ev.Tick(10.0 + STOP_S / 2, (0, 0)))) == []
     assert of(ev.Kill, tell(state, ev.Tick(10.0 + STOP_S, (0, 0)))) == [ev.Kill(1, "does not end")]
     assert of(ev.Kill, tell(state, ev.Tick(11.0 + STOP_S, (0, 0)))) == []
@@ -187,18 +187,18 @@ def test_a_worker_that_does_not_end_when_asked_is_killed() -> None:
 
 def test_work_behind_a_slow_sample_is_not_taken_back_for_workers_that_leave() -> None:
     state = laid_out(workers=2)
-    state.sample_s = state.pace_s = 0.001
-    tell(state, ev.Feed(1, 16), ev.Resize(1))
+    state.local.sample_s = state.local.pace_s = 0.001
+    tell(state, ev.Feed(1, 16), ev.ResizePool(1))
     assert of(ev.Cancel, tell(state, ev.Tick(9.0, (0, 0)))) == []
 
 
 def test_after_a_failure_for_good_nobody_is_started() -> None:
     state = started(workers=1)
     tell(state, ev.InitFailed(0, b"init"))
-    assert tell(state, ev.Resize(3)) == []
+    assert tell(state, ev.ResizePool(3)) == []
 
 
 def test_an_iterable_datasets_workers_keep_their_number() -> None:
     state = started(Kind.STREAM, workers=2)
-    assert tell(state, ev.Resize(5)) == []
-    assert len(state.lanes) == state.workers == 2
+    assert tell(state, ev.ResizePool(5)) == []
+    assert len(state.workers) == state.local.size == 2

@@ -24,16 +24,19 @@ def in_parts() -> State:
 def busy(state: State) -> tuple[ev.Assign, list[ev.Assign]]:
     """The collate of batch 0, and the tasks of two further batches that were assigned after it."""
     collate = next(
-        issued for lane in state.lanes for issued in lane.tasks.values() if issued.task.kind is Kind.COLLATE
+        issued
+        for worker in state.workers
+        for issued in worker.tasks.values()
+        if issued.task.kind is Kind.COLLATE
     )
-    worker = next(lane.worker for lane in state.lanes if collate.task.id in lane.tasks)
+    worker = next(worker.id for worker in state.workers if collate.task.id in worker.tasks)
     later = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
     return ev.Assign(worker, collate.task), later
 
 
 def late(state: State, worker: int) -> list[ev.Action]:
     """What is done about a worker that has been at its task for a second, while the other has just begun one."""
-    state.lanes[1 - worker].head_s = 0.99
+    state.workers[1 - worker].head_s = 0.99
     return tell(state, ev.Tick(1.0, (0, 0)))
 
 
@@ -56,7 +59,7 @@ def test_a_result_taken_back_is_made_again_and_the_late_one_is_ignored() -> None
     state = in_parts()
     collate, _ = busy(state)
     other = 1 - collate.worker
-    for issued in list(state.lanes[other].tasks.values()):
+    for issued in list(state.workers[other].tasks.values()):
         assign = ev.Assign(other, issued.task)
         tell(state, ev.Prepared(other, issued.task.id, 100), done(assign, at_s=0.01, took_s=PACE_S))
     tell(state, ev.Prepared(collate.worker, collate.task.id, 100))
@@ -75,7 +78,7 @@ def test_a_slow_sample_that_has_come_at_last_is_not_made_again() -> None:
     other = 1 - collate.worker
     slow, *_ = [assign for assign in later if assign.worker == other]
     assert of(ev.Cancel, late(state, other))
-    (placed,) = of(ev.Place, tell(state, ev.Prepared(other, slow.task.id, 100)))
+    (placed,) = of(ev.PlaceResult, tell(state, ev.Prepared(other, slow.task.id, 100)))
     again = of(ev.Cancel, tell(state, ev.Tick(1.1, (0, 0))))
     assert placed.task not in [action.task for action in again]
 
@@ -84,7 +87,9 @@ def test_a_worker_that_is_held_up_gets_nothing_new() -> None:
     state = in_parts()
     collate, _ = busy(state)
     actions = late(state, collate.worker) + tell(state, ev.Feed(3, 4), ev.Feed(4, 4))
-    stuck = {lane.worker for lane in state.lanes if any(issued.cancelled for issued in lane.tasks.values())}
+    stuck = {
+        worker.id for worker in state.workers if any(issued.cancelled for issued in worker.tasks.values())
+    }
     assert stuck
     assert not stuck & {assign.worker for assign in of(ev.Assign, actions)}
 
@@ -92,7 +97,7 @@ def test_a_worker_that_is_held_up_gets_nothing_new() -> None:
 def in_slots(**config: Any) -> tuple[State, list[ev.Assign]]:
     """One worker is held up by a sample of batch 1 and has a part of batch 2 in its queue; the other is not."""
     state = laid_out(**config)
-    state.sample_s = state.pace_s = PACE_S
+    state.local.sample_s = state.local.pace_s = PACE_S
     assigned = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
     state.due.remove(1)  # the slow sample's own batch would hold back batch 2 by the order alone
     tell(state, done(assigned[1], at_s=0.99, took_s=PACE_S))
@@ -103,7 +108,7 @@ def finish_all_but(state: State, worker: int, at_s: float) -> list[ev.Action]:
     """The other worker does whatever it is given until nothing is left."""
     actions: list[ev.Action] = []
     other = 1 - worker
-    while todo := [issued.task for issued in state.lanes[other].tasks.values()]:
+    while todo := [issued.task for issued in state.workers[other].tasks.values()]:
         actions += tell(state, done(ev.Assign(other, todo[0]), at_s=at_s, took_s=PACE_S))
     return actions
 
@@ -140,6 +145,6 @@ def test_a_batch_waits_for_a_task_that_was_taken_back_and_may_be_about_to_write(
 def test_a_worker_that_is_alone_keeps_what_it_has() -> None:
     """Nobody else could do it; and a result taken back is made again, for ever, where memory is short."""
     state = laid_out(workers=1)
-    state.sample_s = state.pace_s = PACE_S
+    state.local.sample_s = state.local.pace_s = PACE_S
     assert len(of(ev.Assign, tell(state, ev.Feed(1, 4)))) == 2
     assert of(ev.Cancel, tell(state, ev.Tick(9.0, (0,)))) == []

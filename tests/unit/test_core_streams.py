@@ -30,7 +30,7 @@ def test_workers_are_asked_in_turn() -> None:
 
 
 def test_a_resumed_epoch_goes_on_with_the_worker_whose_turn_it_was() -> None:
-    _, assigned = streaming(workers=3, fed=1, first_lane=2)
+    _, assigned = streaming(workers=3, fed=1, first_worker=2)
     assert [one.worker for one in assigned] == [2]
 
 
@@ -38,12 +38,12 @@ def test_what_a_worker_owed_at_its_end_is_asked_of_the_others_behind_what_they_o
     state, (first, _) = streaming(fed=4)
     ends(state, first)
     assert state.due == [1, 3, 0, 2]
-    assert {batch.lane for batch in state.batches.values()} == {1}
+    assert {batch.worker for batch in state.batches.values()} == {1}
 
 
 def test_what_a_worker_yielded_before_its_end_is_still_delivered_in_its_place() -> None:
     state, (first, second) = streaming(fed=4)
-    state.sample_s = 0.001
+    state.local.sample_s = 0.001
     (queued, _) = of(ev.Assign, tell(state, ev.Tick(0.1, (0, 0))))
     tell(state, ev.Prepared(0, first.task.id, 100))
     ends(state, queued)
@@ -78,7 +78,7 @@ def test_a_lost_worker_that_owed_nothing_is_an_error_when_its_turn_comes() -> No
 
 def test_a_worker_that_dies_behind_its_end_with_a_result_not_yet_written_is_an_error() -> None:
     state, (first, _) = streaming(fed=4)
-    state.sample_s = 0.001
+    state.local.sample_s = 0.001
     (queued, _) = of(ev.Assign, tell(state, ev.Tick(0.1, (0, 0))))
     tell(state, ev.Prepared(0, first.task.id, 100))
     ends(state, queued)
@@ -93,39 +93,39 @@ def test_a_lost_worker_is_started_again_for_the_next_epoch_not_for_this_one() ->
 
 def test_what_a_stream_yielded_is_placed_in_turn_as_it_can_never_give_way() -> None:
     state, (first, second) = streaming(fed=2, pages=1)
-    assert of(ev.Place, tell(state, ev.Prepared(1, second.task.id, 100))) == []
-    assert only(ev.Place, tell(state, ev.Prepared(0, first.task.id, 100))).worker == 0
+    assert of(ev.PlaceResult, tell(state, ev.Prepared(1, second.task.id, 100))) == []
+    assert only(ev.PlaceResult, tell(state, ev.Prepared(0, first.task.id, 100))).worker == 0
 
 
 def test_whose_turn_it_is_goes_by_the_order_of_delivery_not_by_the_number() -> None:
     state, (first, second) = streaming(fed=2, pages=1)
-    state.sample_s = 0.001
+    state.local.sample_s = 0.001
     again = only(ev.Assign, ends(state, first))
     assert (again.task.seq, state.due) == (0, [1, 0])
     placed = tell(state, ev.Prepared(1, again.task.id, 100), ev.Prepared(1, second.task.id, 100))
-    assert only(ev.Place, placed).task == second.task.id
+    assert only(ev.PlaceResult, placed).task == second.task.id
 
 
 def test_small_batches_of_a_stream_are_placed_as_they_come() -> None:
     state, (_, second) = streaming(fed=2)
-    assert only(ev.Place, tell(state, ev.Prepared(1, second.task.id, 100))).worker == 1
+    assert only(ev.PlaceResult, tell(state, ev.Prepared(1, second.task.id, 100))).worker == 1
 
 
 def test_out_of_order_the_worker_that_owes_least_is_asked() -> None:
     state, (first, _) = streaming(fed=4, in_order=False)
-    state.sample_s = 0.001
+    state.local.sample_s = 0.001
     delivered, asked = 0, [first]
     for seq in range(4, 24):
         said = yields(state, asked.pop(0)) + tell(state, ev.Feed(seq, 2))
         delivered += len(of(ev.Deliver, said))
         asked += [one for one in of(ev.Assign, said) if one.worker == 0]
     assert delivered == 20, "none waits for worker 1, which yields nothing"
-    assert sum(batch.lane == 1 for batch in state.batches.values() if not batch.delivered) == 2
+    assert sum(batch.worker == 1 for batch in state.batches.values() if not batch.delivered) == 2
 
 
 def test_out_of_order_batches_of_a_stream_take_memory_as_they_are_yielded() -> None:
     state, (_, second) = streaming(fed=2, pages=1, in_order=False)
-    placed = only(ev.Place, tell(state, ev.Prepared(1, second.task.id, 100)))
+    placed = only(ev.PlaceResult, tell(state, ev.Prepared(1, second.task.id, 100)))
     assert (placed.worker, state.due) == (1, [1, 0])
     assert only(ev.Deliver, tell(state, done(second))).seq == 1
 

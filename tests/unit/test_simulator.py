@@ -12,7 +12,7 @@ from penstock.engine.events import Action, Kind
 from penstock.sim import Fault, Scenario, Violation, World, simulate
 from penstock.sim.agenda import Agenda, Link
 from penstock.sim.agent import FakeAgent
-from penstock.sim.memory import Memory, Result, Shape, room_beside
+from penstock.sim.memory import FakeMemory, FakeResult, Shape, room_beside
 
 PLAIN = Scenario(seed=1, workers=2, batches=6, batch_size=4)
 
@@ -43,21 +43,21 @@ def test_messages_of_one_link_keep_their_order_whatever_their_delays() -> None:
 
 
 def test_memory_with_two_owners_is_noticed_when_it_is_given_out() -> None:
-    memory = Memory(1 << 16)
+    memory = FakeMemory(1 << 16)
     memory.claim("first", "slab 1", 4096, 5000)
     with pytest.raises(Violation, match="still has"):
         memory.claim("second", "slab 2", 8192, 100)
 
 
 def test_a_torn_result_is_noticed_when_it_is_read() -> None:
-    memory = Memory(1 << 16)
-    memory.write_result(4096, Result(640, ("a", "b")), 0.5)
+    memory = FakeMemory(1 << 16)
+    memory.write_result(4096, FakeResult(640, ("a", "b")), 0.5)
     with pytest.raises(Violation, match="torn"):
         memory.read_result(4096)
 
 
 def test_a_slot_that_two_samples_share_is_noticed() -> None:
-    memory, shape = Memory(1 << 16), Shape(0, 1)
+    memory, shape = FakeMemory(1 << 16), Shape(0, 1)
     memory.write_slot(0, shape, 4, 1, "mine")
     memory.write_slot(64, shape, 4, 1, "yours")
     assert memory.read_slot(0, shape, 4, 1) == {"mine", "yours"}

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from struct import unpack_from
 
 from penstock.engine import events as ev
@@ -22,9 +22,10 @@ from penstock.engine.agent_config import AgentConfig
 from penstock.engine.capacity import Capacity
 from penstock.engine.core import new_state, on_event
 from penstock.engine.events import Action, Event, Kind, Trouble
-from penstock.engine.procs import Hand, open_pidfd, sent_hand
+from penstock.engine.handles import WorkerHandle
+from penstock.engine.procs import open_pidfd, sent_worker
 from penstock.engine.record import Recorder
-from penstock.engine.troubles import after_text, apart, end_text, grown_text, oom_text, packed
+from penstock.engine.troubles import after_text, apart, grown_text, packed
 from penstock.lanes import wire
 from penstock.lanes.wire import Channel, Fed, Msg, slice_keys
 from penstock.measure import host
@@ -47,14 +48,18 @@ class Agent:
     """Performs what the core decides. `start_worker(n)` starts worker n and returns it, or None: it will be sent."""
 
     def __init__(
-        self, config: AgentConfig, trainer: Channel, arena: Arena, start_worker: Callable[[int], Hand | None]
+        self,
+        config: AgentConfig,
+        trainer: Channel,
+        arena: Arena,
+        start_worker: Callable[[int], WorkerHandle | None],
     ) -> None:
         self.config, self.trainer, self.arena, self.start_worker = config, trainer, arena, start_worker
         self.state = new_state(config.core)
         self.recorder = Recorder(config.record, config.core)
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.events: deque[Event] = deque()
-        self.hands: dict[int, Hand] = {}
+        self.workers: dict[int, WorkerHandle] = {}
         self.to_start: deque[int] = deque()
         self.fed: dict[int, Fed] = {}
         self.layouts: dict[bytes, int] = {}
@@ -76,10 +81,10 @@ class Agent:
         if adoptions is not None:
             self.selector.register(adoptions, selectors.EVENT_READ, lambda _: self._adopt_sent(adoptions))
         else:
-            for worker in range(self.config.core.workers):
-                self._start(worker)
+            for worker in self.state.workers:
+                self._start(worker.id)
         while not self.stopping:
-            busy = any(lane.tasks for lane in self.state.lanes) or self.state.memory.free > 0
+            busy = any(worker.tasks for worker in self.state.workers) or self.state.memory.free > 0
             self._hear(0.0 if self.to_start else TICK_S if busy else SLOW_TICK_S)
             if self.to_start:  # one at a time: a fork takes a while, and others want tasks meanwhile
                 self._start(self.to_start.popleft())
@@ -109,13 +114,13 @@ class Agent:
     def perform(self, action: Action) -> None:
         match action:
             case ev.Assign(worker, task):
-                self._assign(self.hands[worker], task)
-            case ev.Place(worker, task_id, offset, layout):
-                self._teach(self.hands[worker], layout)
-                self._post(self.hands[worker], Msg.PLACE, wire.PLACE.pack(task_id, offset, layout))
+                self._assign(self.workers[worker], task)
+            case ev.PlaceResult(worker, task_id, offset, layout):
+                self._teach(self.workers[worker], layout)
+                self.workers[worker].post(Msg.PLACE, wire.PLACE.pack(task_id, offset, layout))
             case ev.Cancel(worker, task_id):
-                if worker in self.hands:
-                    self._post(self.hands[worker], Msg.CANCEL, wire.TASK.pack(task_id))
+                if worker in self.workers:
+                    self.workers[worker].post(Msg.CANCEL, wire.TASK.pack(task_id))
             case ev.Deliver(seq, offset, layout, dropped, nbytes):
                 del self.fed[seq]
                 tail = b"".join(ordinal.to_bytes(4, "little") for ordinal in dropped)
@@ -131,11 +136,11 @@ class Agent:
             case ev.Start(worker):
                 self.to_start.append(worker)
             case ev.Stop(worker):
-                self._post(self.hands[worker], Msg.STOP)
+                self.workers[worker].stop()
             case ev.Kill(worker, _):
-                self.hands[worker].condemn(time.monotonic())
+                self.workers[worker].condemn(time.monotonic())
             case ev.Dump(worker, silent_s):
-                self.hands[worker].ask_stack(time.monotonic(), silent_s)
+                self.workers[worker].ask_stack(time.monotonic(), silent_s)
             case ev.Grow(start, end):
                 self._grow(start, end)
             case ev.Shrink(start, end):
@@ -143,8 +148,8 @@ class Agent:
             case ev.Starved(seq, need):
                 self._tell(Msg.STARVED, wire.NEED.pack(seq, need))
 
-    def _assign(self, hand: Hand, task: ev.Task) -> None:
-        self._teach(hand, task.layout)
+    def _assign(self, handle: WorkerHandle, task: ev.Task) -> None:
+        self._teach(handle, task.layout)
         fed = self.fed[task.seq]
         if task.kind is Kind.COLLATE:
             tail = b"".join(offset.to_bytes(8, "little") for offset in task.parts)
@@ -154,12 +159,12 @@ class Agent:
             task.id, task.seq, fed.epoch, fed.first, fed.stride, task.offset, fed.batch, task.start,
             fed.size, task.layout, task.kind, fed.key_kind, task.poisoned,
         )  # fmt: skip
-        self._post(hand, Msg.ASSIGN, head, tail)
+        handle.post(Msg.ASSIGN, head, tail)
 
-    def _teach(self, hand: Hand, layout: int) -> None:
-        if layout >= 0 and layout not in hand.layouts:
-            hand.layouts.add(layout)
-            self._post(hand, Msg.LAYOUT, wire.LAYOUT.pack(layout), self.blobs[layout])
+    def _teach(self, handle: WorkerHandle, layout: int) -> None:
+        if layout >= 0 and layout not in handle.layouts:
+            handle.layouts.add(layout)
+            handle.post(Msg.LAYOUT, wire.LAYOUT.pack(layout), self.blobs[layout])
 
     def _grow(self, start: int, end: int) -> None:
         memory = self.state.memory
@@ -201,17 +206,18 @@ class Agent:
         elif kind == Msg.RELEASE:
             self.happen(ev.Released(*wire.SEQ.unpack(payload)))
         elif kind == Msg.ABORT:
-            running = [hand for hand in self.hands.values() if not hand.ended]
+            running = [handle for handle in self.workers.values() if not handle.ended]
             self.happen(ev.Abort())
             self.fed.clear()
             self.begun = payload
-            for hand in running:
-                self._post(hand, Msg.RESTART, payload)
+            for handle in running:
+                handle.post(Msg.RESTART, payload)
         elif kind == Msg.STUCK:
             self.happen(ev.Stuck(*wire.NEED.unpack(payload)))
         elif kind == Msg.EXITED:
             worker, code = wire.WORKER.unpack(payload)
-            self._lost(self.hands[worker], code)
+            self.workers[worker].exit_code = code
+            self._lost(self.workers[worker])
         elif kind == Msg.STOP:
             self.stopping = self.polite = True
 
@@ -227,14 +233,14 @@ class Agent:
     # ---- workers
 
     def _start(self, worker: int) -> None:
-        hand = self.start_worker(worker)
-        if hand is not None:
-            self._adopt(hand)
+        handle = self.start_worker(worker)
+        if handle is not None:
+            self._adopt(handle)
 
     def _adopt_sent(self, adoptions: socket.socket) -> None:
-        hand = sent_hand(adoptions)
-        if hand is not None:
-            self._adopt(hand)
+        handle = sent_worker(adoptions, self._tell)
+        if handle is not None:
+            self._adopt(handle)
         else:
             self.selector.unregister(adoptions)
 
@@ -245,52 +251,25 @@ class Agent:
             while True:
                 self._adopt_sent(adoptions)
 
-    def _adopt(self, hand: Hand) -> None:
-        self.hands[hand.id] = hand
-        row = self.arena.board.row(hand.id)
+    def _adopt(self, handle: WorkerHandle) -> None:
+        self.workers[handle.id] = handle
+        row = self.arena.board.row(handle.id)
         row[Board.TASK] = row[Board.ORDINAL] = -1
-        row[Board.PID] = hand.pid
-        hand.channel.sock.setblocking(False)
-        self.selector.register(
-            hand.channel.sock, selectors.EVENT_READ, lambda mask: self._on_worker(hand, mask)
+        handle.show(row)
+        handle.watch(
+            self.selector, partial(self._on_worker_frame, handle), partial(self._on_worker_end, handle)
         )
-        if hand.pidfd >= 0:
-            self.selector.register(hand.pidfd, selectors.EVENT_READ, lambda _: self._on_worker_end(hand))
-        self.happen(ev.WorkerStarted(hand.id, time.monotonic()))
+        self.happen(ev.WorkerStarted(handle.id, time.monotonic()))
         if self.begun and self.state.kind is Kind.STREAM:  # it was made for an epoch that is over
-            self._post(hand, Msg.RESTART, self.begun)
+            handle.post(Msg.RESTART, self.begun)
 
-    def _post(self, hand: Hand, kind: Msg, *chunks: bytes) -> None:
-        hand.channel.post(kind, *chunks)
-        if hand.channel.clogged:
-            both = selectors.EVENT_READ | selectors.EVENT_WRITE
-            self.selector.modify(hand.channel.sock, both, lambda mask: self._on_worker(hand, mask))
-
-    def _on_worker(self, hand: Hand, mask: int) -> None:
-        if mask & selectors.EVENT_WRITE and hand.channel.flush():
-            self.selector.modify(
-                hand.channel.sock, selectors.EVENT_READ, lambda mask: self._on_worker(hand, mask)
-            )
-        if not mask & selectors.EVENT_READ:
-            return
-        frames = hand.channel.receive(wait=False)
-        if frames is None:
-            if self.state.lanes[hand.id].stopping and hand.pidfd >= 0:
-                # We asked it to end, which may take its time; we are told when it is gone.
-                self.selector.unregister(hand.channel.sock)
-            else:
-                self._on_worker_end(hand)
-            return
-        for kind, payload in frames:
-            self._on_worker_frame(hand, kind, payload)
-
-    def _on_worker_frame(self, hand: Hand, kind: int, payload: bytes) -> None:
-        worker, now = hand.id, time.monotonic()
+    def _on_worker_frame(self, handle: WorkerHandle, kind: int, payload: bytes) -> None:
+        worker, now = handle.id, time.monotonic()
         if kind == Msg.DONE:
             task, took_ns, holds, refers, count = wire.DONE.unpack_from(payload)
             dropped = unpack_from(f"<{count}i", payload, wire.DONE.size)
             if self.config.spans:
-                self._report_span(hand, task, took_ns)
+                self._report_span(handle, task, took_ns)
             self.happen(ev.Done(worker, task, took_ns / 1e9, now, bool(holds), dropped, bool(refers)))
         elif kind == Msg.PREPARED:
             task, nbytes, described = wire.PREPARED.unpack_from(payload)
@@ -298,7 +277,7 @@ class Agent:
             self.happen(ev.Prepared(worker, task, nbytes, layout))
         elif kind == Msg.MISMATCH:
             (task,) = wire.TASK.unpack_from(payload)
-            self.happen(ev.Mismatch(worker, task, self._layout(payload[wire.TASK.size :])))
+            self.happen(ev.Misfit(worker, task, self._layout(payload[wire.TASK.size :])))
         elif kind == Msg.FAILED:
             task, ordinal = wire.FAILED.unpack_from(payload)
             self.happen(ev.Failed(worker, task, ordinal, payload[wire.FAILED.size :]))
@@ -323,50 +302,42 @@ class Agent:
             self.happen(ev.LayoutKnown(number, items))
         return number
 
-    def _report_span(self, hand: Hand, number: int, took_ns: int) -> None:
-        issued = self.state.lanes[hand.id].tasks.get(number)
+    def _report_span(self, handle: WorkerHandle, number: int, took_ns: int) -> None:
+        issued = self.state.workers[handle.id].tasks.get(number)
         if issued is not None:
             fed = self.fed.get(issued.task.seq)
             epoch, index = (fed.epoch, fed.batch) if fed is not None else (-1, -1)
             end, task = time.monotonic_ns(), issued.task
-            span = (hand.id, task.kind, index, epoch, end, took_ns, task.samples)
+            span = (handle.id, task.kind, index, epoch, end, took_ns, task.samples)
             self._tell(Msg.SPAN, wire.SPAN.pack(*span))
 
     # ---- ends
 
-    def _on_worker_end(self, hand: Hand) -> None:
+    def _on_worker_end(self, handle: WorkerHandle) -> None:
         """Take what the worker still had to say, then find out how it ended."""
-        if hand.ended:
+        if handle.ended:
             return
-        hand.ended = True
-        while frames := hand.channel.receive(wait=False):
-            for kind, payload in frames:
-                self._on_worker_frame(hand, kind, payload)
-        hand.unregister(self.selector)
-        if self.state.is_surplus(self.state.lanes[hand.id]):
-            self.arena.board.row(hand.id)[Board.PID] = 0
-        if hand.process is None:
-            hand.kill()
-            self._tell(Msg.LOST, wire.WORKER.pack(hand.id, hand.pid))
-        else:
-            self._lost(hand, hand.reap())
+        handle.ended = True
+        handle.hear_out()
+        if self.state.workers[handle.id].surplus:
+            self.arena.board.row(handle.id)[Board.PID] = 0
+        if handle.reap():
+            self._lost(handle)
 
-    def _lost(self, hand: Hand, code: int | None) -> None:
-        row = self.arena.board.row(hand.id)
+    def _lost(self, handle: WorkerHandle) -> None:
+        row = self.arena.board.row(handle.id)
         task, ordinal = row[Board.TASK], row[Board.ORDINAL]
         row[Board.TASK] = -1
         before, self.ooms = self.ooms, host.oom_kills()
-        killed = code == -signal.SIGKILL and self.ooms > before
-        oom = oom_text(host.memory_limit(), host.memory_used()) if killed else ""
-        cause = end_text(hand.name, code, oom=oom, verdict=hand.verdict, stack=hand.crash_text())
-        hand.close()
-        lane = self.state.lanes[hand.id]
-        if not lane.stopping:
+        cause = handle.cause(oom=self.ooms > before)
+        handle.close()
+        worker = self.state.workers[handle.id]
+        if not worker.stopping:
             what, stack = apart(cause)
-            streams, surplus = self.state.kind is Kind.STREAM, self.state.is_surplus(lane)
+            streams, surplus = self.state.kind is Kind.STREAM, worker.surplus
             then = after_text(streams=streams, surplus=surplus)
             self._tell(Msg.WARN, f"{what}; {then}{stack}".encode())
-        self.happen(ev.WorkerLost(hand.id, task, ordinal, cause, hand.hung))
+        self.happen(ev.WorkerLost(handle.id, task, ordinal, cause, handle.hung))
 
     def _tick(self, now: float) -> None:
         if now < self.next_tick_s:
@@ -380,16 +351,16 @@ class Agent:
         self._follow(now)
         self._post_board()
         self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT)), self._waits(now)))
-        for hand in list(self.hands.values()):
-            if report := hand.heard_out(now):
+        for handle in list(self.workers.values()):
+            if report := handle.look_after(now):
                 self._tell(Msg.WARN, report.encode())
         if self.config.worker_memory and now >= self.next_memory_s:
             self.next_memory_s = now + MEMORY_CHECK_S
             self._check_memory()
 
     def _waits(self, now: float) -> tuple[float, ...]:
-        hands = (self.hands.get(lane.worker) for lane in self.state.lanes)
-        return tuple(0.0 if hand is None or hand.ended else hand.waits.seconds(now) for hand in hands)
+        workers = (self.workers.get(worker.id) for worker in self.state.workers)
+        return tuple(0.0 if handle is None or handle.ended else handle.waited_s(now) for handle in workers)
 
     def _follow(self, now: float) -> None:
         """As many workers as the training process wants: by its own word, or by the cores that it may use."""
@@ -397,36 +368,36 @@ class Agent:
         if row[Board.WANTED]:
             self.follows = row[Board.WANTED] == AS_CORES
         number = 0 if self.follows else max(0, row[Board.WANTED]) or self.config.core.workers
-        pids = [hand.pid for hand in self.hands.values() if not hand.ended]
-        wanted = self.capacity.wanted(number, now, pids, lane=bool(row[Board.LANE]))
-        if wanted != self.state.workers and self.arena.has_room_for(wanted):
-            self.happen(ev.Resize(wanted))
+        alive = [handle for handle in self.workers.values() if not handle.ended]
+        wanted = self.capacity.wanted(number, now, alive, lane=bool(row[Board.LANE]))
+        if wanted != self.state.local.size and self.arena.has_room_for(wanted):
+            self.happen(ev.ResizePool(wanted))
             if self.follows:
                 self._tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
 
     def _post_board(self, *, more: int = 0) -> None:
         row = self.arena.board.agent
-        row[Board.LANES] = len(self.state.lanes)
+        row[Board.LANES] = len(self.state.workers)
         row[Board.AGENT_BEAT] += 1
         row[Board.BACKED] = self.state.memory.used + self.state.memory.free + more
         row[Board.REISSUED] = self.state.reissued
         row[Board.TASK_SIZE] = self.state.task_size
 
     def _check_memory(self) -> None:
-        for hand in self.hands.values():
-            used = 0 if hand.ended else host.private_bytes(hand.pid)
-            if used > self.config.worker_memory and not self.state.lanes[hand.id].retiring:
-                self._tell(Msg.WARN, grown_text(hand.name, used, self.config.worker_memory).encode())
-                self.happen(ev.Retire(hand.id))
+        for handle in self.workers.values():
+            used = 0 if handle.ended else handle.private_bytes()
+            if used > self.config.worker_memory and not self.state.workers[handle.id].retiring:
+                self._tell(Msg.WARN, grown_text(handle.name, used, self.config.worker_memory).encode())
+                self.happen(ev.Retire(handle.id))
 
     def _stop_workers(self) -> None:
         """Ask politely, wait a moment, then kill. User code in the middle of a sample is not waited for longer, and
         nothing is waited for when the training process has ended."""
         self._post_board()
         self.recorder.close()
-        alive = [hand for hand in self.hands.values() if not hand.ended]
-        for hand in alive:
-            hand.channel.post(Msg.STOP)
+        alive = [handle for handle in self.workers.values() if not handle.ended]
+        for handle in alive:
+            handle.stop()
         deadline = time.monotonic() + (STOP_GRACE_S if self.polite else 0.0)  # guard: stop-grace
-        for hand in alive:
-            hand.end_by(deadline)
+        for handle in alive:
+            handle.end_by(deadline)

@@ -60,7 +60,7 @@ def blueprint_of(
         limit_bytes=limit,
         enough=enough_of(config, given, recipe),
         base=board_bytes(board_rows(given.num_workers)),
-        first_lane=shares.next,
+        first_worker=shares.next,
         trims=config.device is None,
         hang_s=float(config.hang_timeout or given.timeout),
         poison_raises=config.on_error == "raise",

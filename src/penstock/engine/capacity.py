@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 
+from penstock.engine.handles import WorkerHandle
 from penstock.measure import host
 from penstock.policy.workers import auto_workers
 
@@ -22,6 +24,13 @@ def affinity_of(pid: int) -> frozenset[int]:
     with contextlib.suppress(OSError, AttributeError):
         return frozenset(os.sched_getaffinity(pid))
     return frozenset()
+
+
+def move_to_cores(pid: int, before: frozenset[int], cores: frozenset[int]) -> None:
+    """Bind a process to other cores, unless the user has bound it elsewhere."""
+    if affinity_of(pid) == before:
+        with contextlib.suppress(OSError):  # it has ended, or a cpuset has taken the cores away since
+            os.sched_setaffinity(pid, cores)
 
 
 def workers_for(affinity: frozenset[int], local_world: int, *, lane: bool) -> int:
@@ -38,27 +47,23 @@ class Capacity:
         self._alone = self._beside_lane = 0
         self._next_s = 0.0
 
-    def wanted(self, number: int, now_s: float, pids: list[int], *, lane: bool) -> int:
+    def wanted(self, number: int, now_s: float, workers: Sequence[WorkerHandle], *, lane: bool) -> int:
         """How many workers there should be: `number`, or as many as there are cores for (0); fewer while a GPU `lane` needs cores. Where the
-        cores decide, a new affinity is passed on to `pids`, the workers that there are."""
+        cores decide, a new affinity is passed on to the `workers` that there are."""
         if number and not lane:
             return number
         if now_s >= self._next_s:
             self._next_s = now_s + CHECK_S
-            self._look(pids if not number else [])
+            self._look(workers if not number else ())
         room = self._beside_lane if lane or self._lane else self._alone
         return min(number, room) if number else room
 
-    def _look(self, pids: list[int]) -> None:
+    def _look(self, workers: Sequence[WorkerHandle]) -> None:
         affinity = self._affinity if self._bound else affinity_of(self._parent) or self._affinity
-        if affinity != self._affinity and pids:
+        if affinity != self._affinity and workers:
             before, self._affinity = self._affinity, affinity
-            self._pass_on(before, pids)
+            move_to_cores(0, before, affinity)
+            for worker in workers:
+                worker.follow_cores(before, affinity)
         self._alone = workers_for(affinity, self._local_world, lane=False)
         self._beside_lane = workers_for(affinity, self._local_world, lane=True)
-
-    def _pass_on(self, before: frozenset[int], pids: list[int]) -> None:
-        for pid in (0, *pids):
-            if affinity_of(pid) == before:
-                with contextlib.suppress(OSError):  # it has ended, or a cpuset has taken the cores away since
-                    os.sched_setaffinity(pid, self._affinity)

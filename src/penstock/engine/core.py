@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Event, Kind, Trouble
-from penstock.engine.ledger import Batch, Lane, Waiting
+from penstock.engine.ledger import Batch, Unplaced
 from penstock.engine.moves import (
     all_waiting,
     arrive,
@@ -34,6 +34,7 @@ from penstock.engine.moves import (
     unhold,
     unpin,
 )
+from penstock.engine.pools import LOCAL, WorkerState, blend
 from penstock.engine.scheduling import deliver, schedule, steal
 from penstock.engine.state import CoreConfig, State, new_state
 
@@ -83,12 +84,12 @@ def on_abort(state: State, _: ev.Abort, out: list[Action]) -> None:
         disown(state, batch)
     state.due.clear()
     state.ended = False
-    for lane in state.lanes:
-        lane.exhausted, lane.lost = False, None
-        if lane.gone:
-            lane.gone = False
-            out.append(ev.Start(lane.worker))  # guard: stream-worker-restart
-    state.next_lane = 0
+    for worker in state.workers:
+        worker.exhausted, worker.lost = False, None
+        if worker.gone:
+            worker.gone = False
+            out.append(ev.Start(worker.id))  # guard: stream-worker-restart
+    state.next_worker = 0
 
 
 def on_released(state: State, event: ev.Released, _: list[Action]) -> None:
@@ -98,75 +99,75 @@ def on_released(state: State, event: ev.Released, _: list[Action]) -> None:
 
 
 def on_worker_started(state: State, event: ev.WorkerStarted, _: list[Action]) -> None:
-    lane = state.lanes[event.worker]
-    lane.starting, lane.beat_s, lane.dumped_s, state.now_s = True, event.at_s, event.at_s, event.at_s
-    lane.wait_s, lane.expected = 0.0, False
+    worker = state.workers[event.worker]
+    worker.starting, worker.beat_s, worker.dumped_s, state.now_s = True, event.at_s, event.at_s, event.at_s
+    worker.wait_s, worker.expected = 0.0, False
 
 
 def on_worker_up(state: State, event: ev.WorkerUp, _: list[Action]) -> None:
-    lane = state.lanes[event.worker]
-    lane.up, lane.starting, lane.prepared = True, False, 0
-    lane.beat_s, lane.dumped_s, state.now_s = event.at_s, event.at_s, event.at_s
+    worker = state.workers[event.worker]
+    worker.up, worker.starting, worker.prepared = True, False, 0
+    worker.beat_s, worker.dumped_s, state.now_s = event.at_s, event.at_s, event.at_s
 
 
 def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> None:
-    lane = state.lanes[event.worker]
-    blamed, hung_at_start = lane.tasks.get(event.task), event.hung and lane.starting
-    leaves = lane.retiring or lane.stopping or state.is_surplus(lane)
-    lane.fruitless += blamed is None and not leaves and (bool(lane.tasks) or not lane.up)
-    for issued in lane.tasks.values():
+    worker = state.workers[event.worker]
+    blamed, hung_at_start = worker.tasks.get(event.task), event.hung and worker.starting
+    leaves = worker.retiring or worker.stopping or worker.surplus
+    worker.fruitless += blamed is None and not leaves and (bool(worker.tasks) or not worker.up)
+    for issued in worker.tasks.values():
         unpin(state, issued)
         unhold(state, issued)
         if not issued.cancelled:  # guard: lost-work
             give_back(state, issued.task)
             state.reissued += 1
-    for issued in lane.holding.values():
+    for issued in worker.holding.values():
         unhold(state, issued)
-    lane.clear()
-    lane.up = lane.starting = lane.condemned = lane.retiring = lane.stopping = False
+    worker.clear()
+    worker.up = worker.starting = worker.condemned = worker.retiring = worker.stopping = False
     if state.kind is Kind.STREAM:
-        lose_stream(state, lane, event.cause, out)
+        lose_stream(state, worker, event.cause, out)
         return
     if blamed is not None:
         blame(state, blamed.task, event)
-    if state.is_surplus(lane):
-        lane.away, lane.fruitless = True, 0
-        return
-    if lane.fruitless > (FRUITLESS_STARTS if hung_at_start else FRUITLESS_DEATHS):  # guard: fruitless-worker
-        break_down(state, Trouble("start", tries=lane.fruitless, cause=event.cause), out)
-        return
-    out.append(ev.Start(event.worker))
+    useless = worker.fruitless > (FRUITLESS_STARTS if hung_at_start else FRUITLESS_DEATHS)
+    worker.given_up |= useless and worker.pool.kind != LOCAL
+    if worker.surplus:
+        worker.away, worker.fruitless = True, 0
+    elif useless:  # guard: fruitless-worker
+        break_down(state, Trouble("start", tries=worker.fruitless, cause=event.cause), out)
+    else:
+        out.append(ev.Start(event.worker))
 
 
-def lose_stream(state: State, lane: Lane, cause: str, out: list[Action]) -> None:
+def lose_stream(state: State, worker: WorkerState, cause: str, out: list[Action]) -> None:
     """What its iterator would have yielded is lost: say so once, in the place of the next batch it owes."""
-    lane.gone = True
+    worker.gone = True
     lost = Trouble("stream", cause=cause)
     owed = next(
-        (seq for seq in state.due if state.batches[seq].lane == lane.worker and state.batches[seq].todo), None
+        (seq for seq in state.due if state.batches[seq].worker == worker.id and state.batches[seq].todo), None
     )
     if owed is not None:
         state.batches[owed].fail(0, lost)
-        exhaust(state, lane.worker, out)
-    elif not lane.exhausted:
-        lane.lost = lost
+        exhaust(state, worker.id, out)
+    elif not worker.exhausted:
+        worker.lost = lost
 
 
 def on_done(state: State, event: ev.Done, _: list[Action]) -> None:
-    lane = state.lanes[event.worker]
-    issued = lane.remove(event.task)
+    worker = state.workers[event.worker]
+    issued = worker.remove(event.task)
     if issued is None:
         return
-    lane.fruitless = 0
-    lane.prepared += issued.task.samples
+    worker.fruitless = 0
+    worker.prepared += issued.task.samples
     if issued.task.samples and issued.task.kind is not Kind.COLLATE:
-        pace = (event.at_s - lane.head_s) / issued.task.samples
-        state.pace_s = pace if state.pace_s is None else 0.8 * state.pace_s + 0.2 * pace
-    lane.head_s = state.now_s = event.at_s
+        worker.pool.learn_pace(worker, issued, event.took_s, event.at_s)
+    worker.head_s = state.now_s = event.at_s
     task = issued.task
     unpin(state, issued)
     if event.holds:  # guard: held-parts
-        lane.holding[task.id] = issued
+        worker.holding[task.id] = issued
     else:
         unhold(state, issued)
     if issued.cancelled:  # guard: cancelled-result
@@ -182,8 +183,7 @@ def on_done(state: State, event: ev.Done, _: list[Action]) -> None:
             let_go(state, batch.parts.values())
             batch.parts.clear()
     elif task.samples:
-        cost = event.took_s / task.samples
-        state.sample_s = cost if state.sample_s is None else 0.8 * state.sample_s + 0.2 * cost
+        worker.pool.learn_cost(event.took_s / task.samples)
 
 
 def on_layout_known(state: State, event: ev.LayoutKnown, _: list[Action]) -> None:
@@ -191,7 +191,7 @@ def on_layout_known(state: State, event: ev.LayoutKnown, _: list[Action]) -> Non
 
 
 def on_prepared(state: State, event: ev.Prepared, out: list[Action]) -> None:
-    issued = state.lanes[event.worker].tasks.get(event.task)
+    issued = state.workers[event.worker].tasks.get(event.task)
     if issued is None or issued.cancelled:
         return
     task = issued.task
@@ -202,12 +202,15 @@ def on_prepared(state: State, event: ev.Prepared, out: list[Action]) -> None:
         elif batch.layout != event.layout:
             relay(state, batch, event.layout, out)
             return
+        state.sample_bytes = float(sum(state.layouts[event.layout]))
+    elif task.samples:
+        state.sample_bytes = blend(state.sample_bytes or None, event.nbytes / task.samples)
     if batch.kind is Kind.STREAM and not state.config.in_order:
         arrive(state, batch)
-    state.waiting.append(Waiting(task.seq, task.start, task.id, event.worker, event.nbytes))
+    state.waiting.append(Unplaced(task.seq, task.start, task.id, event.worker, event.nbytes))
 
 
-def on_mismatch(state: State, event: ev.Mismatch, out: list[Action]) -> None:
+def on_mismatch(state: State, event: ev.Misfit, out: list[Action]) -> None:
     issued = finish(state, event.worker, event.task)
     if issued is not None:
         relay(state, state.batches[issued.task.seq], event.layout, out)
@@ -228,13 +231,13 @@ def on_failed(state: State, event: ev.Failed, out: list[Action]) -> None:
     issued = finish(state, event.worker, event.task)
     if issued is None:
         return
-    state.lanes[event.worker].fruitless = 0
+    state.workers[event.worker].fruitless = 0
     batch = state.batches[issued.task.seq]
     batch.fail(event.ordinal, event.error)
-    for lane in state.lanes:
-        for other in lane.tasks.values():
+    for worker in state.workers:
+        for other in worker.tasks.values():
             if other.task.id in batch.live and other.task.start > event.ordinal:
-                cancel(state, lane, other, out)
+                cancel(state, worker, other, out)
 
 
 def on_exhausted(state: State, event: ev.Exhausted, out: list[Action]) -> None:
@@ -246,8 +249,8 @@ def on_exhausted(state: State, event: ev.Exhausted, out: list[Action]) -> None:
 
 def exhaust(state: State, worker: int, out: list[Action], *, after: int = -1) -> None:
     """Worker `worker` yields no more: what it still owed is asked of the others, behind what they owe already."""
-    state.lanes[worker].exhausted = True
-    for seq in [seq for seq in state.due if state.batches[seq].lane == worker]:
+    state.workers[worker].exhausted = True
+    for seq in [seq for seq in state.due if state.batches[seq].worker == worker]:
         batch = state.batches[seq]
         # What it yielded before the end may still wait for memory: that is not owed, it is there.
         if batch.error is not None or not (batch.todo or any(task > after for task in batch.live)):
@@ -262,12 +265,12 @@ def exhaust(state: State, worker: int, out: list[Action], *, after: int = -1) ->
 
 
 def on_dropped(state: State, event: ev.Dropped, _: list[Action]) -> None:
-    lane = state.lanes[event.worker]
-    issued = lane.remove(event.task)
+    worker = state.workers[event.worker]
+    issued = worker.remove(event.task)
     if issued is not None:
         unpin(state, issued)
     else:
-        issued = lane.holding.pop(event.task, None)
+        issued = worker.holding.pop(event.task, None)
     if issued is not None:
         unhold(state, issued)
 
@@ -278,20 +281,21 @@ def on_init_failed(state: State, event: ev.InitFailed, out: list[Action]) -> Non
 
 def on_retire(state: State, event: ev.Retire, _: list[Action]) -> None:
     # What a worker's iterator has not yielded would be lost with it.
-    lane = state.lanes[event.worker]
-    lane.retiring = state.kind is not Kind.STREAM and not lane.away
+    worker = state.workers[event.worker]
+    worker.retiring = state.kind is not Kind.STREAM and not worker.away
 
 
-def on_resize(state: State, event: ev.Resize, out: list[Action]) -> None:
+def on_resize(state: State, event: ev.ResizePool, out: list[Action]) -> None:
     """New workers are started; surplus ones leave when they have done what they have (see `schedule`)."""
     if state.kind is Kind.STREAM:
         return
-    state.workers = event.workers
-    state.lanes.extend(Lane(worker, away=True) for worker in range(len(state.lanes), event.workers))
-    for lane in state.lanes[: event.workers] if state.fatal is None else ():
-        if lane.away:
-            lane.away = False
-            out.append(ev.Start(lane.worker))
+    pool = state.pools[event.pool]
+    pool.size = event.workers
+    state.enlist(pool, event.workers, away=True)
+    for worker in pool.members[: event.workers] if state.fatal is None else ():
+        if worker.away:
+            worker.away = worker.given_up = False
+            out.append(ev.Start(worker.id))
 
 
 def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
@@ -320,45 +324,46 @@ def on_grow_denied(state: State, _event: ev.GrowDenied, _: list[Action]) -> None
 def on_tick(state: State, event: ev.Tick, out: list[Action]) -> None:
     state.now_s = event.at_s
     waits = event.waits or (0.0,) * len(event.beats)
-    for lane, beat, wait_s in zip(state.lanes, event.beats, waits, strict=True):
-        expected, lane.expected = lane.expected, expects_beats(state, lane)
-        if lane.condemned:
+    for worker, beat, wait_s in zip(state.workers, event.beats, waits, strict=True):
+        expected, worker.expected = worker.expected, expects_beats(state, worker)
+        if worker.condemned:
             continue
-        if lane.stopping and event.at_s - lane.stopped_s >= STOP_S:
-            lane.condemned = True
-            out.append(ev.Kill(lane.worker, "does not end"))
+        if worker.stopping and event.at_s - worker.stopped_s >= STOP_S:
+            worker.condemned = True
+            out.append(ev.Kill(worker.id, "does not end"))
         # guard: hang-at-start
-        elif not lane.starting and (beat != lane.beat or not (expected and lane.expected)):
-            lane.beat, lane.beat_s, lane.dumped_s, lane.wait_s = beat, event.at_s, event.at_s, wait_s
+        elif not worker.starting and (beat != worker.beat or not (expected and worker.expected)):
+            worker.beat, worker.beat_s, worker.dumped_s, worker.wait_s = beat, event.at_s, event.at_s, wait_s
         else:
-            on_silence(state, lane, event.at_s, wait_s, out)
+            on_silence(state, worker, event.at_s, wait_s, out)
     steal(state, out)
     if state.config.trims and not state.due and not state.growing:
         out.extend(ev.Shrink(*span) for span in state.memory.give_up())
         state.refused = 0
 
 
-def on_silence(state: State, lane: Lane, at_s: float, wait_s: float, out: list[Action]) -> None:
+def on_silence(state: State, worker: WorkerState, at_s: float, wait_s: float, out: list[Action]) -> None:
     """A worker that was not given a core is not silent: only the time counts in which it had one, or slept."""
-    silent = at_s - lane.beat_s - (wait_s - lane.wait_s)
-    patience_s = max(state.config.hang_s, START_S) if lane.starting else state.config.hang_s
+    silent = at_s - worker.beat_s - (wait_s - worker.wait_s)
+    patience_s = max(state.config.hang_s, START_S) if worker.starting else state.config.hang_s
+    patience_s += worker.pool.latency_s
     if state.config.hang_s and silent >= patience_s:  # guard: silent-worker
-        lane.up, lane.condemned = False, True
-        out.append(ev.Dump(lane.worker, silent))
-        out.append(ev.Kill(lane.worker, "hang"))
-    elif at_s - lane.dumped_s >= WARN_SILENT_S <= silent:
-        lane.dumped_s = at_s
-        out.append(ev.Dump(lane.worker, silent))
+        worker.up, worker.condemned = False, True
+        out.append(ev.Dump(worker.id, silent))
+        out.append(ev.Kill(worker.id, "hang"))
+    elif at_s - worker.dumped_s >= WARN_SILENT_S <= silent:
+        worker.dumped_s = at_s
+        out.append(ev.Dump(worker.id, silent))
 
 
-def expects_beats(state: State, lane: Lane) -> bool:
-    return lane.up and bool(lane.tasks) and not all_waiting(state, lane)  # guard: waits-for-memory
+def expects_beats(state: State, worker: WorkerState) -> bool:
+    return worker.up and bool(worker.tasks) and not all_waiting(state, worker)  # guard: waits-for-memory
 
 
 HANDLERS: dict[type, Callable[..., None]] = {
     ev.Feed: on_feed, ev.Abort: on_abort, ev.Released: on_released,
     ev.WorkerStarted: on_worker_started, ev.WorkerUp: on_worker_up, ev.WorkerLost: on_worker_lost, ev.Done: on_done, ev.LayoutKnown: on_layout_known, ev.Prepared: on_prepared,
-    ev.Mismatch: on_mismatch, ev.Refused: on_refused, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
+    ev.Misfit: on_mismatch, ev.Refused: on_refused, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
     ev.Dropped: on_dropped, ev.InitFailed: on_init_failed, ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
-    ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.Resize: on_resize,
+    ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.ResizePool: on_resize,
 }  # fmt: skip

@@ -121,7 +121,7 @@ class Prepared(NamedTuple):
     layout: int = -1
 
 
-class Mismatch(NamedTuple):
+class Misfit(NamedTuple):
     """A sample does not fit the layout of its batch; `layout` is the one it needs."""
 
     worker: int
@@ -168,10 +168,12 @@ class Retire(NamedTuple):
     worker: int
 
 
-class Resize(NamedTuple):
+class ResizePool(NamedTuple):
     """There are to be so many workers from now on; not for iterable datasets, whose workers each have a share of the data."""
 
     workers: int
+    pool: int = 0
+    """Whose; 0 are the local workers."""
 
 
 class Grown(NamedTuple):
@@ -200,8 +202,8 @@ class Tick(NamedTuple):
 
 
 Event = (
-    Feed | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Mismatch | Refused
-    | Failed | Exhausted | Dropped | InitFailed | Retire | Resize | Grown | GrowDenied | Stuck | Tick
+    Feed | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Misfit | Refused
+    | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Grown | GrowDenied | Stuck | Tick
 )  # fmt: skip
 
 
@@ -217,7 +219,7 @@ class Assign(NamedTuple):
     task: Task
 
 
-class Place(NamedTuple):
+class PlaceResult(NamedTuple):
     """Memory for a result that waits in the worker."""
 
     worker: int
@@ -295,7 +297,7 @@ class Starved(NamedTuple):
 Action = (
     Start
     | Assign
-    | Place
+    | PlaceResult
     | Cancel
     | Deliver
     | DeliverError

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from penstock.engine.agent import Agent
 from penstock.engine.agent_config import AgentConfig
 from penstock.engine.exposure import our_own_fork
-from penstock.engine.procs import Hand
+from penstock.engine.procs import LocalWorker
 from penstock.lanes.entry import work
 from penstock.lanes.wire import Channel
 from penstock.lanes.worker import WorkerSpec
@@ -106,7 +106,7 @@ def run_agent(config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any,
     agent.run()
 
 
-def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> Hand:
+def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> LocalWorker:
     """Fork worker n from the agent, which holds the dataset as it was when the agent was forked."""
     ours, theirs = socket.socketpair()
     lifeline, held = os.pipe()
@@ -116,7 +116,7 @@ def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> Ha
         ours.close()
         os.close(held)
         close_inherited(agent)
-        work(replace(spec, workers=agent.state.workers), worker, theirs, agent.arena, lifeline, crash)
+        work(replace(spec, workers=agent.state.local.size), worker, theirs, agent.arena, lifeline, crash)
 
     process = context.Process(target=enter, name=f"penstock worker {worker}", daemon=True)
     with warnings.catch_warnings():
@@ -124,17 +124,12 @@ def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> Ha
         process.start()
     theirs.close()
     os.close(lifeline)
-    return Hand(worker, process.pid, Channel(ours), held, crash, process)
+    return LocalWorker(worker, process.pid, Channel(ours), held, crash, process)
 
 
 def close_inherited(agent: Agent) -> None:
     """What only the agent may hold: as long as a worker held it too, the agent's end would go unnoticed."""
     agent.selector.close()
     agent.trainer.close()
-    for hand in agent.hands.values():
-        if not hand.ended:
-            hand.channel.close()
-            os.close(hand.lifeline)
-            os.close(hand.crash)
-            if hand.pidfd >= 0:
-                os.close(hand.pidfd)
+    for worker in agent.workers.values():
+        worker.disinherit()

@@ -11,7 +11,7 @@ from bisect import insort
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.engine.events import Error, Kind, Task, Trouble
+from penstock.engine.events import Error, Kind, Task
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +34,8 @@ class Batch:
     seq: int
     size: int
     kind: Kind
-    lane: int = -1
+    worker: int = -1
+    """Of a stream: whose iterator owes it."""
     todo: list[tuple[int, int]] = field(default_factory=list)
     """Ranges (start, count) that no live task covers, in order."""
     live: set[int] = field(default_factory=set)
@@ -116,9 +117,11 @@ class Issued:
     slabs: list[Slab] = field(default_factory=list)
     """Memory it may write (`pins`); for a collate the parts are here too, as `holds`."""
     held: list[Slab] = field(default_factory=list)
+    nbytes: int = 0
+    """Bytes of its result, as far as they are known and its pool is bounded by them."""
 
 
-class Waiting(NamedTuple):
+class Unplaced(NamedTuple):
     """A result that is ready in its worker and has no memory yet."""
 
     seq: int
@@ -126,62 +129,3 @@ class Waiting(NamedTuple):
     task: int
     worker: int
     nbytes: int
-
-
-@dataclass(slots=True, eq=False)
-class Lane:
-    """One worker as the core sees it."""
-
-    worker: int
-    up: bool = False
-    starting: bool = False
-    """Its process is there and has not said yet that it is up."""
-    condemned: bool = False
-    """It hung and is being killed."""
-    retiring: bool = False
-    """It is to be replaced when it has done what it has."""
-    stopping: bool = False
-    """It has been asked to end."""
-    stopped_s: float = 0.0
-    """When."""
-    away: bool = False
-    """It has no process and is to have none: there are fewer workers now."""
-    exhausted: bool = False
-    gone: bool = False
-    """Died with its iterator: there is nothing for a replacement to do before the next epoch."""
-    lost: Trouble | None = None
-    """The error for the next batch that it owes, where it died owing none."""
-    tasks: dict[int, Issued] = field(default_factory=dict)
-    """In the order they were issued: the first is running."""
-    load: int = 0
-    """Samples in them."""
-    prepared: int = 0
-    """Samples that its process has prepared."""
-    holding: dict[int, Issued] = field(default_factory=dict)
-    """Finished collates whose parts the worker still refers to."""
-    head_s: float = 0.0
-    """When the running task began, as far as the agent can know."""
-    fruitless: int = 0
-    """Deaths in a row with work to do but none begun, and none finished between: nobody but the worker is to blame."""
-    beat: int = 0
-    beat_s: float = 0.0
-    wait_s: float = 0.0
-    """What its process had waited for a core by then."""
-    dumped_s: float = 0.0
-    expected: bool = False
-    """It was to show a beat when time passed last: from then on it can be silent."""
-
-    def add(self, issued: Issued) -> None:
-        self.tasks[issued.task.id] = issued
-        self.load += issued.task.weight
-
-    def remove(self, task_id: int) -> Issued | None:
-        issued = self.tasks.pop(task_id, None)
-        if issued is not None:
-            self.load -= issued.task.weight
-        return issued
-
-    def clear(self) -> None:
-        self.tasks.clear()
-        self.holding.clear()
-        self.load = 0

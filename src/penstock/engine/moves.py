@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task, Trouble
-from penstock.engine.ledger import Batch, Issued, Lane, Slab, Waiting
+from penstock.engine.ledger import Batch, Issued, Slab, Unplaced
+from penstock.engine.pools import WorkerState
 from penstock.engine.state import State
 from penstock.lanes.kinds import STAGES
 from penstock.store.extents import aligned, lane_offsets
@@ -109,7 +110,7 @@ def precedes(state: State, seq: int, other: int) -> bool:
 
 def draining(state: State) -> bool:
     """Cancelled tasks are still at their workers: what they hold comes back when they are gone."""
-    return any(issued.cancelled for lane in state.lanes for issued in lane.tasks.values())
+    return any(issued.cancelled for worker in state.workers for issued in worker.tasks.values())
 
 
 def make_room(state: State, nbytes: int, seq: int, out: list[Action]) -> int | None:
@@ -145,14 +146,14 @@ def serve_memory(state: State, out: list[Action]) -> None:
         state.waiting.pop(0)
 
 
-def is_live(state: State, waiting: Waiting) -> bool:
-    issued = state.lanes[waiting.worker].tasks.get(waiting.task)
+def is_live(state: State, waiting: Unplaced) -> bool:
+    issued = state.workers[waiting.worker].tasks.get(waiting.task)
     return issued is not None and not issued.cancelled
 
 
-def place(state: State, waiting: Waiting, out: list[Action]) -> bool:
+def place(state: State, waiting: Unplaced, out: list[Action]) -> bool:
     """Give a result its memory; False when there is none for it now."""
-    batch, issued = state.batches[waiting.seq], state.lanes[waiting.worker].tasks[waiting.task]
+    batch, issued = state.batches[waiting.seq], state.workers[waiting.worker].tasks[waiting.task]
     in_slots = issued.task.kind is Kind.SLOTS
     slab = batch.slab if in_slots else None
     if slab is None:
@@ -168,7 +169,7 @@ def place(state: State, waiting: Waiting, out: list[Action]) -> bool:
             batch.slab = slab
     slab.pins += 1
     issued.slabs.append(slab)
-    out.append(ev.Place(waiting.worker, waiting.task, slab.offset, batch.layout if in_slots else -1))
+    out.append(ev.PlaceResult(waiting.worker, waiting.task, slab.offset, batch.layout if in_slots else -1))
     return True
 
 
@@ -181,36 +182,36 @@ def in_turn(state: State, batch: Batch, need: int) -> bool:
     return all(state.batches[seq].slab is not None for seq in state.due[: state.due.index(batch.seq)])
 
 
-def all_waiting(state: State, lane: Lane) -> bool:
+def all_waiting(state: State, worker: WorkerState) -> bool:
     """The worker is silent because it waits for memory, not because it hangs."""
-    return lane.tasks.keys() <= {w.task for w in state.waiting if w.worker == lane.worker}
+    return worker.tasks.keys() <= {w.task for w in state.waiting if w.worker == worker.id}
 
 
 # ---- tasks
 
 
-def cancel(state: State, lane: Lane, issued: Issued, out: list[Action]) -> None:
+def cancel(state: State, worker: WorkerState, issued: Issued, out: list[Action]) -> None:
     issued.cancelled = True  # guard: cancelled-memory
     batch = state.batches.get(issued.task.seq)
     if batch is not None:
         batch.live.discard(issued.task.id)
-    out.append(ev.Cancel(lane.worker, issued.task.id))
+    out.append(ev.Cancel(worker.id, issued.task.id))
 
 
 def cancel_all(state: State, batch: Batch, out: list[Action]) -> None:
-    for lane in state.lanes:
-        for issued in lane.tasks.values():
+    for worker in state.workers:
+        for issued in worker.tasks.values():
             if issued.task.seq == batch.seq and not issued.cancelled:
-                cancel(state, lane, issued, out)
+                cancel(state, worker, issued, out)
 
 
-def finish(state: State, worker: int, task_id: int) -> Issued | None:
+def finish(state: State, number: int, task_id: int) -> Issued | None:
     """Take a task off its worker; None when it was cancelled or is not known."""
-    lane = state.lanes[worker]
-    issued = lane.remove(task_id)
+    worker = state.workers[number]
+    issued = worker.remove(task_id)
     if issued is None:
         return None
-    lane.head_s = state.now_s
+    worker.head_s = state.now_s
     unpin(state, issued)
     unhold(state, issued)
     if issued.cancelled:  # guard: cancelled-task
@@ -276,23 +277,23 @@ def break_down(state: State, error: ev.Error, out: list[Action]) -> None:
 
 def bind(state: State, batch: Batch) -> bool:
     """Ask the next worker whose iterator has not ended, in turn; out of order, the one that owes least. False when all have ended."""
-    count = len(state.lanes)
-    turns = [state.lanes[(state.next_lane + step) % count] for step in range(count)]
-    waiting = [lane for lane in turns if not lane.exhausted]
+    count = len(state.workers)
+    turns = [state.workers[(state.next_worker + step) % count] for step in range(count)]
+    waiting = [worker for worker in turns if not worker.exhausted]
     if not waiting:
         return False
-    lane = waiting[0] if state.config.in_order else min(waiting, key=lambda lane: owed(state, lane))
-    batch.lane = lane.worker
-    state.next_lane = (lane.worker + 1) % count
-    if lane.lost is not None:
-        batch.fail(0, lane.lost)
-        lane.exhausted, lane.lost = True, None
+    worker = waiting[0] if state.config.in_order else min(waiting, key=lambda worker: owed(state, worker))
+    batch.worker = worker.id
+    state.next_worker = (worker.id + 1) % count
+    if worker.lost is not None:
+        batch.fail(0, worker.lost)
+        worker.exhausted, worker.lost = True, None
     return True
 
 
-def owed(state: State, lane: Lane) -> int:
+def owed(state: State, worker: WorkerState) -> int:
     """Batches that are asked of this worker's iterator and have not left."""
-    return sum(state.batches[seq].lane == lane.worker for seq in state.due)
+    return sum(state.batches[seq].worker == worker.id for seq in state.due)
 
 
 def arrive(state: State, batch: Batch) -> None:

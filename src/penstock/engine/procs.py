@@ -9,13 +9,18 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.engine.troubles import user_frames
+from penstock.engine.capacity import move_to_cores
+from penstock.engine.handles import Hear
+from penstock.engine.troubles import end_text, oom_text, user_frames
 from penstock.lanes import wire
-from penstock.lanes.wire import Channel
+from penstock.lanes.wire import Channel, Msg
+from penstock.measure import host
 from penstock.measure.host import DUMP_SIGNAL, CoreWaits, catches, process_state
+from penstock.store.arena import Board
 
 DUMP_WAIT_S = 0.3
 """Time for a worker to write its stack before it is killed or reported."""
@@ -37,8 +42,8 @@ def wait_readable(fd: int, timeout_s: float) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Hand:
-    """One worker process, held by the agent."""
+class LocalWorker:
+    """A worker process of this machine, held by the agent (see `handles.WorkerHandle`)."""
 
     id: int
     pid: int
@@ -49,6 +54,13 @@ class Hand:
     """File that the worker's fault handler writes to."""
     process: Any = None
     """The multiprocessing object, where the agent is the parent."""
+    ask_parent: Callable[[Msg, bytes], None] | None = None
+    """Where the training process is the parent: asks it how the worker ended."""
+    exit_code: int | None = None
+    stopping: bool = False
+    selector: selectors.BaseSelector | None = None
+    hear: Hear = field(init=False)
+    on_end: Callable[[], None] = field(init=False)
     pidfd: int = -1
     waits: CoreWaits = field(init=False)
     layouts: set[int] = field(default_factory=set)
@@ -69,17 +81,61 @@ class Hand:
     def __post_init__(self) -> None:
         self.pidfd, self.waits = open_pidfd(self.pid), CoreWaits(self.pid)
 
-    def unregister(self, selector: selectors.BaseSelector) -> None:
+    def show(self, row: memoryview) -> None:
+        row[Board.PID] = self.pid
+
+    # ---- messages
+
+    def watch(self, selector: selectors.BaseSelector, hear: Hear, on_end: Callable[[], None]) -> None:
+        self.selector, self.hear, self.on_end = selector, hear, on_end
+        self.channel.sock.setblocking(False)
+        selector.register(self.channel.sock, selectors.EVENT_READ, self._on_ready)
+        if self.pidfd >= 0:
+            selector.register(self.pidfd, selectors.EVENT_READ, lambda _: on_end())
+
+    def post(self, kind: Msg, *chunks: bytes) -> None:
+        self.channel.post(kind, *chunks)
+        if self.channel.clogged and self.selector is not None:
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self.selector.modify(self.channel.sock, both, self._on_ready)
+
+    def _on_ready(self, mask: int) -> None:
+        assert self.selector is not None
+        if mask & selectors.EVENT_WRITE and self.channel.flush():
+            self.selector.modify(self.channel.sock, selectors.EVENT_READ, self._on_ready)
+        if not mask & selectors.EVENT_READ:
+            return
+        frames = self.channel.receive(wait=False)
+        if frames is not None:
+            for kind, payload in frames:
+                self.hear(kind, payload)
+        elif self.stopping and self.pidfd >= 0:
+            # We asked it to end, which may take its time; we are told when it is gone.
+            self.selector.unregister(self.channel.sock)
+        else:
+            self.on_end()
+
+    def hear_out(self) -> None:
+        while frames := self.channel.receive(wait=False):
+            for kind, payload in frames:
+                self.hear(kind, payload)
         for registered in (self.channel.sock, self.pidfd):
             with contextlib.suppress(KeyError, ValueError):
-                selector.unregister(registered)
+                if self.selector is not None:
+                    self.selector.unregister(registered)
 
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+    # ---- what it is doing
+
+    def waited_s(self, now_s: float) -> float:
+        return self.waits.seconds(now_s)
+
+    def private_bytes(self) -> int:
+        return host.private_bytes(self.pid)
+
+    def follow_cores(self, before: frozenset[int], cores: frozenset[int]) -> None:
+        move_to_cores(self.pid, before, cores)
 
     def ask_stack(self, now_s: float, silent_s: float) -> None:
-        """Have the worker write down where it is; it is reported when it has had time to."""
         self.dumped, self.silent_s = os.fstat(self.crash).st_size, silent_s
         self.warn_at = now_s + DUMP_WAIT_S
         if catches(self.pid, DUMP_SIGNAL):  # else it would kill: the process has only just begun
@@ -87,11 +143,9 @@ class Hand:
                 os.kill(self.pid, DUMP_SIGNAL)
 
     def condemn(self, now_s: float) -> None:
-        """It hangs: kill it when it has had time to say where."""
         self.hung, self.warn_at, self.kill_at = True, None, now_s + DUMP_WAIT_S
 
-    def heard_out(self, now_s: float) -> str:
-        """When a silent worker has had its time: kill it if it is condemned; what to report if it is not."""
+    def look_after(self, now_s: float) -> str:
         if self.kill_at is not None and now_s >= self.kill_at:
             self.kill_at = None
             self.verdict = f"was silent for {self.silent_s:.1f} s {self.where()}"
@@ -100,10 +154,6 @@ class Hand:
             self.warn_at = None
             return f"{self.name} has been silent for {self.silent_s:.0f} s {self.where()}"
         return ""
-
-    def crash_text(self) -> str:
-        """What the worker's fault handler wrote, if anything."""
-        return self._written(0)
 
     def _written(self, start: int) -> str:
         size = os.fstat(self.crash).st_size
@@ -117,17 +167,34 @@ class Hand:
         state = process_state(self.pid)
         return "because it is stopped (SIGSTOP?)" if state in "Tt" else f"and gives no stack (state {state})"
 
-    def reap(self) -> int | None:
-        """Exit code of a child that has ended or is about to."""
+    # ---- its end
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.post(Msg.STOP)
+
+    def reap(self) -> bool:
+        if self.ask_parent is not None:
+            self.kill()
+            self.ask_parent(Msg.LOST, wire.WORKER.pack(self.id, self.pid))
+            return False
         self.process.join(1.0)
         if self.process.exitcode is None:
             self.kill()
             self.process.join(1.0)
-        code: int | None = self.process.exitcode
-        return code
+        self.exit_code = self.process.exitcode
+        return True
+
+    def cause(self, *, oom: bool) -> str:
+        killed = oom and self.exit_code == -signal.SIGKILL
+        memory = oom_text(host.memory_limit(), host.memory_used()) if killed else ""
+        return end_text(self.name, self.exit_code, oom=memory, verdict=self.verdict, stack=self._written(0))
 
     def end_by(self, deadline_s: float) -> None:
-        """Wait for the worker's end until the deadline, then kill it."""
         left = max(0.0, deadline_s - time.monotonic())
         if self.process is not None:
             self.process.join(left)
@@ -136,6 +203,13 @@ class Hand:
         self.kill()
         if self.process is not None:
             self.process.join(1.0)
+
+    def disinherit(self) -> None:
+        if not self.ended:
+            self.channel.close()
+            for fd in (self.lifeline, self.crash, self.pidfd):
+                if fd >= 0:
+                    os.close(fd)
 
     def close(self) -> None:
         self.kill_at = self.warn_at = None
@@ -148,10 +222,11 @@ class Hand:
             self.process.close()
 
 
-def sent_hand(adoptions: socket.socket) -> Hand | None:
+def sent_worker(adoptions: socket.socket, ask_parent: Callable[[Msg, bytes], None]) -> LocalWorker | None:
     """A worker that the training process has started: its pid, socket, lifeline and crash file. None: no more will come."""
     data, fds, _, _ = socket.recv_fds(adoptions, 64, 3)
     if not data:
         return None
     worker, pid = wire.WORKER.unpack(data)
-    return Hand(worker, pid, Channel(socket.socket(fileno=fds[0])), lifeline=fds[1], crash=fds[2])
+    channel = Channel(socket.socket(fileno=fds[0]))
+    return LocalWorker(worker, pid, channel, lifeline=fds[1], crash=fds[2], ask_parent=ask_parent)

@@ -66,8 +66,7 @@ def read_record(path: str | Path) -> Iterator[tuple[CoreConfig, list[tuple[Event
         if isinstance(row, dict):
             if config is not None:
                 yield config, steps
-            facts = row["config"]
-            config, steps = CoreConfig(**{**facts, "kind": Kind(facts["kind"])}), []
+            config, steps = CoreConfig.of(row["config"]), []
         else:
             steps.append((decode(row[0]), list(decode(row[1]))))
     if config is not None:

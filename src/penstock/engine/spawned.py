@@ -22,7 +22,6 @@ from penstock.engine.agent import Agent
 from penstock.engine.agent_config import AgentConfig
 from penstock.engine.state import CoreConfig
 from penstock.lanes import wire
-from penstock.lanes.kinds import Kind
 from penstock.lanes.wire import Channel, Msg
 from penstock.measure.host import name_process
 from penstock.store.arena import Arena, anonymous_file
@@ -65,8 +64,8 @@ def agent_main() -> None:
     import signal
 
     facts = json.loads(sys.argv[1])
-    core = facts["config"].pop("core")
-    config = AgentConfig(core=CoreConfig(**{**core, "kind": Kind(core["kind"])}), **facts["config"])
+    core = CoreConfig.of(facts["config"].pop("core"))
+    config = AgentConfig(core=core, **facts["config"])
     trainer_fd, adoptions_fd, arena_fd = facts["fds"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name_process("penstock agent")
@@ -74,7 +73,7 @@ def agent_main() -> None:
     arena = Arena(arena_fd, facts["size"], facts["workers"])
 
     def ask(worker: int) -> None:
-        trainer.post(Msg.NEED_WORKER, wire.WORKER.pack(worker, agent.state.workers))
+        trainer.post(Msg.NEED_WORKER, wire.WORKER.pack(worker, agent.state.local.size))
 
     agent = Agent(config, trainer, arena, ask)
     agent.run(socket.socket(fileno=adoptions_fd))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.engine.events import Error, Kind
-from penstock.engine.ledger import Batch, Lane, Waiting
+from penstock.engine.ledger import Batch, Unplaced
+from penstock.engine.pools import PoolConfig, WorkerPool, WorkerState
 from penstock.store.extents import Extents
 
 
@@ -14,7 +17,7 @@ class CoreConfig:
     """What stays fixed for the life of an agent."""
 
     workers: int
-    """At first; see `Resize`."""
+    """Local ones, at first; see `ResizePool`."""
     kind: Kind
     """How batches are made at first; unfit samples turn PARTS and SLOTS into WHOLE."""
     task_size: int = 0
@@ -26,7 +29,7 @@ class CoreConfig:
     """Batches whose memory is enough, where more is dear: only the one that is due gets more than that. 0: there is no such bound."""
     base: int = 0
     """First arena offset that batches may use."""
-    first_lane: int = 0
+    first_worker: int = 0
     """Worker that owes the first batch of an iterable dataset (a resumed epoch goes on with the next in turn)."""
     trims: bool = True
     """An idle loader gives its memory back; not where it has been pinned for a device."""
@@ -36,6 +39,14 @@ class CoreConfig:
     """A sample that takes workers down fails its batch; else it is left to `on_error` in a worker."""
     repeatable: bool = True
     """Whether two workers write the same bytes for a sample: otherwise none is given to a second while the first may still write it."""
+    beside: tuple[PoolConfig, ...] = ()
+    """Pools beside that of the local workers; none for streams, which are divided among the local workers."""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> CoreConfig:
+        """What `dataclasses.asdict` and JSON made of one."""
+        beside = tuple(PoolConfig(*pool) for pool in facts["beside"])
+        return cls(**{**facts, "kind": Kind(facts["kind"]), "beside": beside})
 
 
 @dataclass(slots=True)
@@ -43,11 +54,11 @@ class State:
     config: CoreConfig
     kind: Kind
     memory: Extents
-    lanes: list[Lane]
-    """All workers that there have been; those from number `workers` on leave, or have left."""
     limit: int
-    workers: int
-    """Workers that there are to be."""
+    pools: list[WorkerPool]
+    """The first is that of the local workers."""
+    workers: list[WorkerState] = field(default_factory=list)
+    """All that there have been, by their numbers."""
     batches: dict[int, Batch] = field(default_factory=dict)
     due: list[int] = field(default_factory=list)
     """Undelivered batches, in order."""
@@ -56,7 +67,7 @@ class State:
     layouts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layout: int = -1
     """Layout of the newest batch: the guess for the next."""
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[Unplaced] = field(default_factory=list)
     """Prepared results without memory."""
     deaths: dict[tuple[int, int], int] = field(default_factory=dict)
     fatal: Error | None = None
@@ -65,11 +76,9 @@ class State:
     refused: int = 0
     """The fewest bytes that the system refused; less may still be had. 0: none yet, or all has been given back since."""
     next_task: int = 0
-    next_lane: int = 0
-    sample_s: float | None = None
-    """Work in a sample, as workers measure it: without their waiting for a core."""
-    pace_s: float | None = None
-    """Time a sample takes a worker, as seen from here: on a busy machine much longer than its work."""
+    next_worker: int = 0
+    sample_bytes: float = 0.0
+    """Bytes of a prepared sample that is not written into a slot; counted where they are bounded."""
     ended: bool = False
     reissued: int = 0
     task_size: int = 0
@@ -85,9 +94,17 @@ class State:
     now_s: float = 0.0
     """Time of the newest event that carried one."""
 
-    def is_surplus(self, lane: Lane) -> bool:
-        """Whether this worker is one too many."""
-        return lane.worker >= self.workers
+    @property
+    def local(self) -> WorkerPool:
+        """The pool of the local workers."""
+        return self.pools[0]
+
+    def enlist(self, pool: WorkerPool, size: int, *, away: bool = False) -> None:
+        """Number the workers that a pool of this size has not had yet."""
+        for place in range(len(pool.members), size):
+            worker = WorkerState(len(self.workers), pool, place, away=away)
+            self.workers.append(worker)
+            pool.members.append(worker)
 
     @property
     def ceiling(self) -> int:
@@ -96,14 +113,12 @@ class State:
 
 
 def new_state(config: CoreConfig) -> State:
-    lanes = [Lane(worker) for worker in range(config.workers)]
+    local = WorkerPool(0, config.workers)
+    beside = config.beside if config.kind is not Kind.STREAM else ()
+    pools = [local, *(WorkerPool(number, *one) for number, one in enumerate(beside, 1))]
+    limit = config.base + config.limit_bytes
     memory = Extents(config.base)
-    return State(
-        config,
-        config.kind,
-        memory,
-        lanes,
-        config.base + config.limit_bytes,
-        config.workers,
-        next_lane=config.first_lane,
-    )
+    state = State(config, config.kind, memory, limit, pools, next_worker=config.first_worker)
+    for pool in pools:
+        state.enlist(pool, pool.size)
+    return state

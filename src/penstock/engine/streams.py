@@ -31,7 +31,7 @@ class Stream:
         core, spec = blueprint.agent.core, blueprint.spec
         self.on = core.kind is Kind.STREAM
         self._dataset = spec.recipe.dataset
-        self._taken = Shares(max(1, core.workers), dict(spec.places or {}), core.first_lane - 1)
+        self._taken = Shares(max(1, core.workers), dict(spec.places or {}), core.first_worker - 1)
         self._epoch, self._mark = spec.epoch, 0
         self.told = Told()
 
@@ -78,7 +78,7 @@ class Stream:
         if not self.on:
             return blueprint
         places = self.told.started | self._taken.places
-        core = replace(blueprint.agent.core, first_lane=self._taken.next)
+        core = replace(blueprint.agent.core, first_worker=self._taken.next)
         spec = replace(blueprint.spec, places=places, epoch=self._epoch, mark=self._mark)
         return replace(blueprint, agent=replace(blueprint.agent, core=core), spec=spec)
 

@@ -10,6 +10,8 @@ begins with a few of the batch that comes next, so that nobody waits for them.
 
 from __future__ import annotations
 
+from math import ceil
+
 DUE_TASK_S = 0.004
 """Work per task at the end of the batch that is due."""
 AHEAD_TASK_S = 0.016
@@ -19,7 +21,7 @@ ROUNDS = 3
 QUEUE_S = 0.020
 """Work that a worker has before it: on a busy machine the agent may get a core only after this long."""
 DEEPEST = 8
-"""Tasks that a worker has at most."""
+"""Tasks that a worker has at most, beyond those on their way."""
 FIRST_TASK = 4
 """FusionFlow's tiny-batch, until a sample's cost is known."""
 NEW_SAMPLES, OLD_SAMPLES = 16, 128
@@ -28,18 +30,24 @@ NEW_TASK = 2
 """Samples that a new worker has before it."""
 
 
-def task_size(*, sample_s: float | None, batch: int, left: int, workers: int, due: bool = True) -> int:
-    """Samples in the next task of a batch of `batch` samples, of which `left` are to do; never more than a worker's even share."""
-    share = -(-batch // max(1, workers))
+def task_size(*, sample_s: float | None, batch: int, left: int, workers: float, due: bool = True) -> int:
+    """Samples in the next task of a batch of `batch` samples, of which `left` are to do; never more than a worker's even share. `workers` are
+    counted in those that take `sample_s`."""
+    share = int(-(-batch // max(1, workers)))
     if sample_s is None:
         return max(1, min(FIRST_TASK, share))
     work_s = max(DUE_TASK_S, left * sample_s / (ROUNDS * max(1, workers))) if due else AHEAD_TASK_S
     return max(1, min(share, round(min(work_s, AHEAD_TASK_S) / max(sample_s, 1e-9))))
 
 
-def queue_samples(*, sample_s: float | None) -> float:
+def queue_samples(*, sample_s: float | None, queue_s: float = QUEUE_S) -> float:
     """A worker that has fewer samples than this before it is given one more task; none behind one of unknown cost."""
-    return 0.0 if sample_s is None else QUEUE_S / max(sample_s, 1e-9)
+    return 0.0 if sample_s is None else queue_s / max(sample_s, 1e-9)
+
+
+def deepest(latency_s: float) -> int:
+    """Tasks that a worker has at most, where one takes so long beyond its work."""
+    return DEEPEST + ceil(latency_s / DUE_TASK_S) if latency_s else DEEPEST
 
 
 def is_new(prepared: int, most: int) -> bool:

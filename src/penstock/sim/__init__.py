@@ -7,13 +7,14 @@ that can happen. `record` and `replay` tell the core again what it was told, `ev
 from __future__ import annotations
 
 from penstock.sim.replay import Difference, replay
-from penstock.sim.scenario import Fault, Scenario, draw
+from penstock.sim.scenario import FakePool, Fault, Scenario, draw
 from penstock.sim.speed import events_per_s, record
 from penstock.sim.violation import Violation
 from penstock.sim.world import World, simulate
 
 __all__ = [
     "Difference",
+    "FakePool",
     "Fault",
     "Scenario",
     "Violation",

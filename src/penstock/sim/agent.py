@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from random import Random
+from typing import Any, NamedTuple, Protocol
 
 from penstock.engine import events as ev
 from penstock.engine.core import CoreConfig, new_state, on_event
 from penstock.engine.events import Action, Event, Kind
 from penstock.engine.feed import Ask
-from penstock.policy.tasks import DEEPEST
-from penstock.sim.agenda import Link
-from penstock.sim.memory import Memory, Shape, room_beside
+from penstock.engine.pools import PoolConfig
+from penstock.engine.state import State
+from penstock.policy.tasks import deepest
+from penstock.sim.agenda import Agenda, Link
+from penstock.sim.memory import FakeMemory, Shape, room_beside
+from penstock.sim.scenario import FakePool, Scenario
 from penstock.sim.violation import Violation
-from penstock.sim.worker import Cancel, FakeWorker, Job, Place, Restart, Stop
+from penstock.sim.worker import (
+    CancelMessage,
+    FakeWorker,
+    PlaceMessage,
+    RestartMessage,
+    StopMessage,
+    TaskMessage,
+)
 from penstock.store.extents import ALIGN, aligned, lane_offsets
-
-if TYPE_CHECKING:
-    from penstock.sim.world import World
 
 TICK_S, SLOW_TICK_S = 0.05, 0.5
 DUMP_WAIT_S = 0.3
@@ -52,13 +60,13 @@ class Gone(NamedTuple):
     """The agent has ended."""
 
 
-class Starved(NamedTuple):
+class StarvedMessage(NamedTuple):
     seq: int
     need: int
 
 
 @dataclass(slots=True, eq=False)
-class Hand:
+class FakeHandle:
     worker: FakeWorker
     to_worker: Link
     from_worker: Link
@@ -69,8 +77,23 @@ class Hand:
     """Results that wait for memory, and how much they need."""
 
 
+class AgentSurroundings(Protocol):
+    """What the driver needs of the world around it."""
+
+    scenario: Scenario
+    agenda: Agenda
+    rng: Random
+
+    def delay(self) -> float: ...
+    def tell_trainer(self, message: Any) -> None: ...
+    def witness(self, state: State, event: Event, actions: list[Action]) -> None: ...
+    def enter(self, actor: Any) -> None: ...
+    def wake(self, actor: Any, message: Any) -> None: ...
+    def kill(self, worker: FakeWorker) -> None: ...
+
+
 class FakeAgent:
-    def __init__(self, world: World, workers: int, epoch: int) -> None:
+    def __init__(self, world: AgentSurroundings, workers: int, epoch: int) -> None:
         scenario = world.scenario
         self.world, self.scenario, self.epoch = world, scenario, epoch
         config = CoreConfig(
@@ -82,11 +105,13 @@ class FakeAgent:
             base=ALIGN,
             hang_s=scenario.hang_s,
             poison_raises=not scenario.skips,
+            beside=tuple(PoolConfig(pool.workers, queue_bytes=pool.queue_bytes) for pool in scenario.pools),
         )
+        self.pools = (FakePool(workers), *scenario.pools)
         self.state = new_state(config)
-        self.memory = Memory(config.base + config.limit_bytes)
+        self.memory = FakeMemory(config.base + config.limit_bytes)
         self.to_trainer = Link(world.agenda, world.delay, world.tell_trainer)
-        self.hands: dict[int, Hand] = {}
+        self.hands: dict[int, FakeHandle] = {}
         self.fed: dict[int, Ask] = {}
         self.layouts: list[Shape] = []
         self.events: deque[Event] = deque()
@@ -96,8 +121,8 @@ class FakeAgent:
         self.barren: Counter[int] = Counter()
         """How often a worker was lost since it last finished something."""
         self.last_task = 0
-        for worker in range(workers):
-            self._start(worker)
+        for worker in self.state.workers:
+            self._start(worker.id)
         world.agenda.after(TICK_S, self._tick)
 
     # ---- the core
@@ -120,13 +145,13 @@ class FakeAgent:
         match action:
             case ev.Assign(worker, task):
                 self._assign(self._living(worker, action), task)
-            case ev.Place(worker, task_id, offset, layout):
+            case ev.PlaceResult(worker, task_id, offset, layout):
                 self._place(self._living(worker, action), task_id, offset, layout)
             case ev.Cancel(worker, task_id):
                 hand = self._living(worker, action)
                 if task_id not in hand.issued:
                     raise Violation(f"{action}: the worker does not have this task")
-                hand.to_worker.send(Cancel(task_id))
+                hand.to_worker.send(CancelMessage(task_id))
             case ev.Deliver():
                 self._deliver(action)
             case ev.DeliverError(seq, error):
@@ -138,11 +163,11 @@ class FakeAgent:
             case ev.Start(worker):
                 if worker in self.hands and not self.hands[worker].lost:
                     raise Violation(f"{action}: it has not been lost")
-                if worker >= self.state.workers:
-                    raise Violation(f"{action}: there are to be {self.state.workers} workers")
+                if self.state.workers[worker].surplus:
+                    raise Violation(f"{action}: it is one too many")
                 self._start(worker)
             case ev.Stop(worker):
-                self._living(worker, action).to_worker.send(Stop())
+                self._living(worker, action).to_worker.send(StopMessage())
             case ev.Kill(worker, _):
                 hand = self._living(worker, action)
                 hand.hung = True
@@ -152,20 +177,26 @@ class FakeAgent:
             case ev.Shrink(start, end):
                 self.memory.give_up(start, end)
             case ev.Starved(seq, need):
-                self.to_trainer.send(Starved(seq, need))
+                self.to_trainer.send(StarvedMessage(seq, need))
 
-    def _living(self, worker: int, action: Action) -> Hand:
+    def _living(self, worker: int, action: Action) -> FakeHandle:
         hand = self.hands[worker]
         if hand.lost:
             raise Violation(f"{action}: the worker is known to be lost")
         return hand
 
-    def _assign(self, hand: Hand, task: ev.Task) -> None:
+    def _assign(self, hand: FakeHandle, task: ev.Task) -> None:
         if task.id <= self.last_task:
             raise Violation(f"task id {task.id} is used twice")
         self.last_task = task.id
-        if len(hand.issued) >= DEEPEST and hand.issued.keys() != hand.offered.keys():
-            raise Violation(f"{task} is given to worker {hand.worker.id}, which has {list(hand.issued)}")
+        pool = self.state.workers[hand.worker.id].pool
+        if hand.issued.keys() != hand.offered.keys():
+            if len(hand.issued) >= deepest(pool.latency_s):
+                raise Violation(f"{task} is given to worker {hand.worker.id}, which has {list(hand.issued)}")
+            if 0 < pool.queue_bytes < pool.owed_bytes and any(
+                worker.tasks for worker in pool.members if worker.id != hand.worker.id
+            ):
+                raise Violation(f"{task} is given to pool {pool.number}, which owes {pool.owed_bytes} bytes")
         hand.issued[task.id] = task
         ask, layout = self.fed[task.seq], self._shape(task.layout)
         if task.offset >= 0:
@@ -175,9 +206,9 @@ class FakeAgent:
         for part in task.parts if hand.worker.alive else ():
             who = ("reads", hand.worker, task.id)
             self.memory.claim(who, ("part", task.seq, part), part, self.memory.result_at(part).nbytes)
-        hand.to_worker.send(Job(task, ask, layout))
+        hand.to_worker.send(TaskMessage(task, ask, layout))
 
-    def _place(self, hand: Hand, task_id: int, offset: int, layout: int) -> None:
+    def _place(self, hand: FakeHandle, task_id: int, offset: int, layout: int) -> None:
         if task_id not in hand.offered:
             raise Violation(
                 f"worker {hand.worker.id} is given memory for task {task_id}, which has not asked"
@@ -189,9 +220,9 @@ class FakeAgent:
             self._claim(hand, task, (task.seq, offset, layout), offset, need)
         else:
             self._claim(hand, task, ("own", task.seq, task_id), offset, need)
-        hand.to_worker.send(Place(task_id, offset, shape))
+        hand.to_worker.send(PlaceMessage(task_id, offset, shape))
 
-    def _claim(self, hand: Hand, task: ev.Task, slab: Any, offset: int, nbytes: int) -> None:
+    def _claim(self, hand: FakeHandle, task: ev.Task, slab: Any, offset: int, nbytes: int) -> None:
         if hand.worker.alive:
             self.memory.claim(("writes", hand.worker, task.id), slab, offset, nbytes)
 
@@ -226,7 +257,7 @@ class FakeAgent:
                 raise Violation(
                     f"{error} of {ask}, which took down {self.deaths[seq, error.ordinal]} workers"
                 )
-        if error.kind == "start" and max(self.barren.values(), default=0) <= 3:
+        if error.kind == "start" and max(self.barren[one.id] for one in self.state.local.members) <= 3:
             raise Violation(f"{error}, but {self.barren}")
         if error.kind == "memory" and not error.cause:
             taken = [
@@ -243,7 +274,9 @@ class FakeAgent:
     def _beside(self, seq: int) -> list[tuple[int, int]]:
         """What a batch must fit beside that is not the user's: its own parts, and parts that collates hold on to."""
         state = self.state
-        slabs = [slab for lane in state.lanes for issued in lane.holding.values() for slab in issued.held]
+        slabs = [
+            slab for worker in state.workers for issued in worker.holding.values() for slab in issued.held
+        ]
         for batch in state.batches.values():
             # What streams yielded stays: the arena stopped growing when it had been given out already.
             if batch.seq == seq or (batch.kind is Kind.STREAM and state.refused):
@@ -270,24 +303,33 @@ class FakeAgent:
     def _tick(self) -> None:
         if not self.alive:
             return
-        hands = [self.hands.get(lane.worker) for lane in self.state.lanes]
+        hands = [self.hands.get(worker.id) for worker in self.state.workers]
         beats = tuple(0 if hand is None else hand.worker.beat for hand in hands)
         self.happen(ev.Tick(self.world.agenda.now_s, beats))
-        busy = any(lane.tasks for lane in self.state.lanes)
+        busy = any(worker.tasks for worker in self.state.workers)
         self.world.agenda.after(TICK_S if busy else SLOW_TICK_S, self._tick)
 
     # ---- workers
 
     def _start(self, worker: int) -> None:
-        world = self.world
-        from_worker = Link(world.agenda, world.delay, lambda said: self._hear(hand, *said))
+        world, pool = self.world, self.pools[self.state.workers[worker].pool.number]
+
+        def delay() -> float:
+            way_s = (
+                pool.latency_s / 2 * (1 + pool.jitter * (2 * world.rng.random() - 1))
+                if pool.latency_s
+                else 0.0
+            )
+            return world.delay() + way_s
+
+        from_worker = Link(world.agenda, delay, lambda said: self._hear(hand, *said))
 
         def send(event: Event, layout: Shape | None) -> None:
             from_worker.send((event, layout))
 
-        fake = FakeWorker(self.scenario, worker, self.memory, send, self.epoch)
-        to_worker = Link(world.agenda, world.delay, lambda message: world.wake(fake, message))
-        hand = self.hands[worker] = Hand(fake, to_worker, from_worker)
+        fake = FakeWorker(self.scenario, worker, self.memory, send, self.epoch, pool)
+        to_worker = Link(world.agenda, delay, lambda message: world.wake(fake, message))
+        hand = self.hands[worker] = FakeHandle(fake, to_worker, from_worker)
         world.enter(fake)
         self.happen(ev.WorkerStarted(worker, world.agenda.now_s))
 
@@ -301,7 +343,7 @@ class FakeAgent:
         last = (Lost(worker.task, worker.ordinal), None)
         self.world.agenda.after(self.scenario.notice_s, hand.from_worker.send, last)
 
-    def _hear(self, hand: Hand, event: Any, layout: Shape | None) -> None:
+    def _hear(self, hand: FakeHandle, event: Any, layout: Shape | None) -> None:
         if not self.alive:
             return
         if isinstance(event, Lost):
@@ -322,7 +364,7 @@ class FakeAgent:
             hand.offered.pop(event.task, None)
         self.happen(event)
 
-    def _on_lost(self, hand: Hand, last: Lost) -> None:
+    def _on_lost(self, hand: FakeHandle, last: Lost) -> None:
         hand.lost = True
         self.barren[hand.worker.id] += 1
         task = hand.issued.get(last.task)
@@ -340,12 +382,12 @@ class FakeAgent:
                 self.happen(ev.Feed(message.first, message.size))
                 if message.first not in self.state.batches and self.state.kind is Kind.STREAM:
                     self.fed.pop(message.first, None)
-            case Restart(epoch):
+            case RestartMessage(epoch):
                 self.epoch = epoch
                 self.happen(ev.Abort())
                 self.fed.clear()
                 for hand in self.hands.values():
-                    hand.to_worker.send(Restart(epoch))
+                    hand.to_worker.send(RestartMessage(epoch))
             case ev.Released(seq):
                 self.memory.unclaim(("user", seq))
                 self.happen(message)

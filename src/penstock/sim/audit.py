@@ -12,14 +12,18 @@ def audit(state: State) -> None:
     """Raises Violation when a count is wrong, an extent has two owners, or a sample is in two places or in none."""
     pins: dict[Slab, int] = {}
     holds: dict[Slab, int] = {}
-    for lane in state.lanes:
-        if lane.load != sum(issued.task.weight for issued in lane.tasks.values()):
-            raise Violation(f"worker {lane.worker} is said to have {lane.load} samples before it")
-        for issued in [*lane.tasks.values(), *lane.holding.values()]:
+    for worker in state.workers:
+        if worker.load != sum(issued.task.weight for issued in worker.tasks.values()):
+            raise Violation(f"worker {worker.id} is said to have {worker.load} samples before it")
+        for issued in [*worker.tasks.values(), *worker.holding.values()]:
             for slab in issued.slabs:
                 pins[slab] = pins.get(slab, 0) + 1
             for slab in issued.held:
                 holds[slab] = holds.get(slab, 0) + 1
+    for pool in state.pools:
+        owed = sum(issued.nbytes for worker in pool.members for issued in worker.tasks.values())
+        if pool.owed_bytes != owed:
+            raise Violation(f"pool {pool.number} is said to owe {pool.owed_bytes} bytes, and owes {owed}")
     owned = [slab for batch in state.batches.values() for slab in batch.slabs()]
     slabs = {*owned, *pins, *holds}
     if len(owned) != len(set(owned)):
@@ -55,8 +59,8 @@ def _audit_batch(state: State, batch: Batch) -> None:
     seen: set[int] = set()
     ranges = list(batch.todo)
     found = 0
-    for lane in state.lanes:
-        for issued in lane.tasks.values():
+    for worker in state.workers:
+        for issued in worker.tasks.values():
             if issued.task.id in batch.live:
                 found += 1
                 if issued.cancelled:

@@ -33,7 +33,7 @@ class Shape(NamedTuple):
         return Shape(sample.kind, max(self.room, sample.room)) if sample.kind == self.kind else sample
 
 
-class Result(NamedTuple):
+class FakeResult(NamedTuple):
     """An encoded result: its samples, and the parts that it refers to instead of copying them."""
 
     nbytes: int
@@ -48,7 +48,7 @@ class Claim(NamedTuple):
     """Claims on one slab may overlap: its writers write different slots, or the same bytes."""
 
 
-class Memory:
+class FakeMemory:
     def __init__(self, end: int) -> None:
         self.end = end
         self._cells: list[Any] = [None] * (end // CELL)
@@ -105,13 +105,13 @@ class Memory:
             found.update(self._cells[first : first + item // CELL])
         return found
 
-    def write_result(self, offset: int, result: Result, share: float = 1.0) -> None:
+    def write_result(self, offset: int, result: FakeResult, share: float = 1.0) -> None:
         """Write a result, or the first `share` of it: a worker may die in the middle."""
         self._fill(offset, int(result.nbytes * share) // CELL * CELL, result)
 
-    def result_at(self, offset: int) -> Result:
+    def result_at(self, offset: int) -> FakeResult:
         result = self._cells[offset // CELL]
-        if not isinstance(result, Result):
+        if not isinstance(result, FakeResult):
             raise Violation(f"no result at {offset}, but {result}")
         return result
 

@@ -27,7 +27,22 @@ class Fault(NamedTuple):
     """Which worker, counted modulo the living; for `restore` and `resize` the new number of workers."""
 
 
-class Sample(NamedTuple):
+class FakePool(NamedTuple):
+    """A pool of workers beside the local ones."""
+
+    workers: int
+    slower: float = 1.0
+    """How many times as long its workers take for a sample."""
+    latency_s: float = 0.0
+    """Mean time of a message's way there and back."""
+    jitter: float = 0.0
+    """Share of the latency by which a message may be early or late."""
+    dies: float = 0.0
+    """Share of its tasks before which the worker ends."""
+    queue_bytes: int = 0
+
+
+class FakeSample(NamedTuple):
     fate: str
     """`fine`, `fails`, `kills` or `hangs`."""
     took_s: float
@@ -88,6 +103,7 @@ class Scenario:
     """The next epoch is asked for before the last has ended."""
     cells: int = 1
     """Size of a sample in an encoded result, in cells."""
+    pools: tuple[FakePool, ...] = ()
 
     def chance(self, *where: int) -> float:
         """A number in [0, 1) that belongs to a place."""
@@ -98,7 +114,7 @@ class Scenario:
             return self.batch_size
         return int(self.chance(1, epoch, batch) * (self.batch_size + 1))
 
-    def sample(self, epoch: int, batch: int, ordinal: int) -> Sample:
+    def sample(self, epoch: int, batch: int, ordinal: int) -> FakeSample:
         place = (epoch, batch, ordinal)
         at, fate = self.chance(2, *place), "fine"
         for name, share in (("fails", self.fails), ("kills", self.kills), ("hangs", self.hangs)):
@@ -110,10 +126,10 @@ class Scenario:
         if self.chance(4, *place) < self.slow:
             took_s *= 50
         if self.refused and self.chance(5, epoch, batch) < 0.8:
-            return Sample(fate, took_s, None)
+            return FakeSample(fate, took_s, None)
         all_odd = self.chance(6, epoch, batch) < self.odd * 4
         kind = 1 if all_odd or self.chance(7, *place) < self.odd else 0
-        return Sample(fate, took_s, Shape(kind, 1 + int(self.chance(8, *place) * self.texts)))
+        return FakeSample(fate, took_s, Shape(kind, 1 + int(self.chance(8, *place) * self.texts)))
 
     def stream_length(self, epoch: int, worker: int) -> int:
         """Batches that a worker's iterator yields."""
@@ -130,9 +146,24 @@ class Scenario:
         return CELL * (1 + self.cells * samples)
 
 
-def draw(seed: int, *, resizes: bool = True) -> Scenario:
+def draw_pools(rng: random.Random) -> tuple[FakePool, ...]:
+    """Often none; or a few of unequal workers, near and far."""
+    return tuple(
+        FakePool(
+            workers=rng.randint(0, 4),
+            slower=rng.choice((1.0, 1.0, 3.0, 30.0)),
+            latency_s=rng.choice((0.0, 0.002, 0.05, 0.2)),
+            jitter=rng.choice((0.0, 0.5)),
+            dies=rng.choice((0.0, 0.0, 0.0, 0.05, 1.0)),
+            queue_bytes=rng.choice((0, 0, 2048)),
+        )
+        for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))
+    )
+
+
+def draw(seed: int, *, resizes: bool = True, pools: bool = True) -> Scenario:
     """A scenario from all that can happen; most runs have a few troubles, some have many, some none. Without `resizes` the
-    number of workers stays; all else is the same."""
+    number of workers stays, without `pools` all workers are local and equal; all else is the same."""
     rng = random.Random(seed)
 
     def maybe(chance: float, value: float) -> float:
@@ -195,4 +226,5 @@ def draw(seed: int, *, resizes: bool = True) -> Scenario:
         proceeds=rng.random() < 0.4,
         cells=cells,
         notice_s=rng.choice((0.0, 0.0, 0.01, 0.5)),
+        pools=draw_pools(random.Random(f"pools of {seed}")) if pools and kind is not Kind.STREAM else (),
     )  # fmt: skip

@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from penstock.engine import events as ev
 from penstock.engine.events import Kind
 from penstock.engine.feed import Ask
 from penstock.engine.progress import Run
-from penstock.sim.agent import Delivery, End, FakeAgent, Gone, Starved
-from penstock.sim.memory import Memory
+from penstock.sim.agent import Delivery, End, FakeAgent, Gone, StarvedMessage
+from penstock.sim.memory import FakeMemory
+from penstock.sim.scenario import Scenario
 from penstock.sim.violation import Violation
-from penstock.sim.worker import IDLE, Restart
-
-if TYPE_CHECKING:
-    from penstock.sim.world import World
+from penstock.sim.worker import IDLE, RestartMessage
 
 
 class Held:
@@ -33,7 +31,7 @@ class Held:
 
     def read(self) -> tuple[Any, ...]:
         """The samples of the batch, as its memory holds them now."""
-        memory: Memory = self.agent.memory
+        memory: FakeMemory = self.agent.memory
         offset, layout = self.delivery.offset, self.delivery.layout
         if layout is None:
             return memory.read_result(offset)
@@ -45,16 +43,30 @@ class Held:
         return tuple(tokens)
 
 
+class TrainerSurroundings(Protocol):
+    """What the training process needs of the world around it."""
+
+    scenario: Scenario
+    agent: FakeAgent
+
+    def tell_agent(self, message: Any) -> None: ...
+    def new_agent(self, workers: int, epoch: int) -> None: ...
+    def taken(self, epoch: int) -> int: ...
+    def delivered(self, ask: Ask, trainer: FakeTrainer) -> None: ...
+    def judge_batch(self, ask: Ask, content: tuple[Any, ...], dropped: tuple[int, ...]) -> None: ...
+    def judge_error(self, ask: Ask, error: ev.Error) -> None: ...
+
+
 class FakeTrainer:
     """One life of a training process; a `state` makes it go on where an earlier one stood."""
 
-    def __init__(self, world: World, state: dict[str, Any] | None) -> None:
+    def __init__(self, world: TrainerSurroundings, state: dict[str, Any] | None) -> None:
         self.world, self.scenario = world, world.scenario
         self.alive, self.frozen, self.idle, self.finished = True, False, False, False
         self.inbox: deque[Any] = deque()
         self.open: dict[int, Ask] = {}
         self.ready: deque[Delivery] = deque()
-        self.starved: Starved | None = None
+        self.starved: StarvedMessage | None = None
         self.held: deque[Held] = deque()
         self.freed: deque[int] = deque()
         self.held_bytes = 0
@@ -148,7 +160,7 @@ class FakeTrainer:
         self.open.clear()
         self.freed.extend(delivery.seq for delivery in self.ready if delivery.error is None)
         self.ready.clear()
-        self.world.tell_agent(Restart(epoch))
+        self.world.tell_agent(RestartMessage(epoch))
 
     # ---- waiting
 
@@ -178,13 +190,13 @@ class FakeTrainer:
             case End(asked) if asked >= self.first_seq:
                 self.ended = True
                 self.open = {delivery.seq: self.open[delivery.seq] for delivery in self.ready}
-            case Starved():
+            case StarvedMessage():
                 self.starved = frame
             case Gone() if not self.finished:
                 self.ready.clear()
                 self.freed.clear()
                 self.starved = None
-                self.world.new_agent(self.agent.state.workers, self.epoch)
+                self.world.new_agent(self.agent.state.local.size, self.epoch)
                 for ask in self.open.values():
                     self.world.tell_agent(ask)
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from penstock.engine import events as ev
 from penstock.engine.events import Event, Kind, Task
 from penstock.engine.feed import Ask
-from penstock.sim.memory import Memory, Result, Shape
-from penstock.sim.scenario import Sample, Scenario
+from penstock.sim.memory import FakeMemory, FakeResult, Shape
+from penstock.sim.scenario import FakePool, FakeSample, Scenario
 from penstock.sim.violation import Violation
 
 IDLE, DIES, HANGS = -1.0, -2.0, -3.0
@@ -25,27 +25,27 @@ Send = Callable[[Event, Shape | None], None]
 """To the agent: an event, and the layout it describes."""
 
 
-class Job(NamedTuple):
+class TaskMessage(NamedTuple):
     task: Task
     ask: Ask
     layout: Shape | None
 
 
-class Place(NamedTuple):
+class PlaceMessage(NamedTuple):
     task: int
     offset: int
     layout: Shape | None
 
 
-class Cancel(NamedTuple):
+class CancelMessage(NamedTuple):
     task: int
 
 
-class Restart(NamedTuple):
+class RestartMessage(NamedTuple):
     epoch: int
 
 
-class Stop(NamedTuple):
+class StopMessage(NamedTuple):
     pass
 
 
@@ -61,21 +61,24 @@ Token = tuple[int, int, int]
 """Epoch, batch and ordinal of a sample; of a stream's batch its epoch, worker and number."""
 
 
-class Pending(NamedTuple):
-    job: Job
-    samples: list[tuple[int, Sample]]
-    result: Result | None
+class FakePending(NamedTuple):
+    job: TaskMessage
+    samples: list[tuple[int, FakeSample]]
+    result: FakeResult | None
     dropped: tuple[int, ...]
 
 
 class FakeWorker:
     """Worker `id`. The board (task, ordinal, beat) is what the agent reads of it when it is gone or silent."""
 
-    def __init__(self, scenario: Scenario, worker: int, memory: Memory, send: Send, epoch: int = 0) -> None:
+    def __init__(
+        self, scenario: Scenario, worker: int, memory: FakeMemory, send: Send, epoch: int, pool: FakePool
+    ) -> None:
+        self.pool, self.worked_s = pool, 0.0
         self.scenario, self.id, self.memory, self.send = scenario, worker, memory, send
         self.inbox: deque[Any] = deque()
-        self.jobs: deque[Job] = deque()
-        self.pending: dict[int, Pending] = {}
+        self.jobs: deque[TaskMessage] = deque()
+        self.pending: dict[int, FakePending] = {}
         self.held: dict[int, int] = {}
         """Collates whose parts are still referred to, and for how many more tasks."""
         self.running, self.alive, self.idle = True, True, False
@@ -103,18 +106,18 @@ class FakeWorker:
 
     def _on_message(self, message: Any) -> Iterator[float]:
         match message:
-            case Job():
+            case TaskMessage():
                 self.jobs.append(message)
-            case Place(task, offset, layout):
+            case PlaceMessage(task, offset, layout):
                 if task in self.pending:
                     yield from self._write(self.pending.pop(task), offset, layout)
-            case Cancel(task):
+            case CancelMessage(task):
                 self._cancel(task)
-            case Restart(epoch):
+            case RestartMessage(epoch):
                 if self.jobs:
                     raise Violation(f"worker {self.id} is to start over with {list(self.jobs)} not cancelled")
                 self.epoch, self.yielded = epoch, 0
-            case Stop():
+            case StopMessage():
                 self.running = False
 
     def _cancel(self, task: int) -> None:
@@ -130,8 +133,10 @@ class FakeWorker:
 
     # ---- tasks
 
-    def _run(self, job: Job) -> Iterator[float]:
-        self.ordinal, self.task = -1, job.task.id
+    def _run(self, job: TaskMessage) -> Iterator[float]:
+        if self.scenario.chance(22, job.task.id) < self.pool.dies:
+            yield DIES
+        self.ordinal, self.task, self.worked_s = -1, job.task.id, 0.0
         self.beat += 1
         self.dropped = []
         step = {Kind.SLOTS: self._slots, Kind.PARTS: self._parts, Kind.COLLATE: self._collate}
@@ -144,7 +149,7 @@ class FakeWorker:
             self._gone(ev.Failed(self.id, job.task.id, failure.ordinal, name.encode()))
         self.task = -1
 
-    def _samples(self, job: Job) -> Iterator[float | tuple[int, Sample]]:
+    def _samples(self, job: TaskMessage) -> Iterator[float | tuple[int, FakeSample]]:
         """Prepare the task's samples one by one: durations, and (ordinal, sample) of what can be prepared."""
         task, ask = job.task, job.ask
         for ordinal in range(task.start, task.start + task.samples):
@@ -153,7 +158,8 @@ class FakeWorker:
             sample = self.scenario.sample(ask.epoch, ask.batch, ordinal)
             poisoned = task.poisoned and self.scenario.skips
             if not poisoned:
-                yield sample.took_s
+                self.worked_s += sample.took_s * self.pool.slower
+                yield sample.took_s * self.pool.slower
             if sample.fate in ("kills", "hangs") and not poisoned:
                 yield DIES if sample.fate == "kills" else HANGS
             if sample.fate == "fails" and not self.scenario.skips:
@@ -163,14 +169,14 @@ class FakeWorker:
             else:
                 yield ordinal, sample
 
-    def _collect(self, job: Job, into: list[tuple[int, Sample]]) -> Iterator[float]:
+    def _collect(self, job: TaskMessage, into: list[tuple[int, FakeSample]]) -> Iterator[float]:
         for made in self._samples(job):
             if isinstance(made, tuple):
                 into.append(made)
             else:
                 yield made
 
-    def _slots(self, job: Job) -> Iterator[float]:
+    def _slots(self, job: TaskMessage) -> Iterator[float]:
         task, ask, layout = job.task, job.ask, job.layout
         if task.offset < 0:
             yield from self._unplaced_slots(job)
@@ -188,35 +194,35 @@ class FakeWorker:
             self.memory.write_slot(task.offset, layout, ask.size, ordinal, token)
         self._done(job)
 
-    def _unplaced_slots(self, job: Job) -> Iterator[float]:
-        samples: list[tuple[int, Sample]] = []
+    def _unplaced_slots(self, job: TaskMessage) -> Iterator[float]:
+        samples: list[tuple[int, FakeSample]] = []
         yield from self._collect(job, samples)
         if not samples:
             self._done(job)
         elif samples[0][1].shape is None:
             self._gone(ev.Refused(self.id, job.task.id))
         else:
-            self.pending[job.task.id] = Pending(job, samples, None, tuple(self.dropped))
+            self.pending[job.task.id] = FakePending(job, samples, None, tuple(self.dropped))
             self.send(ev.Prepared(self.id, job.task.id, 0), samples[0][1].shape)
 
-    def _parts(self, job: Job) -> Iterator[float]:
-        samples: list[tuple[int, Sample]] = []
+    def _parts(self, job: TaskMessage) -> Iterator[float]:
+        samples: list[tuple[int, FakeSample]] = []
         yield from self._collect(job, samples)
         if any(sample.shape is None for _, sample in samples):
             self._gone(ev.Refused(self.id, job.task.id))
         else:
             self._offer(job, tokens_of(job, samples))
 
-    def _whole(self, job: Job) -> Iterator[float]:
-        samples: list[tuple[int, Sample]] = []
+    def _whole(self, job: TaskMessage) -> Iterator[float]:
+        samples: list[tuple[int, FakeSample]] = []
         yield from self._collect(job, samples)
         if not samples or self.scenario.collate_fate(job.ask.epoch, job.ask.batch) == "fails":
             raise Failure(0)
         self._offer(job, tokens_of(job, samples))
 
-    def _collate(self, job: Job) -> Iterator[float]:
+    def _collate(self, job: TaskMessage) -> Iterator[float]:
         before = [self.memory.read_result(offset) for offset in job.task.parts]
-        yield self.scenario.sample_s
+        yield self.scenario.sample_s * self.pool.slower
         tokens = tuple(token for offset in job.task.parts for token in self.memory.read_result(offset))
         if tokens != tuple(token for part in before for token in part):
             raise Violation(f"the parts of {job} changed while they were collated")
@@ -229,7 +235,7 @@ class FakeWorker:
         else:
             self._offer(job, tokens)
 
-    def _stream(self, job: Job) -> Iterator[float]:
+    def _stream(self, job: TaskMessage) -> Iterator[float]:
         self.ordinal = 0
         self.beat += 1
         yield self.scenario.sample_s
@@ -244,14 +250,14 @@ class FakeWorker:
 
     # ---- results
 
-    def _offer(self, job: Job, tokens: tuple[Token, ...], refers: tuple[int, ...] = ()) -> None:
-        result = Result(self.scenario.result_bytes(len(tokens)), tokens, refers)
-        self.pending[job.task.id] = Pending(job, [], result, tuple(self.dropped))
+    def _offer(self, job: TaskMessage, tokens: tuple[Token, ...], refers: tuple[int, ...] = ()) -> None:
+        result = FakeResult(self.scenario.result_bytes(len(tokens)), tokens, refers)
+        self.pending[job.task.id] = FakePending(job, [], result, tuple(self.dropped))
         self.send(ev.Prepared(self.id, job.task.id, result.nbytes), None)
 
-    def _write(self, pending: Pending, offset: int, layout: Shape | None) -> Iterator[float]:
+    def _write(self, pending: FakePending, offset: int, layout: Shape | None) -> Iterator[float]:
         job, ask = pending.job, pending.job.ask
-        write_s = self.scenario.sample_s / 10
+        write_s = self.scenario.sample_s / 10 * self.pool.slower
         if pending.result is not None:
             self.memory.write_result(offset, pending.result, 0.5)
             yield write_s
@@ -266,16 +272,16 @@ class FakeWorker:
         self.dropped = list(pending.dropped)
         self._done(job, refers=bool(pending.result and pending.result.refers))
 
-    def _done(self, job: Job, *, refers: bool = False) -> None:
-        took_s = self.scenario.sample_s * job.task.samples
+    def _done(self, job: TaskMessage, *, refers: bool = False) -> None:
+        took_s = self.worked_s if self.scenario.pools else self.scenario.sample_s * job.task.samples
         holds = job.task.id in self.held
         self._gone(ev.Done(self.id, job.task.id, took_s, 0.0, holds, tuple(self.dropped), refers))
 
-    def _mismatch(self, job: Job, layout: Shape, sample: Shape | None) -> None:
+    def _mismatch(self, job: TaskMessage, layout: Shape, sample: Shape | None) -> None:
         if sample is None:
             self._gone(ev.Refused(self.id, job.task.id))
         else:
-            self._gone(ev.Mismatch(self.id, job.task.id, -1), layout.widened(sample))
+            self._gone(ev.Misfit(self.id, job.task.id, -1), layout.widened(sample))
 
     def _let_go(self) -> None:
         for task in [task for task in self.held if task not in self.pending]:
@@ -292,5 +298,5 @@ class FakeWorker:
         self.send(event, layout)
 
 
-def tokens_of(job: Job, samples: list[tuple[int, Sample]]) -> tuple[Token, ...]:
+def tokens_of(job: TaskMessage, samples: list[tuple[int, FakeSample]]) -> tuple[Token, ...]:
     return tuple((job.ask.epoch, job.ask.batch, ordinal) for ordinal, _ in samples)

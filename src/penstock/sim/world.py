@@ -140,7 +140,9 @@ class World:
             case "retire":
                 self.agent.happen(ev.Retire(fault.which % len(self.agent.hands)))
             case "resize" if self.scenario.kind is not Kind.STREAM:
-                self.agent.happen(ev.Resize(1 + fault.which % 8))
+                pool = fault.step % len(self.agent.pools)
+                workers = fault.which % 5 if pool else 1 + fault.which % 8
+                self.agent.happen(ev.ResizePool(workers, pool))
 
     def kill(self, worker: FakeWorker) -> None:
         if worker.alive:
@@ -234,7 +236,11 @@ class World:
         end_s = self.agenda.now_s + DRAIN_S
         while self.agenda.now_s < end_s and self.agenda.step():
             state = self.agent.state
-            if not any(lane.tasks for lane in state.lanes) and not state.batches and not misstaffed(state):
+            if (
+                not any(worker.tasks for worker in state.workers)
+                and not state.batches
+                and not misstaffed(state)
+            ):
                 break
 
     def _judge_end(self) -> None:
@@ -247,20 +253,24 @@ class World:
         if self.struck["agent"] and self.trainer.agent.alive is False:
             return
         state = self.agent.state
-        held = {slab for lane in state.lanes for issued in lane.holding.values() for slab in issued.held}
+        held = {
+            slab for worker in state.workers for issued in worker.holding.values() for slab in issued.held
+        }
         left = state.memory.used - sum(-(-slab.nbytes // 4096) * 4096 for slab in held)
-        tasks = [task for lane in state.lanes for task in lane.tasks]
+        tasks = [task for worker in state.workers for task in worker.tasks]
         if left or state.batches or tasks:
             raise Violation(f"{left} bytes, batches {list(state.batches)} and tasks {tasks} are left")
         if wrong := misstaffed(state):
-            raise Violation(f"workers {wrong} are there although {state.workers} are wanted, or are not")
+            raise Violation(
+                f"workers {wrong} are there although {[pool.size for pool in state.pools]} are wanted, or are not"
+            )
 
 
 def misstaffed(state: State) -> list[int]:
     """Workers that are still there and should have left, or have left and should be there."""
     if state.fatal is not None:
         return []
-    return [lane.worker for lane in state.lanes if lane.away != state.is_surplus(lane)]
+    return [worker.id for worker in state.workers if worker.away != worker.surplus]
 
 
 def simulate(scenario: Scenario, *, audits: bool = False) -> World:
