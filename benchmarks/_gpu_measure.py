@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import _machine
@@ -132,9 +132,7 @@ def warm_up(training: Training, feed: Feed, window: Window) -> int:
             return batches
 
 
-def measured(
-    training: Training, feed: Feed, window: Window, after_step: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
+def measured(training: Training, feed: Feed, window: Window) -> dict[str, Any]:
     """Train for a while and say how it went."""
     began = time.perf_counter()
     warm = warm_up(training, feed, window)
@@ -147,7 +145,6 @@ def measured(
         batch = next(feed.batches)
         waits.append(time.perf_counter() - before)
         training.step(*batch)
-        after_step()
         images += len(batch[0])
         if not halfway[0] and time.perf_counter() >= start + window.seconds / 2:
             halfway = images, time.perf_counter() - start

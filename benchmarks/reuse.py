@@ -1,12 +1,13 @@
 """Partly prepared samples used several times: scripts/bench reuse [--data DIR|tar] [--workloads W3,W1] [--times 2,3,5] [--stores memory,disk] ...
 
-For each workload, in turns and several times: torch's DataLoader with torchvision/PIL, ours without reuse ("standard"), and ours with samples used
-2, 3, 5 times, split by "auto" or, with --splits, wherever is said, kept in memory or on disk, side by side. The first epoch, which prepares everything, is not timed; the epochs
-behind it are, whole rounds of `times` of them. Workers stay from one epoch to the next, here as in torch's loader: epochs are short. Ideal: what a sample costs without reuse, over what it costs with it, by the costs of the
-chain's parts in one process: final + partial / times + copy. W1: RandomResizedCrop(224), flip, RandAugment. W3: RandAugment on the whole photo, first.
-Both have RandAugment(2, 9) as two ops of one layer each, so that it can be split between them. audio: recordings (generated), to log-mel spectra with
-SpecAugment. --sweep: Figure 12 of Revamper, crop, flip and three layers of RandAugment of which the last one to three are drawn anew, each kept sample
-used three times; with --out also as a picture. Every measurement is a process of its own.
+For each workload, in turns: torch's DataLoader with torchvision/PIL, ours without reuse ("standard"), and ours with samples used 2, 3 and 5
+times, split by "auto" or by --splits, kept in memory or on disk. The first epoch, which prepares everything, is not timed; whole rounds of
+`times` epochs after it are. Workers stay from one epoch to the next, in torch's loader too. Every measurement has a process of its own.
+Ideal: the cost of a sample without reuse over final + partial / times + copy, the costs of the chain's parts in one process.
+
+W1: RandomResizedCrop(224), flip, RandAugment(2, 9). W3: RandAugment on the whole photo first. RandAugment stands as two ops of one layer,
+so that it can be split between them. layers: crop, flip and three layers (--times 3 --splits 4,3,2 repeats Revamper's Figure 12).
+audio: generated recordings to log-mel spectra with SpecAugment.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import json
-import math
 import os
 import shutil
 import statistics
@@ -63,13 +63,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--data", help="photos: a folder or a tar file; by default generated")
     add("--generate", type=int, default=400, help="photos, without --data")
     add("--out", type=Path, help="JSON")
-    add("--sweep", action="store_true", help="one to three layers of RandAugment in the final part")
     add("--measured", help=argparse.SUPPRESS)  # the one subject that this process measures
-    args = parser.parse_args(arguments)
-    if args.sweep:
-        # of crop, flip and three layers, all but the last, the last two, the last three are kept
-        args.workloads, args.times, args.splits = ["layers"], ["3"], ["4", "3", "2"]
-    return args
+    return parser.parse_args(arguments)
 
 
 # ---- one measurement, in a process of its own
@@ -122,7 +117,6 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if subject["kind"] == "ours" and subject["times"] > 1:
         found["ideal"], found["split"] = ideal_of(loader, subject["times"])
-        found["diversity"] = diversity_of(loader.dataset.chain.ops, found["split"], subject["times"])
     for _ in loader:
         pass
     started, cpu, images, epochs = time.perf_counter(), cpu_s(), 0, 0
@@ -147,15 +141,6 @@ def ideal_of(loader: Any, times: int) -> tuple[float, int]:
     split, costs = loader.stats()["reuse"]["split"], cut_costs(loader.dataset, 48)
     reused = costs.final_s[split] + costs.partial_s[split] / times + costs.copy_s[split]
     return costs.whole_s / reused, split
-
-
-def diversity_of(ops: Sequence[Any], split: int, times: int) -> float:
-    """Different samples that are left, by Theorem 1 over 90 epochs."""
-    from penstock.policy.diversity import diversity
-    from penstock.transforms.outcomes import outcomes_in_row
-
-    counts = outcomes_in_row(ops)
-    return diversity(math.prod(counts), math.prod(counts[split:]), times)
 
 
 # ---- all of them
@@ -273,10 +258,6 @@ def main(arguments: Sequence[str]) -> int:
         args.out.write_text(
             json.dumps({"machine": facts, "arguments": list(arguments), "rows": rows}, indent=1) + "\n"
         )
-        if args.sweep and rows:
-            from _reuse_plots import sweep_picture
-
-            args.out.with_suffix(".svg").write_text(sweep_picture(rows) + "\n", "utf-8")
     return 0
 
 
