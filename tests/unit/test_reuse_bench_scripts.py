@@ -143,7 +143,9 @@ def test_trainings_are_made_once_and_a_seed_decides_them(module: Any, cifar: Pat
 
     def found(name: str) -> dict[Any, Any]:
         given = f"--data {cifar} --out {tmp_path / name} --networks tiny --variants standard,r3 --seeds 2 "
-        args = script.parsed([*given.split(), *["--epochs", "2", "--batch", "8", "--workers", "2", "--device", "cpu"]])
+        args = script.parsed(
+            [*given.split(), *["--epochs", "2", "--batch", "8", "--workers", "2", "--device", "cpu"]]
+        )
         assert len(script.to_do(args)) == 4
         script.run(args)
         assert script.to_do(args) == []
