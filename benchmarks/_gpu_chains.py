@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 from _prepare_data import photos
@@ -30,13 +30,7 @@ class Repeated(Sequence[T_co]):
     def __len__(self) -> int:
         return self.length
 
-    @overload
-    def __getitem__(self, at: int) -> T_co: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[T_co]: ...
-    def __getitem__(self, at: int | slice) -> T_co | list[T_co]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(self.length))]
+    def __getitem__(self, at: Any) -> Any:
         if not -self.length <= at < self.length:
             raise IndexError(at)
         return self.items[at % len(self.items)]

@@ -24,7 +24,7 @@ from _gpu_chains import (
     torchvision_v2_dataset,
 )
 from _gpu_plan import Job, Subject
-from _gpu_rivals import on_the_gpu, timms
+from _gpu_rivals import Spdl, on_the_gpu, timms
 
 CLASSES = 1000
 WARM_BYTES = 2 << 30
@@ -109,6 +109,7 @@ def feeding(job: Job, subject: Subject, ground: Ground, make: Maker | None = Non
         "dali": lambda: dalis(job, subject, ground),
         "timm": lambda: Feed(batches=timms(job, ground.root, ground.device)),
         "gpu_ops": lambda: Feed(batches=on_the_gpu(job, photo_files(ground.root), ground.device)),
+        "spdl": lambda: Feed(batches=Spdl(job, photo_files(ground.root), ground.device, subject.tuned)),
         "ours": lambda: make(job, subject, ground),
     }
     before = {child.pid for child in multiprocessing.active_children()}

@@ -21,6 +21,7 @@ START_S: Mapping[str, float] = {
     "timm": 2.0,
     "gpu_ops": 3.0,
     "dali": 4.0,
+    "spdl": 8.0,
     "ours": 3.0,
 }
 """Seconds from asking for a feed to its first batch and from its last to its end, for the estimate."""
@@ -33,7 +34,7 @@ FILLED_PER_S = 4000.0
 
 RIVALS = (
     *("limit", "torch", "timm", "gpu_ops", "dali", "dali_40", "dali_90", "dali_hints"),
-    *("dali_whole", "dali_whole_90", "dali_chw", "dali_16", "tv_auto"),
+    *("dali_whole", "dali_whole_90", "dali_chw", "dali_16", "spdl", "spdl_mp", "tv_auto"),
 )
 DEFAULTS = ("limit", "tv_auto", "tv_on", "tv_off", "tv_idle")
 MAIN = ("limit", "torch", "dali", "off", "on", "on_auto", "idle")
@@ -89,6 +90,7 @@ class Choice:
     steps: int = 1000
     dali: bool = False
     """Whether it is there."""
+    spdl: bool = False
     samples: int = 12_288
     """Of an epoch, where partly prepared ones are used several times."""
     cores: int = 16
@@ -98,7 +100,8 @@ class Choice:
 
     def has(self, subject: Subject) -> bool:
         """Whether it can be measured with what is installed."""
-        return self.dali or subject.kind != "dali"
+        installed = {"dali": self.dali, "spdl": self.spdl}
+        return installed.get(subject.kind, True)
 
     def wants(self, group: str) -> bool:
         return not self.groups or group in self.groups

@@ -106,7 +106,6 @@ SPEED = {
     "of the limit": None,
     "files": ("lane_share", ".2f"),
     "finished": ("finished_share", ".2f"),
-    "2nd half": ("second_half", ".2f"),
     "wait p50 ms": ("wait_p50_ms", ".1f"),
     "p99 ms": ("wait_p99_ms", ".1f"),
     "CPU s/1000": ("cpu_s_per_1000", ".2f"),

@@ -50,9 +50,8 @@ class Bench:
                     while file.read(1 << 20):
                         pass
             return ""
-        if drop_from_memory(files) < WARM_BYTES:
-            return "so few photos are in memory again after their first reading"
-        return ""
+        few = drop_from_memory(files) < WARM_BYTES
+        return "so few photos are in memory again after their first reading" if few else ""
 
     def training(self, model: str) -> Training:
         """The model; one at a time is on the device."""

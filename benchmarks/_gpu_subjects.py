@@ -12,14 +12,14 @@ class Subject:
     """Who feeds the training."""
 
     kind: str
-    """`limit` (one batch that stays), `torch`, `timm`, `gpu_ops`, `dali` or `ours`."""
+    """`limit` (one batch that stays), `torch`, `timm`, `gpu_ops`, `dali`, `spdl` or `ours`."""
     title: str
     prep: str | Mapping[str, Any] = "off"
     """Ours: the GPU lane's mode, or the fields of a `penstock.GpuPrep`."""
     adopted: bool = False
     """Ours: torchvision's `ImageFolder` and v2 transforms, and no keyword but the device, the workers and, unless it is "auto", the mode."""
     tuned: Mapping[str, Any] = field(default_factory=dict)
-    """DALI: see `_gpu_dali`."""
+    """DALI: see `_gpu_dali`; SPDL: whether it has processes, see `_gpu_rivals`."""
     auto_workers: bool = False
     """Ours: as many workers as `num_workers="auto"` comes to, whatever others have."""
     reuse: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +68,8 @@ SUBJECTS: Mapping[str, Subject] = {
     },
     "timm": Subject(kind="timm", title="timm PrefetchLoader, uint8, normalised on the device"),
     "gpu_ops": Subject(kind="gpu_ops", title="torchvision, decoded and augmented on the GPU"),
+    "spdl": Subject(kind="spdl", title="SPDL, spdl.io in threads"),
+    "spdl_mp": Subject(kind="spdl", title="SPDL, spdl.io in processes", tuned={"processes": True}),
     "off": Subject(kind="ours", title="ours, lane off"),
     "on": Subject(kind="ours", title="ours, lane concurrent", prep="concurrent"),
     "on_auto": Subject(

@@ -262,12 +262,6 @@ def judged(row: Row, results: Results) -> list[float]:
     return results.values(row.case, OURS, row.figure)
 
 
-def verdict(row: Row, results: Results) -> bool | None:
-    """Whether the median meets the goal; None without a goal or without a value."""
-    values = judged(row, results)
-    return row.goal.met_by(statistics.median(values)) if row.goal and values else None
-
-
 def _cells(row: Row, results: Results) -> list[str]:
     return [
         row.line,

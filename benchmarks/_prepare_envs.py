@@ -57,7 +57,6 @@ ENVIRONMENTS = {
             name="albumentations", packages=("albumentations==2.0.8",), imports="import albumentations"
         ),
         Environment(name="grain", packages=("grain==0.2.18",), imports="import grain"),
-        Environment(name="spdl", packages=("spdl-core==0.8.0",), imports="import spdl.pipeline"),
         Environment(
             name="dali", packages=("nvidia-dali-cuda120==2.4.0",), imports="import nvidia.dali", shared=False
         ),

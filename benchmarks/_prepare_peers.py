@@ -1,13 +1,10 @@
-"""Batches of prepared photos without end, by peers with loaders of their own: Grain, SPDL, DALI on the CPU.
+"""Batches of prepared photos without end, by peers with loaders of their own: Grain, DALI on the CPU.
 
-None of them antialiases as run here. Grain and SPDL run the same OpenCV ops as torch's loader does, DALI its own.
+None of them antialiases as run here. Grain runs the same OpenCV ops as torch's loader does, DALI its own.
 """
 
 from __future__ import annotations
 
-import os
-import random
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,42 +25,6 @@ def grain_opencv(setting: Setting) -> Iterator[Any]:
     yield from rows.batch(setting.batch_size, drop_remainder=True).mp_prefetch(
         grain.MultiprocessingOptions(num_workers=setting.workers)
     )
-
-
-def spdl_opencv(setting: Setting) -> Iterator[Any]:
-    import _prepare_cv
-    import numpy as np
-    import torch
-    from spdl.pipeline import PipelineBuilder
-
-    torch.set_num_threads(1)
-
-    def paths() -> Iterator[str]:
-        files = setting.files
-        while True:
-            yield from random.sample(files, len(files))
-
-    prepare = _prepare_cv.Prepare(setting.workload)
-
-    def strictly(path: str) -> Any:
-        """It would leave out samples that fail, and be the faster for it."""
-        try:
-            return prepare(path)
-        except Exception:  # noqa: BLE001, whatever it is
-            traceback.print_exc()
-            os._exit(1)
-
-    pipeline = (
-        PipelineBuilder()
-        .add_source(paths())
-        .pipe(strictly, concurrency=setting.workers)
-        .aggregate(setting.batch_size)
-        .pipe(lambda samples: torch.from_numpy(np.stack(samples)))
-        .add_sink(2 * setting.workers)
-        .build(num_threads=setting.workers + 1)
-    )
-    with pipeline.auto_stop():
-        yield from pipeline.get_iterator(timeout=60)
 
 
 def dali_cpu(setting: Setting) -> Iterator[Any]:

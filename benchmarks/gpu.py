@@ -1,10 +1,13 @@
 """Training fed from photos on one GPU: scripts/bench gpu [--part main,defaults,rivals,memory,workers,reuse] [--data DIR|tar] ...
 
-main: models and workloads, in turns and several times: the limit (training on one batch that stays on the device), torch's
-DataLoader with torchvision/PIL, DALI where it is installed, ours with the GPU lane off, beside training, and in idle time. defaults: a torchvision dataset with no keyword but device and num_workers (0: "auto"), beside each mode by itself. rivals: DALI in several tunings,
-timm, torchvision on the GPU, and ours with its defaults. memory: the largest batch that trains in 24 GB, and training
-with 1 % of the card to spare (--groups fit,tight). workers: their number changes while training. reuse: partly prepared samples used several
-times (--groups paper,workers,lane, see _gpu_reuse.py).
+Parts:
+  main      our own chains in each mode of the GPU lane, the limit (training on one batch that stays on the device), torch's DataLoader with
+            torchvision/PIL, and DALI where it is installed
+  defaults  torchvision's dataset with no keyword but device and num_workers (0: "auto"), beside each mode by itself
+  rivals    DALI in several tunings, timm, torchvision on the GPU, SPDL where it is installed, and ours with its defaults
+  memory    the largest batch that trains in 24 GB, and training with 1 % of the card to spare (--groups fit,tight)
+  workers   their number changes while training
+  reuse     partly prepared samples used several times (--groups paper,workers,lane, see _gpu_reuse.py)
 
 Each measurement is one line of JSON in --out; --resume makes only those that are not there. A subject that fails, hangs or
 crashes is a line with an "error", and the campaign goes on in a fresh process. Workloads: see _gpu_chains.py. Ours
@@ -103,9 +106,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def has_dali() -> bool:
+def has(module: str) -> bool:
     try:
-        return find_spec("nvidia.dali") is not None
+        return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
 
@@ -126,7 +129,8 @@ def choice_of(args: argparse.Namespace, part: str) -> Choice:
         period=args.period,
         crew=args.crew,
         steps=args.steps,
-        dali=has_dali(),
+        dali=has("nvidia.dali"),
+        spdl=has("spdl.io"),
         samples=args.samples,
         cores=cores,
     )
@@ -216,7 +220,7 @@ def main(arguments: list[str]) -> int:
         jobs = to_do(args, since)
         minutes = whole_s(args, jobs) / 60
         say(
-            f"{len(jobs)} measurements, about {minutes:.1f} minutes{'' if has_dali() else '; DALI is not installed'}"
+            f"{len(jobs)} measurements, about {minutes:.1f} minutes{'' if has('nvidia.dali') else '; DALI is not installed'}"
         )
         if args.plan:
             print("\n".join(map(str, jobs)))

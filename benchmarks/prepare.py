@@ -71,7 +71,6 @@ SUBJECTS = (
         environment="albumentations",
     ),
     Subject(name="grain_opencv", title="Grain + OpenCV", antialias=False, environment="grain"),
-    Subject(name="spdl_opencv", title="SPDL threads + OpenCV", antialias=False, environment="spdl"),
     Subject(name="dali_cpu", title="DALI on the CPU", antialias=False, environment="dali"),
 )
 
@@ -141,9 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     results = run_all(cases, options.repeats, run, progress)
     progress(f"{len(results.others_cpu_share)} measurements in {time.monotonic() - started_s:.0f} s\n")
 
-    command = shlex.join(
-        ["scripts/bench", "prepare", *_without_paths(sys.argv[1:] if argv is None else argv)]
-    )
+    command = shlex.join(["scripts/bench", "prepare", *(sys.argv[1:] if argv is None else argv)])
     photos = sum(1 for _ in (root / "photos").iterdir())
     facts: dict[str, Any] = {
         "command": command,
@@ -160,20 +157,6 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         Path(options.json).write_text(json.dumps(as_json(results, **facts), indent=1) + "\n")
     return 1 if results.failures else 0
-
-
-def _without_paths(arguments: list[str]) -> list[str]:
-    """The arguments as they may be published: where someone keeps photos is nobody's business."""
-    hidden = []
-    for at, argument in enumerate(arguments):
-        name, equals, _ = argument.partition("=")
-        if at and arguments[at - 1] in ("--data", "--json"):
-            hidden.append("PATH")
-        elif equals and name in ("--data", "--json"):
-            hidden.append(f"{name}=PATH")
-        else:
-            hidden.append(argument)
-    return hidden
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:

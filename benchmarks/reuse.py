@@ -17,7 +17,6 @@ import atexit
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ for place in (ROOT / "src", Path(__file__).resolve().parent):
         sys.path.insert(0, str(place))
 
 import _machine  # noqa: E402
+from _harness import columns, spread  # noqa: E402
 
 WORKLOADS = ("W3", "W1")
 BATCH = 64
@@ -53,7 +53,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--times", type=words, default=["2", "3", "5"], help="uses of each kept sample")
     add("--splits", type=words, default=["auto"], help="auto, or numbers of ops in the partial part")
     add("--stores", type=words, default=["memory"], help="memory, disk")
-    add("--path", help="where the store on disk lies; by default a temporary folder")
+    add("--path", help="folder for the store on disk; by default a temporary one")
     add("--no-torch", action="store_true", help="leave torch's DataLoader out")
     add("--samples", type=int, default=1200, help="of an epoch: the photos again and again")
     add("--workers", type=int, default=_machine.cores())
@@ -200,38 +200,24 @@ def run(subject: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    return f"{statistics.median(values):,.{digits}f} [{min(values):,.{digits}f}-{max(values):,.{digits}f}]"
-
-
 def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     """Ratios are taken within a round."""
-    lines = []
+    header = ["images/s", "of standard", "ideal", "of the ideal", "CPU s/1000"]
+    tables = []
     for workload in args.workloads:
         own = [row for row in rows if row["workload"] == workload]
         base = {row["round"]: row["images_per_s"] for row in own if row["name"] == "ours, standard"}
-        lines += [
-            f"\n{workload}",
-            f"{'':<36} {'images/s':>22} {'of standard':>18} {'ideal':>6} {'of the ideal':>18} {'CPU s/1000':>10}",
-        ]
+        lines = [[workload, *header]]
         for name in dict.fromkeys(row["name"] for row in own):
             good = [row for row in own if row["name"] == name]
-            rates = [row["images_per_s"] for row in good]
-            ratios = [row["images_per_s"] / base[row["round"]] for row in good if row["round"] in base]
-            ideals = [row["ideal"] for row in good if "ideal" in row]
-            cells = [
-                f"{name:<36}",
-                f"{spread(rates, 0):>22}",
-                f"{spread(ratios):>18}" if ratios else f"{'':>18}",
-            ]
-            if ideals and ratios:
-                parts = [ratio / ideal for ratio, ideal in zip(ratios, ideals, strict=False)]
-                cells += [f"{statistics.median(ideals):>6.2f}", f"{spread(parts):>18}"]
-            else:
-                cells += [f"{'':>6}", f"{'':>18}"]
-            cells.append(f"{statistics.median(row['cpu_s_per_1000'] for row in good):>10.2f}")
-            lines.append(" ".join(cells))
-    return "\n".join(lines)
+            paired = [(row, row["images_per_s"] / base[row["round"]]) for row in good if row["round"] in base]
+            cells = [[row["images_per_s"] for row in good], [ratio for _, ratio in paired]]
+            cells += [[row["ideal"] for row in good if "ideal" in row]]
+            cells += [[ratio / row["ideal"] for row, ratio in paired if "ideal" in row]]
+            cells += [[row["cpu_s_per_1000"] for row in good]]
+            lines.append([name, *map(spread, cells)])
+        tables.append(columns(lines))
+    return "\n\n".join(tables)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,8 +1,8 @@
 """The guards that keep the promises: each with the test that fails when it is gone. A fault test counts only if it does.
 
-A guard is removed by replacing text in a copy of the sources. Where two guards stand behind one another, so that either
-alone would do, both are removed at once. This module is imported by programs that run a mutant, so it must not import
-penstock itself.
+A guard is a statement of the sources with a marker (see `markers`); it is removed in a copy of them. Where two guards stand
+behind one another, so that either alone would do, both are removed at once. This module is imported by programs that run a
+mutant, so it must not import penstock itself.
 """
 
 from __future__ import annotations
@@ -13,28 +13,23 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fault.markers import Edit, always, changed, mutants, never, removed, replaced
+
 ROOT = Path(__file__).parents[2]
 PASSED, FAILED = 100, 101
 """Exit codes that no interpreter gives of itself."""
-CORE = "engine/core.py"
-MOVES = "engine/moves.py"
-SCHEDULING = "engine/scheduling.py"
-LEDGER = "engine/ledger.py"
-ITERATOR = "engine/iterator.py"
-LEASES = "engine/leases.py"
-AGENT = "engine/agent.py"
-SESSION = "engine/session.py"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guard:
     name: str
-    edits: tuple[tuple[str, str, str], ...]
-    """(file, text that occurs in it exactly once, what stands there when the guard is gone)"""
+    """The promise that it keeps."""
+    edits: tuple[Edit, ...]
+    """What is changed in the source when the guard is gone."""
     test: str
 
 
-def guard(name: str, test: str, *edits: tuple[str, str, str]) -> Guard:
+def guard(name: str, test: str, *edits: Edit) -> Guard:
     return Guard(name=name, edits=edits, test=f"tests/{test}")
 
 
@@ -43,278 +38,241 @@ GUARDS = [
     guard(
         "attempt ids are never used twice",
         "unit/test_core.py::test_the_work_of_a_lost_worker_is_issued_again_under_a_new_id",
-        (
-            SCHEDULING,
-            "    state.next_task += 1\n    return state.next_task\n",
-            "    return 1 + max((task for lane in state.lanes for task in lane.tasks), default=0)\n",
+        replaced(
+            "attempt-ids", "return 1 + max((task for lane in state.lanes for task in lane.tasks), default=0)"
         ),
     ),
     guard(
         "a lost worker's work is issued again",
         "unit/test_core.py::test_the_work_of_a_lost_worker_is_issued_again_under_a_new_id",
-        (
-            CORE,
-            "            give_back(state, issued.task)\n            state.reissued += 1\n",
-            "            pass\n",
-        ),
+        never("lost-work"),
     ),
     guard(
         "a cancelled task's result is dropped",
         "sim/test_schedules.py::test_no_schedule_of_faults_costs_a_sample[0]",
-        (CORE, "    if issued.cancelled:\n        return\n    batch =", "    batch ="),
-        (MOVES, "    if issued.cancelled:\n        return None\n", ""),
+        never("cancelled-result"),
+        never("cancelled-task"),
     ),
     guard(
         "a cancelled task keeps its memory until it is gone",
         "unit/test_core.py::test_an_abort_voids_what_is_open_and_keeps_its_memory_until_no_task_can_write_it",
-        (MOVES, "    issued.cancelled = True\n", "    issued.cancelled = True\n    unpin(state, issued)\n"),
+        replaced("cancelled-memory", "issued.cancelled = True; unpin(state, issued)"),
     ),
     guard(
         "memory is not freed while a task can touch it",
         "unit/test_core.py::test_an_abort_voids_what_is_open_and_keeps_its_memory_until_no_task_can_write_it",
-        (MOVES, "if not (slab.owned or slab.pins or slab.holds):", "if not slab.owned:"),
+        changed("slab-in-use", " or slab.pins or slab.holds", ""),
     ),
     guard(
         "parts that a collate function keeps stay where they are",
         "unit/test_core.py::test_parts_that_a_collate_function_holds_on_to_are_kept_until_it_lets_go",
-        (CORE, "    if event.holds:\n", "    if False:\n"),
+        never("held-parts"),
     ),
     guard(
         "a batch is not delivered while its slab can be written",
         "unit/test_core_slow_samples.py::test_a_batch_waits_for_a_task_that_was_taken_back_and_may_be_about_to_write",
-        (SCHEDULING, "not late_writers(batch) or held_up(state, batch)", "True"),
+        replaced("late-writers", "return True"),
     ),
     guard(
         "a batch that a late task may still write is lent to nobody",
         "unit/test_core_slow_samples.py::test_a_batch_does_not_wait_for_a_task_that_is_held_up_but_is_to_be_copied",
-        (SCHEDULING, "nbytes = 0 if late_writers(batch) else ", "nbytes = "),
+        changed("late-writers-copy", "0 if late_writers(batch) else ", ""),
     ),
     guard(
         "a worker that hangs while it starts is noticed",
         "unit/test_core.py::test_a_worker_that_hangs_while_it_starts_is_killed_and_the_second_time_given_up",
-        (CORE, "        elif not lane.starting and (", "        elif ("),
+        changed("hang-at-start", "not lane.starting and ", ""),
     ),
     guard(
         "an agent that is stopped is noticed",
         "fault/test_agent_death.py::test_an_agent_that_is_stopped_is_replaced",
-        (SESSION, "        if ready or self._is_silent(left):\n", "        if ready:\n"),
+        changed("silent-agent", " or self._is_silent(left)", ""),
     ),
     guard(
         "batches leave in order",
         "unit/test_core.py::test_batches_leave_in_the_order_they_were_fed",
-        (SCHEDULING, "    if not state.config.in_order:\n", "    if True:\n"),
+        always("in-order"),
     ),
     guard(
         "the first failing sample is the one that is raised",
         "unit/test_ledger.py::test_the_smallest_failure_counts",
-        (LEDGER, "if self.error is None or ordinal < self.error[0]:", "if self.error is None:"),
+        changed("first-failure", " or ordinal < self.error[0]", ""),
     ),
     guard(
         "three deaths on one sample are enough",
         "unit/test_core.py::test_a_sample_that_takes_three_workers_down_fails_its_batch",
-        (
-            MOVES,
-            "    if tries < (HANGS_PER_SAMPLE if event.hung else DEATHS_PER_SAMPLE):\n",
-            "    if tries:\n",
-        ),
+        always("deaths-limit"),
     ),
     guard(
         "deaths are counted per sample",
         "sim/test_schedules.py::test_no_schedule_of_faults_costs_a_sample[0]",
-        (
-            MOVES,
-            "state.deaths[task.seq, ordinal] = state.deaths.get((task.seq, ordinal), 0) + 1",
-            "state.deaths[task.seq, 0] = state.deaths.get((task.seq, 0), 0) + 1",
+        replaced(
+            "deaths-per-sample", "tries = state.deaths[task.seq, 0] = state.deaths.get((task.seq, 0), 0) + 1"
         ),
     ),
     guard(
         "workers that never finish anything are given up",
         "unit/test_core.py::test_a_worker_that_dies_again_and_again_with_work_it_never_began_is_given_up",
-        (CORE, "(FRUITLESS_STARTS if hung_at_start else FRUITLESS_DEATHS):\n", "99:\n"),
+        never("fruitless-worker"),
     ),
     guard(
         "a silent worker is killed",
         "unit/test_core.py::test_a_silent_worker_is_killed_after_the_hang_timeout",
-        (CORE, "if state.config.hang_s and silent >= patience_s:", "if False:"),
+        never("silent-worker"),
     ),
     guard(
         "a worker that waits for memory does not hang",
         "unit/test_core.py::test_a_worker_that_waits_for_memory_does_not_hang",
-        (CORE, " and bool(lane.tasks) and not all_waiting(state, lane)\n", " and bool(lane.tasks)\n"),
+        changed("waits-for-memory", " and not all_waiting(state, lane)", ""),
     ),
     guard(
         "memory that comes free goes to the due batch",
         "unit/test_core_memory.py::test_a_later_batch_gets_no_slab_while_an_earlier_ones_result_waits_for_memory",
-        (MOVES, "    if state.short >= 0 and not precedes(state, seq, state.short):\n", "    if False:\n"),
+        never("due-batch-memory"),
     ),
     guard(
         "a batch of which nothing is left is an error, not a missing batch",
         "unit/test_core.py::test_left_out_samples_are_named_and_a_batch_of_none_is_an_error",
-        (CORE, "    if batch.size and len(batch.dropped) == batch.size:\n", "    if False:\n"),
+        never("empty-batch"),
     ),
     guard(
         "a lost worker of an iterable dataset is there again in the next epoch",
         "unit/test_core_streams.py::test_a_lost_worker_is_started_again_for_the_next_epoch_not_for_this_one",
-        (CORE, "            out.append(ev.Start(lane.worker))\n    state.next_lane", "    state.next_lane"),
+        removed("stream-worker-restart"),
     ),
     # ---- memory
     guard(
         "batches beyond half of the ring are copied",
         "unit/test_leases.py::test_beyond_half_of_the_limit_batches_are_copied",
-        (LEASES, "if not nbytes or self.held_bytes + nbytes > self._limit // 2:", "if not nbytes:"),
+        changed("half-of-ring", " or self.held_bytes + nbytes > self._limit // 2", ""),
     ),
     guard(
         "a batch is free only when its last view is gone",
         "unit/test_leases.py::test_a_batch_is_free_when_the_last_of_its_tensors_is_gone",
-        (LEASES, "if tenancy.sealed and not tenancy.views:", "if tenancy.sealed:"),
+        changed("last-view", " and not tenancy.views", ""),
     ),
     guard(
         "a batch is not free before it is complete",
         "unit/test_leases.py::test_a_tensor_that_dies_before_the_batch_is_complete_frees_nothing",
-        (LEASES, "if tenancy.sealed and not tenancy.views:", "if not tenancy.views:"),
+        changed("last-view", "tenancy.sealed and ", ""),
     ),
     guard(
         "a forked child frees nothing of its parent's",
         "unit/test_leases.py::test_a_forked_child_does_not_free_its_parents_batches",
-        (
-            LEASES,
-            "is None or os.getpid() != self._owner:\n            return",
-            "is None:\n            return",
-        ),
+        changed("child-frees-nothing", " or os.getpid() != self._owner", ""),
     ),
     guard(
         "a batch that a forked child sees is not reused",
         "integration/test_forked_children.py::test_a_forked_child_keeps_the_batch_it_saw_while_the_parent_goes_on",
-        (
-            LEASES,
-            "        if tenancy.children:\n            self._seen",
-            "        if False:\n            self._seen",
-        ),
+        never("seen-by-child"),
     ),
     guard(
         "memory is reserved before it is touched",
         "unit/test_arena.py::test_memory_that_is_not_to_be_had_is_an_error_and_not_a_signal",
-        ("store/arena.py", "        os.posix_fallocate(self.fd, start, end - start)\n", "        pass\n"),
+        removed("memory-reserved"),
     ),
     # ---- randomness and state
     guard(
         "randomness depends on the position",
         "unit/test_seeds.py::test_a_million_neighbouring_positions_and_keys_have_a_million_seeds",
-        ("plan/seeds.py", "mix64(self._sample ^ (int(position) & MASK64))", "mix64(self._sample)"),
+        changed("seed-position", " ^ (int(position) & MASK64)", ""),
     ),
     guard(
         "randomness depends on the epoch",
         "integration/test_randomness.py::test_epochs_differ_in_order_and_in_noise_and_repeat_under_the_same_seed",
-        ("plan/seeds.py", " ^ (int(epoch) & MASK64))\n\n\n@lru_cache", ")\n\n\n@lru_cache"),
+        changed("seed-epoch", " ^ (int(epoch) & MASK64)", ""),
     ),
     guard(
         "preparing inline leaves the program's generators alone",
         "integration/test_randomness.py::test_without_workers_the_processs_own_generators_are_put_back_after_each_batch",
-        ("engine/inline.py", "            with generators_kept():\n", "            if True:\n"),
+        changed("inline-generators", "with generators_kept()", "if True"),
     ),
     guard(
         "a state of a newer version is refused",
         "fault/test_messages.py::test_a_state_that_cannot_be_loaded_is_refused",
-        ("engine/fitting.py", 'if state["version"] > VERSION:', "if False:"),
+        never("state-version"),
     ),
     guard(
         "a state counts only what was delivered",
         "fault/test_epochs_cut_short.py::test_a_state_taken_after_a_break_goes_on_there",
-        (ITERATOR, "        self._settle()\n        self.run.count()\n", "        self._settle()\n"),
+        removed("count-delivered"),
     ),
     # ---- the training process and its agent
     guard(
         "a new agent is asked for all that is open",
         "fault/test_agent_death.py::test_the_very_first_batch_survives_the_death_of_the_agent",
-        (ITERATOR, "        for seq, ask in self._open.items():\n            self._feed(seq, ask)\n", ""),
+        removed("ask-again"),
     ),
     guard(
         "agents that die again and again are given up",
         "fault/test_agent_death.py::test_agents_that_die_without_ever_delivering_are_an_error_not_an_endless_loop",
-        (ITERATOR, "        if self._restarts > AGENT_RESTARTS:\n", "        if False:\n"),
+        never("agent-restarts"),
     ),
     guard(
         "an interrupt voids the connection it may have cut",
         "fault/test_interrupts.py::test_an_interrupt_at_any_line_of_next_loses_no_batch_and_counts_none_twice[2]",
-        (ITERATOR, "            self._broken = True\n            raise\n", "            raise\n"),
+        removed("interrupted-connection"),
     ),
     guard(
         "Ctrl-C is held back during a fork",
         "fault/test_interrupts.py::test_ctrl_c_at_the_moment_of_a_fork_is_not_lost",
-        ("engine/forked.py", "            signal.signal(number, stand_in(handler))\n", "            pass\n"),
+        removed("signals-in-fork"),
     ),
     guard(
         "other signals are held back during a fork",
         "fault/test_interrupts.py::test_what_other_handlers_raise_at_the_moment_of_a_fork_is_not_lost[one]",
-        ("engine/forked.py", "HELD = (signal.SIGINT, *ASKS)\n", "HELD = (signal.SIGINT,)\n"),
+        changed("signals-held", " *ASKS", ""),
     ),
     guard(
         "the agent ignores Ctrl-C",
         "fault/test_interrupts.py::test_agent_and_workers_ignore_the_terminals_ctrl_c",
-        (
-            "engine/forked.py",
-            "        signal.signal(signal.SIGINT, signal.SIG_IGN)\n",
-            "        signal.signal(signal.SIGINT, signal.SIG_DFL)\n",
-        ),
+        changed("agent-ignores-interrupt", "SIG_IGN", "SIG_DFL"),
     ),
     guard(
         "results of an epoch that was left are not taken for the next one's",
         "fault/test_epochs_cut_short.py::test_what_has_arrived_for_an_epoch_that_was_left_is_not_taken_for_the_next",
-        (ITERATOR, "            if seq in self._open:\n", "            if True:\n"),
+        always("left-epoch"),
     ),
     guard(
         "a daemonic process may not have workers",
         "integration/parity/test_iterators.py::test_workers_inside_workers_are_refused_as_in_torch",
-        ("engine/build.py", "    if multiprocessing.current_process().daemon:\n", "    if False:\n"),
+        never("daemonic"),
     ),
     guard(
         "a forked child does not end its parent's agent",
         "fault/test_forks.py::test_a_forked_child_that_drops_the_loader_does_not_end_the_parents_workers",
-        ("engine/session.py", "        if os.getpid() != self._owner:\n", "        if False:\n"),
+        never("child-ends-nothing"),
     ),
     guard(
         "workers end with their agent, whatever they are doing",
         "fault/test_agent_death.py::test_workers_in_the_middle_of_c_code_go_with_their_agent_too",
-        ("lanes/entry.py", "        fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)\n", "        return\n"),
+        replaced("worker-lifeline", "return"),
     ),
     guard(
         "the agent ends with its training process",
         "fault/test_trainer_death.py::test_nothing_is_left_one_second_after_the_training_process_was_killed[training-]",
-        (
-            AGENT,
-            "        if frames is None:\n            self.stopping = True\n            return\n",
-            "        if frames is None:\n            return\n",
-        ),
-        (AGENT, "        if os.getppid() != self.config.parent:\n", "        if False:\n"),
-        (
-            AGENT,
-            "    def _on_parent_end(self, _: int) -> None:\n        self.stopping = True\n",
-            "    def _on_parent_end(self, _: int) -> None:\n        pass\n",
-        ),
+        removed("trainer-hangs-up"),
+        never("trainer-is-parent"),
+        removed("trainer-ends"),
     ),
     guard(
         "a worker that is being imported is killed with the training process",
         "fault/test_trainer_death.py::test_a_worker_that_is_being_imported_is_killed_with_the_training_process",
-        (AGENT, "(STOP_GRACE_S if self.polite else 0.0)", "60.0"),
+        changed("stop-grace", "STOP_GRACE_S if self.polite else 0.0", "60.0"),
     ),
     # ---- frames
     guard(
         "a frame that is too long is refused",
         "unit/test_wire.py::test_a_frame_over_the_limit_is_refused_before_anything_is_allocated",
-        ("lanes/wire.py", "            if size > MAX_FRAME:\n", "            if False:\n"),
+        never("frame-size"),
     ),
 ]
 
 
-def mutate(sources: Path, removed: Guard) -> None:
+def mutate(package: Path, gone: Guard) -> None:
     """Remove a guard from a copy of `src/penstock`."""
-    for name, old, new in removed.edits:
-        file = sources / name
-        text = file.read_text()
-        assert text.count(old) == 1, (
-            f"guard '{removed.name}': its text occurs {text.count(old)} times in {name}"
-        )
-        file.write_text(text.replace(old, new))
+    for file, text in mutants(package, gone.edits).items():
+        file.write_text(text)
 
 
 def run_tests(sources: str, tests: list[str]) -> None:

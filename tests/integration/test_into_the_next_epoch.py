@@ -160,7 +160,7 @@ def test_where_samples_are_kept_on_the_device_an_epochs_batches_are_made_before_
             assert until(lambda: made.is_set() or lane.gate.ending, limit_s=until_s - time.monotonic())
 
     class Lane:
-        gate, residents, takes_cores = Gate(), object() if kept_there else None, False
+        gate, residents, takes_cores, mode = Gate(), object() if kept_there else None, False, "off"
 
         def rest(self) -> None:
             pass

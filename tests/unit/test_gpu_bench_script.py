@@ -59,6 +59,14 @@ def test_a_subject_that_is_not_installed_is_not_planned(module: Any) -> None:
     assert "torch" in subjects
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_spdl_is_a_rival_where_it_is_installed(module: Any, there: bool) -> None:
+    plan = module("_gpu_plan")
+    subjects = {job.subject for job in plan.rivals_jobs(_choice(plan, subjects=[], spdl=there))}
+    assert ({"spdl", "spdl_mp"} <= subjects) is there
+    assert "timm" in subjects
+
+
 def test_what_is_in_the_file_is_not_measured_again(module: Any, tmp_path: Path) -> None:
     plan, rows = module("_gpu_plan"), module("_gpu_rows")
     jobs, path = plan.main_jobs(_choice(plan)), tmp_path / "rows.jsonl"

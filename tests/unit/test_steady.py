@@ -113,6 +113,16 @@ def test_the_window_starts_anew_with_another_number_of_workers() -> None:
     assert loop.recent["busy_s"] == pytest.approx(15 * 0.08)
 
 
+def test_the_window_starts_anew_when_the_gpu_lane_comes_on() -> None:
+    loop = Loop()
+    loop.epoch(50, step_s=0.01, wait_s=0.03)
+    loop.counters.lane_mode = "concurrent"
+    for _ in range(15):
+        loop.batch(step_s=0.01, wait_s=0.0)
+    assert (loop.recent["batches"], loop.recent["wait_share"]) == (15, 0.0)
+    assert diagnose(loop.stats, cores=2) == KEEPS_UP
+
+
 def test_workers_that_a_gpu_lane_takes_the_cores_of_are_not_counted() -> None:
     loop = Loop(workers=15)
     loop.epoch(30, step_s=0.1)

@@ -52,9 +52,9 @@ def room(
         out is not None
         and out.shape == shape
         and out.dtype == np.uint8
-        and out.flags.c_contiguous
+        and out.flags.c_contiguous  # guard: loops-one-piece
         and out.flags.writeable
-        and (image is None or not np.may_share_memory(image, out))
+        and (image is None or not np.may_share_memory(image, out))  # guard: loops-overlap
     ):
         return out
     return np.empty(shape, np.uint8)
@@ -85,6 +85,7 @@ def check_numbers(numbers: NDArray[np.float32], shape: tuple[int, ...], what: st
 
 def check_table(table: NDArray[np.uint8], channels: int) -> int:
     """How many tables there are in one, one for all channels or one for each; refuses others."""
+    # guard: loops-table
     if table.dtype != np.uint8 or table.shape not in ((256,), (256, 1), (256, channels)):
         raise ValueError(
             f"a table must be uint8 of 256 values, or of 256 x {channels}, got {table.dtype} of {table.shape}"

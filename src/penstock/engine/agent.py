@@ -186,7 +186,7 @@ class Agent:
             return
         frames = self.trainer.receive(wait=False)
         if frames is None:
-            self.stopping = True
+            self.stopping = True  # guard: trainer-hangs-up
             return
         for kind, payload in frames:
             self._on_trainer_frame(kind, payload)
@@ -216,7 +216,7 @@ class Agent:
             self.stopping = self.polite = True
 
     def _on_parent_end(self, _: int) -> None:
-        self.stopping = True
+        self.stopping = True  # guard: trainer-ends
 
     def _tell(self, kind: Msg, *chunks: bytes) -> None:
         self.trainer.post(kind, *chunks)
@@ -375,7 +375,7 @@ class Agent:
         self._hear(
             0.0
         )  # all that was said by `now`: we may have been without a core since we heard the last of it
-        if os.getppid() != self.config.parent:
+        if os.getppid() != self.config.parent:  # guard: trainer-is-parent
             self.stopping = True
         self._follow(now)
         self._post_board()
@@ -427,6 +427,6 @@ class Agent:
         alive = [hand for hand in self.hands.values() if not hand.ended]
         for hand in alive:
             hand.channel.post(Msg.STOP)
-        deadline = time.monotonic() + (STOP_GRACE_S if self.polite else 0.0)
+        deadline = time.monotonic() + (STOP_GRACE_S if self.polite else 0.0)  # guard: stop-grace
         for hand in alive:
             hand.end_by(deadline)

@@ -45,7 +45,7 @@ def blueprint_of(
     follows: bool,
     epochs: Epochs,
 ) -> Blueprint:
-    if multiprocessing.current_process().daemon:
+    if multiprocessing.current_process().daemon:  # guard: daemonic
         raise AssertionError("daemonic processes are not allowed to have children")
     streams = isinstance(loader.dataset, IterableDataset)
     if streams and options.on_error != "raise":

@@ -87,7 +87,7 @@ def on_abort(state: State, _: ev.Abort, out: list[Action]) -> None:
         lane.exhausted, lane.lost = False, None
         if lane.gone:
             lane.gone = False
-            out.append(ev.Start(lane.worker))
+            out.append(ev.Start(lane.worker))  # guard: stream-worker-restart
     state.next_lane = 0
 
 
@@ -117,7 +117,7 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
     for issued in lane.tasks.values():
         unpin(state, issued)
         unhold(state, issued)
-        if not issued.cancelled:
+        if not issued.cancelled:  # guard: lost-work
             give_back(state, issued.task)
             state.reissued += 1
     for issued in lane.holding.values():
@@ -132,7 +132,7 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
     if state.is_surplus(lane):
         lane.away, lane.fruitless = True, 0
         return
-    if lane.fruitless > (FRUITLESS_STARTS if hung_at_start else FRUITLESS_DEATHS):
+    if lane.fruitless > (FRUITLESS_STARTS if hung_at_start else FRUITLESS_DEATHS):  # guard: fruitless-worker
         break_down(state, Trouble("start", tries=lane.fruitless, cause=event.cause), out)
         return
     out.append(ev.Start(event.worker))
@@ -165,16 +165,16 @@ def on_done(state: State, event: ev.Done, _: list[Action]) -> None:
     lane.head_s = state.now_s = event.at_s
     task = issued.task
     unpin(state, issued)
-    if event.holds:
+    if event.holds:  # guard: held-parts
         lane.holding[task.id] = issued
     else:
         unhold(state, issued)
-    if issued.cancelled:
+    if issued.cancelled:  # guard: cancelled-result
         return
     batch = state.batches[task.seq]
     batch.live.discard(task.id)
     batch.dropped.update(event.dropped)
-    if batch.size and len(batch.dropped) == batch.size:
+    if batch.size and len(batch.dropped) == batch.size:  # guard: empty-batch
         batch.fail(0, Trouble("empty"))
     if task.kind is Kind.COLLATE:
         batch.collated = True
@@ -327,6 +327,7 @@ def on_tick(state: State, event: ev.Tick, out: list[Action]) -> None:
         if lane.stopping and event.at_s - lane.stopped_s >= STOP_S:
             lane.condemned = True
             out.append(ev.Kill(lane.worker, "does not end"))
+        # guard: hang-at-start
         elif not lane.starting and (beat != lane.beat or not (expected and lane.expected)):
             lane.beat, lane.beat_s, lane.dumped_s, lane.wait_s = beat, event.at_s, event.at_s, wait_s
         else:
@@ -341,7 +342,7 @@ def on_silence(state: State, lane: Lane, at_s: float, wait_s: float, out: list[A
     """A worker that was not given a core is not silent: only the time counts in which it had one, or slept."""
     silent = at_s - lane.beat_s - (wait_s - lane.wait_s)
     patience_s = max(state.config.hang_s, START_S) if lane.starting else state.config.hang_s
-    if state.config.hang_s and silent >= patience_s:
+    if state.config.hang_s and silent >= patience_s:  # guard: silent-worker
         lane.up, lane.condemned = False, True
         out.append(ev.Dump(lane.worker, silent))
         out.append(ev.Kill(lane.worker, "hang"))
@@ -351,7 +352,7 @@ def on_silence(state: State, lane: Lane, at_s: float, wait_s: float, out: list[A
 
 
 def expects_beats(state: State, lane: Lane) -> bool:
-    return lane.up and bool(lane.tasks) and not all_waiting(state, lane)
+    return lane.up and bool(lane.tasks) and not all_waiting(state, lane)  # guard: waits-for-memory
 
 
 HANDLERS: dict[type, Callable[..., None]] = {

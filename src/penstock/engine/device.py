@@ -274,6 +274,7 @@ class DeviceIterator:
         ready = len(self._shelf.items) - 1 + self._source.ready
         if not self._counters.steady.is_first:
             self._mover.there(ready)
+        self._counters.lane_mode = self._mover.lane_mode
         self._counters.delivered(began_s, time.monotonic(), samples, ready)
         for idle_s, were_ready in self._mover.idle_time.read():
             self._counters.steady.idled(idle_s, were_ready)

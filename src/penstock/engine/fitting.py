@@ -44,7 +44,7 @@ def checked_interval(every: Any) -> int | None:
 def check_version(state: dict[str, Any]) -> None:
     if "version" not in state:
         raise StateError("this is not a state of penstock's DataLoader: it has no version")
-    if state["version"] > VERSION:
+    if state["version"] > VERSION:  # guard: state-version
         raise StateError(
             f"the state has version {state['version']}; this penstock reads up to {VERSION}: upgrade it"
         )

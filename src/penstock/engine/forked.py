@@ -26,7 +26,7 @@ from penstock.store.arena import Arena, anonymous_file
 
 ASKS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 """By these a training process is asked for something."""
-HELD = (signal.SIGINT, *ASKS)
+HELD = (signal.SIGINT, *ASKS)  # guard: signals-held
 RESET = (signal.SIGCHLD, *ASKS)
 """Handlers of the training process that mean nothing in its agent."""
 
@@ -72,7 +72,7 @@ def signals_held() -> Iterator[None]:
 
     try:
         for number, handler in before:
-            signal.signal(number, stand_in(handler))
+            signal.signal(number, stand_in(handler))  # guard: signals-in-fork
         yield
     finally:
         held = False  # from here on handlers may raise: one that is not put back is called all the same
@@ -88,7 +88,7 @@ def be_agent(
 ) -> NoReturn:
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # guard: agent-ignores-interrupt
         for number in RESET:
             signal.signal(number, signal.SIG_DFL)
         name_process("penstock agent")

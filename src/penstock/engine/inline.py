@@ -119,7 +119,7 @@ def prepare_keyed(
     def prepare(ask: Ask) -> tuple[Any, Any]:
         where = Where(ask.epoch, ask.batch, ask.first, ask.stride, 0)
         try:
-            with generators_kept():
+            with generators_kept():  # guard: inline-generators
                 return preparer.whole(where, ask.keys), None
         except Stopped as stopped:
             raise stopped.original from None

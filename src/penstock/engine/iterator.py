@@ -181,7 +181,7 @@ class EngineIterator:
     def _take(self, unwanted: Callable[[], bool] = lambda: False) -> tuple[int, Ask, Outcome] | None:
         """The next batch, which stays on our books until it is in the caller's hand."""
         self._settle()
-        self.run.count()
+        self.run.count()  # guard: count-delivered
         if self.before_first is not None:
             self.before_first()
             self.before_first = None
@@ -265,7 +265,7 @@ class EngineIterator:
         except BaseException:
             # An interrupt may have cut a message in two: the next call starts a new agent and asks again for all
             # that is open, this batch among it.
-            self._broken = True
+            self._broken = True  # guard: interrupted-connection
             raise
 
     def _due(self, began: float, unwanted: Callable[[], bool]) -> tuple[int, int, bytes] | None:
@@ -306,7 +306,7 @@ class EngineIterator:
         assert self._session is not None
         if kind in (Msg.BATCH, Msg.ERROR):
             (seq,) = wire.SEQ.unpack_from(payload)
-            if seq in self._open:
+            if seq in self._open:  # guard: left-epoch
                 self._ready.append((seq, kind, payload))
             elif kind == Msg.BATCH:
                 self._session.leases.freed.append(seq)
@@ -392,7 +392,7 @@ class EngineIterator:
         pid = self._session.pid if self._session is not None else 0
         self._restarts += not self._broken
         self._end_session()
-        if self._restarts > AGENT_RESTARTS:
+        if self._restarts > AGENT_RESTARTS:  # guard: agent-restarts
             raise AgentDied(
                 f"the agent (pid {pid}) {how}; it was started {self._restarts} times without delivering a batch. Look "
                 f"at the messages above and at memory limits, or run with num_workers=0."
@@ -406,7 +406,7 @@ class EngineIterator:
             log.warning("the agent (pid %s) %s; a new one goes on from the last delivered batch", pid, how)
         self._counters.agent_restarts += 1
         self._renew()
-        for seq, ask in self._open.items():
+        for seq, ask in self._open.items():  # guard: ask-again
             self._feed(seq, ask)
 
     def _renew(self) -> None:

@@ -65,7 +65,7 @@ class Leases:
     def open(self, seq: int, nbytes: int) -> Tenancy:
         """A batch that keeps `nbytes` of the arena in use, or is copied: the whole of it, since a part frees nothing.
         A batch of 0 bytes is not to be lent at all."""
-        if not nbytes or self.held_bytes + nbytes > self._limit // 2:
+        if not nbytes or self.held_bytes + nbytes > self._limit // 2:  # guard: half-of-ring
             self.private_copies += 1
             nbytes = 0
         tenancy = self._tenancies[seq] = Tenancy(seq, nbytes)
@@ -99,13 +99,14 @@ class Leases:
             if tenancy is None:
                 continue
             tenancy.views.pop(view.number, None)
-            if tenancy.sealed and not tenancy.views:
+            if tenancy.sealed and not tenancy.views:  # guard: last-view
                 self._free(tenancy)
 
     def _free(self, tenancy: Tenancy) -> None:
+        # guard: child-frees-nothing
         if self._tenancies.pop(tenancy.seq, None) is None or os.getpid() != self._owner:
             return
-        if tenancy.children:
+        if tenancy.children:  # guard: seen-by-child
             self._seen.append(tenancy)
         else:
             self._let_go(tenancy)

@@ -74,7 +74,7 @@ class Batch:
         """Record a failure; samples at and behind it are no longer needed."""
         if self.kind in (Kind.WHOLE, Kind.STREAM):
             ordinal = 0  # all or nothing
-        if self.error is None or ordinal < self.error[0]:
+        if self.error is None or ordinal < self.error[0]:  # guard: first-failure
             self.error = (ordinal, error)
             self.todo = [(s, min(c, ordinal - s)) for s, c in self.todo if s < ordinal]
 

@@ -114,6 +114,10 @@ class Lane(Protocol):
     def takes_cores(self) -> bool:
         """Whether workers must leave cores to it now."""
 
+    @property
+    def mode(self) -> str:
+        """How it shares the device with training now."""
+
     def rest(self) -> None:
         """Training does not ask for batches for a while."""
 
@@ -250,6 +254,10 @@ class Mover:
     def takes_cores(self) -> bool:
         """Whether workers must leave cores to the lane now."""
         return self.lane is not None and self.lane.takes_cores
+
+    @property
+    def lane_mode(self) -> str:
+        return "off" if self.lane is None else self.lane.mode
 
     def begun(self, pump: Any) -> None:
         """Somebody asks for batches, through this pump."""

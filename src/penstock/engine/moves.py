@@ -26,7 +26,7 @@ STREAM_ROOM = 4
 
 
 def free_if_unused(state: State, slab: Slab) -> None:
-    if not (slab.owned or slab.pins or slab.holds):
+    if not (slab.owned or slab.pins or slab.holds):  # guard: slab-in-use
         state.memory.release(slab.offset, slab.nbytes)
 
 
@@ -78,7 +78,7 @@ def has_enough(state: State, nbytes: int) -> bool:
 
 def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | None:
     """Memory for batch `seq`, or None: it will be asked for again when something changes."""
-    if state.short >= 0 and not precedes(state, seq, state.short):
+    if state.short >= 0 and not precedes(state, seq, state.short):  # guard: due-batch-memory
         return None
     offset = state.memory.alloc(nbytes)
     if offset is None and not state.growing:
@@ -190,7 +190,7 @@ def all_waiting(state: State, lane: Lane) -> bool:
 
 
 def cancel(state: State, lane: Lane, issued: Issued, out: list[Action]) -> None:
-    issued.cancelled = True
+    issued.cancelled = True  # guard: cancelled-memory
     batch = state.batches.get(issued.task.seq)
     if batch is not None:
         batch.live.discard(issued.task.id)
@@ -213,7 +213,7 @@ def finish(state: State, worker: int, task_id: int) -> Issued | None:
     lane.head_s = state.now_s
     unpin(state, issued)
     unhold(state, issued)
-    if issued.cancelled:
+    if issued.cancelled:  # guard: cancelled-task
         return None
     state.batches[issued.task.seq].live.discard(task_id)
     return issued
@@ -254,8 +254,9 @@ def blame(state: State, task: Task, event: ev.WorkerLost) -> None:
     if batch is None or batch.delivered:
         return
     ordinal = event.ordinal if event.ordinal >= 0 else task.start
+    # guard: deaths-per-sample
     tries = state.deaths[task.seq, ordinal] = state.deaths.get((task.seq, ordinal), 0) + 1
-    if tries < (HANGS_PER_SAMPLE if event.hung else DEATHS_PER_SAMPLE):
+    if tries < (HANGS_PER_SAMPLE if event.hung else DEATHS_PER_SAMPLE):  # guard: deaths-limit
         return
     whole = event.ordinal in STAGES
     if state.config.poison_raises or whole or task.kind not in (Kind.SLOTS, Kind.PARTS):

@@ -89,9 +89,10 @@ class KeptOnDisk:
                 path,
                 why,
             )
+        # guard: store-of-seed
         said = (FORMAT, known or run, renewal.seed, renewal.length, wanted.times, os.geteuid())
         namespace = hashlib.blake2b(repr(said).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-        clear_temporary(path)
+        clear_temporary(path)  # guard: killed-runs
         samples = max(
             1, renewal.length
         )  # of a dataset that is empty nothing is put, but it is a loader as any
@@ -110,7 +111,7 @@ def ended(store: DiskStore, pid: int, *, temporary: bool) -> None:
     if os.getpid() != pid:
         return
     store.close()
-    if temporary:
+    if temporary:  # guard: run-store-removed
         removed(store.folder, LEAVING_S)
 
 

@@ -151,7 +151,7 @@ def next_task(
 
 def new_id(state: State) -> int:
     state.next_task += 1
-    return state.next_task
+    return state.next_task  # guard: attempt-ids
 
 
 def issue(state: State, lane: Lane, task: Task, out: list[Action]) -> None:
@@ -212,7 +212,7 @@ def deliver(state: State, out: list[Action]) -> None:
     """Hand out what is settled: in order, or whatever is there."""
     while state.due and can_leave(state, state.batches[state.due[0]]):
         hand_out(state, state.due[0], out)
-    if not state.config.in_order:
+    if not state.config.in_order:  # guard: in-order
         for seq in [seq for seq in state.due if can_leave(state, state.batches[seq])]:
             hand_out(state, seq, out)
     if (
@@ -229,7 +229,7 @@ def can_leave(state: State, batch: Batch) -> bool:
     """It is complete, and what could still write it is gone, or will be long in coming."""
     if not batch.complete:
         return False
-    return batch.error is not None or not late_writers(batch) or held_up(state, batch)
+    return batch.error is not None or not late_writers(batch) or held_up(state, batch)  # guard: late-writers
 
 
 def late_writers(batch: Batch) -> bool:
@@ -260,5 +260,6 @@ def hand_out(state: State, seq: int, out: list[Action]) -> None:
     batch.delivered = True
     layout = batch.layout if batch.kind is Kind.SLOTS else -1
     # Late writers write the bytes that are there, but the user may want to write too: their batch is for copying.
+    # guard: late-writers-copy
     nbytes = 0 if late_writers(batch) else sum(aligned(slab.nbytes) for slab in batch.slabs())
     out.append(ev.Deliver(seq, batch.slab.offset, layout, tuple(sorted(batch.dropped)), nbytes))

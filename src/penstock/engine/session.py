@@ -143,7 +143,7 @@ class Session:
             if frames is None:
                 raise AgentGone
             return self._without_worker_business(frames)
-        if ready or self._is_silent(left):
+        if ready or self._is_silent(left):  # guard: silent-agent
             raise AgentGone
         return []
 
@@ -238,7 +238,7 @@ class Session:
             return
         self._closed = True
         channel: Channel | None = getattr(self, "channel", None)
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner:  # guard: child-ends-nothing
             # A forked child of the training process: the agent is not ours to end.
             if channel is not None:
                 channel.close()

@@ -192,9 +192,13 @@ class GpuLane:
         self.gate.idle_only = self._modes.is_idle
         self._wish()
 
+    @property
+    def mode(self) -> str:
+        return str(self._modes.mode) if self._stations else "off"
+
     def stats(self) -> dict[str, Any]:
         return {
-            "mode": str(self._modes.mode) if self._stations else "off",
+            "mode": self.mode,
             "trying": bool(self._stations) and self._modes.trying,
             "share": self._packed_lately,
             "limit": self._wishes.limit,

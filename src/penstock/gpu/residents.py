@@ -92,7 +92,7 @@ class Residents:
             sizes = [contents.size(ordinal) for ordinal in ordinals[right].tolist()]
         finally:
             store.end(written, sizes)
-        right[~new] = store.hold(places[~new])
+        right[~new] = store.hold(places[~new])  # guard: place-still-held
         lost: list[int] = ordinals[~right].tolist()
         return lost
 

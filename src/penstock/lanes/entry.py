@@ -30,7 +30,7 @@ def bind_to(lifeline: int) -> None:
     """
     try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)  # guard: worker-lifeline
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
         if os.read(lifeline, 1) == b"":
             os._exit(1)

@@ -206,7 +206,7 @@ class Channel:
         at, end = 0, len(data)
         while end - at >= HEAD.size:
             size, kind = HEAD.unpack_from(data, at)
-            if size > MAX_FRAME:
+            if size > MAX_FRAME:  # guard: frame-size
                 raise ValueError(f"frame of {size} bytes is over the limit of {MAX_FRAME}")
             if end - at - HEAD.size < size:
                 break

@@ -48,6 +48,7 @@ class Counters:
     """Numbers of one loader over its whole life. Written by the thread that takes batches."""
 
     workers: int = 0
+    lane_mode: str = "off"
     batches: int = 0
     samples: int = 0
     elapsed_s: float = 0.0
@@ -129,6 +130,7 @@ class Counters:
             samples=samples,
             ready=ready,
             workers=self.workers,
+            mode=self.lane_mode,
             work=self.work,
         )
         if self.trace:

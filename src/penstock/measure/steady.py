@@ -3,7 +3,7 @@
 Rule 1: the first batch of an epoch does not count: workers start, caches are empty. Neither does a pause of the training loop
         (validation, a checkpoint), nor the time between epochs.
 Rule 2: the window slides: the last `WINDOW_S` seconds, or the last `WINDOW_BATCHES` batches where these took longer. It starts
-        anew when the number of workers changes.
+        anew when the number of workers or the GPU lane's mode changes: before that, another run was measured.
 Rule 3: on a device that is given work ahead of time, training waits only while the device has nothing to do. Where that is
         measured (`idled`), it counts instead of the time in `next()`.
 Rule 4: a batch that was ready is no wait. Taking it costs something all the same, which is counted apart (`handover_s`).
@@ -69,6 +69,8 @@ class Steady:
     marks: deque[Mark] = field(default_factory=deque)
     workers: int = -1
     """That there should be."""
+    mode: str = "off"
+    """Of the GPU lane."""
     present: int = 0
     """That there were when last asked: fewer than there should be, while a GPU lane needs their cores."""
     is_first: bool = True
@@ -91,12 +93,14 @@ class Steady:
         samples: int,
         ready: int,
         workers: int,
+        mode: str,
         work: Callable[[], Work],
     ) -> None:
         """A batch came after `wait_s`, `period_s` after the one before; `ready` more are. `work` is asked now and then."""
-        if workers != self.workers:
+        if (workers, mode) != (self.workers, self.mode):
             base = work() if self.workers >= 0 else Work()
-            self.workers, self.present, self.marks = workers, 0, deque([self._mark(base)])
+            self.workers, self.mode, self.present = workers, mode, 0
+            self.marks = deque([self._mark(base)])
         if self.is_first:
             self.is_first = False
             self.first_wait_s += wait_s if self.epochs else 0.0

@@ -36,7 +36,7 @@ def check_scans(data: bytes) -> None:
     at, scans = 2, 0
     while found := MARKER.search(data, at):
         code, at = found[0][1], found.end()
-        if code == 0xD9:
+        if code == 0xD9:  # guard: jpeg-end
             break
         at += int.from_bytes(data[at : at + 2], "big")
         scans += code == 0xDA
@@ -64,8 +64,9 @@ def check_png(data: bytes) -> None:
     while True:
         kind, end = data[at + 4 : at + 8], at + 12 + int.from_bytes(data[at : at + 4], "big")
         if len(kind) < 4 or end > len(data):
-            raise BadImage("the PNG file is cut off")
+            raise BadImage("the PNG file is cut off")  # guard: png-end
         critical = not kind[0] & 0x20
+        # guard: png-checksums
         if critical and zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
             raise BadImage(
                 f"the PNG file is corrupt: the checksum of its {kind.decode('latin-1')!r} chunk is wrong"

@@ -23,7 +23,7 @@ def contents_of(dataset: Any) -> tuple[str, str]:
     """A text that is another where any sample's bytes are; or nothing, and why not."""
     if not isinstance(dataset, StagedDataset):
         return "", f"{type(dataset).__name__} cannot say when its samples change"
-    if dataset.decoder is not None:
+    if dataset.decoder is not None:  # guard: own-decoder
         return "", "the dataset has a decoder of its own, and nobody can say when that changes"
     found = dataset.contents()
     if not found:
@@ -39,7 +39,7 @@ def partial_identity(dataset: Any, split: int) -> tuple[str, str]:
         return "", f"{', '.join(inexact)} has parameters that cannot be written down exactly"
     pixels = (dataset.fast_decode, dataset.max_pixels, dataset.knows_targets)
     made_by = (__version__, platform.machine(), accel.compiled() is not None, versions())
-    return repr((first_ops(dataset.chain, split), pixels, made_by)), ""
+    return repr((first_ops(dataset.chain, split), pixels, made_by)), ""  # guard: store-of-ops
 
 
 def first_ops(chain: Chain, split: int) -> str:

@@ -87,14 +87,14 @@ def decode_whole(data: bytes, header: Header, *, strict: bool = True) -> Image:
 def strictly(data: bytes, colours: str, least: tuple[int, int] = (0, 0)) -> Image:
     """A JPEG by libjpeg, whose warnings are errors here, all but those about a colour profile: after them, it fills up with grey. At a smaller
     scale where that is still at least (height, width) `least`."""
-    check_scans(data)
+    check_scans(data)  # guard: jpeg-scans
     if PROFILE in data:
-        data = without_profile(data)
+        data = without_profile(data)  # guard: jpeg-profile
     library = simplejpeg(
         "a JPEG file that the compiled loops leave to libjpeg (a progressive or damaged one)"
     )
     try:
-        pixels: Image = library.decode_jpeg(
+        pixels: Image = library.decode_jpeg(  # guard: jpeg-warnings
             data, colorspace=colours, min_height=least[0], min_width=least[1], min_factor=1, strict=True
         )
     except (ValueError, RuntimeError) as exc:
@@ -108,19 +108,19 @@ def decode_by_pillow(data: bytes, header: Header, *, strict: bool = True) -> Ima
         check_png(data)
     if header.format == "jpeg" and strict:
         # Pillow passes over libjpeg's warnings; such files are rare enough to be decoded twice.
-        strictly(data, "CMYK")
+        strictly(data, "CMYK")  # guard: jpeg-by-pillow
     module: Any = pillow().Image
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with module.open(io.BytesIO(data), formats=(header.format.upper(),)) as image:
-                if image.size != (header.width, header.height):
+                if image.size != (header.width, header.height):  # guard: second-header
                     raise BadImage(
                         f"its size is {image.size[1]} x {image.size[0]}, and another at its beginning"
                     )
                 image.load()
                 if header.format == "png" and (is_interlaced(data) or not last_row(image).any()):
-                    check_png_rows(data)
+                    check_png_rows(data)  # guard: png-rows
                 return np.array(image if image.mode == "RGB" else image.convert("RGB"))
     except (BadImage, MemoryError):
         raise

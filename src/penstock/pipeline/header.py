@@ -49,7 +49,7 @@ def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Header:
         raise BadImage(f"not a JPEG, PNG or WebP file: it begins with {data[:8]!r}")
     if header.height < 1 or header.width < 1:
         raise BadImage(f"the header says {header.height} x {header.width} pixels")
-    if header.pixels > max_pixels:
+    if header.pixels > max_pixels:  # guard: pixel-cap
         raise BadImage(
             f"the header says {header.height} x {header.width} pixels, more than max_pixels={max_pixels:,}: "
             f"raise it if such images are meant"

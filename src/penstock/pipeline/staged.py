@@ -288,7 +288,7 @@ def files_digest(paths: Iterable[str]) -> str:
     for path in paths:
         try:
             status = os.stat(path)  # noqa: PTH116 - for each of a million
-            said: object = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            said: object = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)  # guard: change-time
         except OSError as exc:
             said = exc.errno
         found.update(f"{os.path.abspath(path)}\0{said}\n".encode("utf-8", "surrogateescape"))  # noqa: PTH100

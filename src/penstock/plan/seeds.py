@@ -84,7 +84,7 @@ class SeedStream:
 
     def sample(self, position: int, key: object) -> int:
         """The seed of the sample `key` at `position` of the epoch's global order."""
-        return mix64(mix64(self._sample ^ (int(position) & MASK64)) ^ key_number(key))
+        return mix64(mix64(self._sample ^ (int(position) & MASK64)) ^ key_number(key))  # guard: seed-position
 
     def batch(self, position: int) -> int:
         """The seed of code that sees a whole batch, which begins at `position`."""
@@ -144,7 +144,7 @@ def op_seed(sample_seed: int, op: str, call: int) -> int:
 
 def _start(purpose: int, seed: int, epoch: int) -> int:
     """The state from which the seeds of one purpose in one epoch start; `seed` counts modulo 2**64."""
-    return mix64(mix64(purpose ^ (int(seed) & MASK64)) ^ (int(epoch) & MASK64))
+    return mix64(mix64(purpose ^ (int(seed) & MASK64)) ^ (int(epoch) & MASK64))  # guard: seed-epoch
 
 
 @lru_cache(maxsize=1024)

@@ -93,7 +93,7 @@ class Arena:
 
     def back(self, start: int, end: int) -> None:
         """Reserve memory for [start, end); raises OSError (ENOSPC, ENOMEM) when there is none."""
-        os.posix_fallocate(self.fd, start, end - start)
+        os.posix_fallocate(self.fd, start, end - start)  # guard: memory-reserved
 
     def has_room_for(self, workers: int) -> bool:
         """Whether so many can have their counters on the board."""

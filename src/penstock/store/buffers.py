@@ -23,6 +23,7 @@ class Buffers:
     def of(self, nbytes: int) -> bytearray:
         """At least so many bytes, with anything in them."""
         for at in range(len(self._kept)):
+            # guard: buffer-in-use
             if nbytes <= len(self._kept[at]) <= 2 * nbytes and sys.getrefcount(self._kept[at]) == 2:
                 return self._kept[at]
         made = bytearray(nbytes + nbytes // 8)  # the next one may be a little larger

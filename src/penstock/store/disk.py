@@ -107,7 +107,7 @@ class DiskStore:
 
     def _here(self) -> OpenStore | None:
         """This process's own (Rule 4); None where it has none, and can have none."""
-        mine = self._by_process.get(os.getpid())
+        mine = self._by_process.get(os.getpid())  # guard: own-store
         if mine is None:
             for process, theirs in list(self._by_process.items()):
                 self._by_process.pop(process, None)
@@ -151,7 +151,7 @@ class DiskStore:
             except BaseException:
                 close_locked(files, users_fd)
                 raise
-            if self._is_there(opened):
+            if self._is_there(opened):  # guard: opened-while-cleared
                 return opened
             opened.close(sync=False)
         raise OSError(errno.EAGAIN, "it is removed again and again")

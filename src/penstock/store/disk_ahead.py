@@ -61,6 +61,7 @@ class DiskAhead:
             self._read_from(place)
         found = self._read.pop(wanted)
         self._ends = not self._place
+        # guard: flush-last-found
         if self._ends:  # whether anything is put for the last of them, nobody knows
             self.store.flush()
         return found
@@ -78,7 +79,7 @@ class DiskAhead:
 
     def put(self, wanted: Wanted, entry: Entry) -> bool:
         kept = self.store.put(wanted, entry)
-        if self._ends:
+        if self._ends:  # guard: flush-last-put
             self.store.flush()
         return kept
 

@@ -38,7 +38,7 @@ class Files:
             return bytes(16)
 
     def open(self, path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+        return os.open(path, flags | os.O_NOFOLLOW, 0o600)  # guard: no-links
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -142,7 +142,7 @@ def own_folder(path: str) -> Iterator[str | None]:
     """A name for a folder of this user that leads to it alone, whatever becomes of its path meanwhile; None where there is none, or a link, or
     one of another user: what those lead to is not ours to read or remove."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # guard: no-links-removed
     except OSError:
         yield None
         return
@@ -191,7 +191,7 @@ def unlock(fd: int) -> None:
 
 def close_locked(files: Files, fd: int) -> None:
     """Close a file that may be locked. A child that was forked meanwhile has it too, and would keep the lock: so it is given up first."""
-    unlock(fd)
+    unlock(fd)  # guard: unlock-first
     files.close(fd)
 
 

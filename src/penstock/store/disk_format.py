@@ -49,7 +49,7 @@ def entered(files: Files, folder: str) -> int:
             if time.monotonic() >= until_s:
                 raise
             continue
-        if try_lock(fd, shared=True) and is_at(fd, users):
+        if try_lock(fd, shared=True) and is_at(fd, users):  # guard: cleared-while-opened
             return fd
         files.close(fd)
         if time.monotonic() >= until_s:
@@ -82,6 +82,7 @@ def encode_format(mark: Mark) -> bytes:
 def read_format(files: Files, folder: str) -> dict[str, object] | None:
     """What a folder says that it holds; None where it says nothing, or nothing that is right."""
     try:
+        # guard: mark-is-pipe
         fd = files.open(f"{folder}/FORMAT", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
     except FileNotFoundError:
         return None
@@ -120,7 +121,7 @@ def check_format(files: Files, folder: str, mark: Mark) -> None:
             f"the sample store {folder} has format {found.get('version')}, this version of penstock reads format {VERSION}: "
             f"remove it, or give another path"
         )
-    if found.get("samples") != mark.samples:
+    if found.get("samples") != mark.samples:  # guard: other-length
         raise ConfigError(
             f"the sample store {folder} was made for {found.get('samples')} samples, not for {mark.samples}: another data set must "
             f"have another namespace; remove the folder, or give another path"

@@ -40,10 +40,10 @@ def _take(shelf: Shelf, sample: int, row: Row, fd: int, path: str, temporary: st
     """Take its row, its lock and its name from a file; not if somebody else has replaced the entry meanwhile, or reads it."""
     index = shelf.index
     with index.locked():
-        if index.one(sample) != row:
+        if index.one(sample) != row:  # guard: large-replaced
             return False
         index.write_one(sample, NO_ROW)  # first: who finds the file locked looks for its row again
-        if not try_lock(fd):
+        if not try_lock(fd):  # guard: large-in-use
             index.write_one(sample, row)
             return False
         index.count(held_bytes=index.held_bytes - row.length)
@@ -60,7 +60,7 @@ def new_file(shelf: Shelf, length: int, temporary: str) -> int | None:
     made = False
     try:
         # Between that line and this one someone may take it for a dead writer's, and remove it.
-        if try_lock(fd) and not is_gone(fd):
+        if try_lock(fd) and not is_gone(fd):  # guard: swept-file
             shelf.files.reserve(fd, 0, length)
             made = True
     finally:

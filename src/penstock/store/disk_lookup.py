@@ -23,6 +23,7 @@ def look_up(
         _read_large(shelf, reader, wanted, left, found)
         left = [at for at in left if found[at] is None]
     rest, tried = np.array(left, np.int64), None
+    # guard: moved-record
     for _ in range(2):  # compaction may move a record while we look for it; its row then says where to
         if len(rest):
             rest, tried = _read(shelf, reader, wanted, rest, tried, found)

@@ -197,6 +197,7 @@ class OpenStore:
             with index.locked():
                 if index.held_bytes + length <= self.shelf.put_bytes:
                     self.files.rename(temporary, path)
+                    # guard: large-unlocked
                     unlock(fd)  # before anybody can find it
                     self._note_one(wanted.sample, Row(number, wanted.renewed, length), length)
                     kept = True
@@ -297,7 +298,7 @@ class OpenStore:
                 why,
                 exc,
             )
-        self.read_only = True
+        self.read_only = True  # guard: full-disk
         self._drop()
 
     def _drop(self) -> None:
@@ -340,7 +341,7 @@ class OpenStore:
             self._thread.start()
 
     def _tend(self) -> None:
-        while not self._stop.wait(self._upkeep_s):
+        while not self._stop.wait(self._upkeep_s):  # guard: background-flush
             self.flush()
             self._settle_aside()
             much = self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4

@@ -80,7 +80,7 @@ def _described(said: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int] |
         dtype = np.dtype(name.rstrip(b"\0").decode("ascii"))
     except (TypeError, ValueError, SyntaxError):
         return None
-    if dtype.kind not in PLAIN or ndim > MOST_DIMENSIONS:
+    if dtype.kind not in PLAIN or ndim > MOST_DIMENSIONS:  # guard: plain-type
         return None
     if math.prod(shape[:ndim]) * dtype.itemsize != values_bytes:
         return None
@@ -89,14 +89,14 @@ def _described(said: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int] |
 
 def decode(data: bytes | memoryview, digest: bytes, wanted: Wanted) -> Entry | None:
     """The entry in a record, if it is the one that is wanted and not a byte of it has changed. It refers to `data`, which nobody changes."""
-    if data[_NAMES_AT] != _NAMES.pack(MARK, digest, *wanted):
+    if data[_NAMES_AT] != _NAMES.pack(MARK, digest, *wanted):  # guard: record-wanted
         return None
     described = _described(bytes(data[_WHAT_AT]))
     if described is None:
         return None
     dtype, shape, end, total = described
     said = int.from_bytes(data[:_SUM_AT], "little")
-    if total > len(data) or accel.crc32(data, _SUM_AT, total) != said:
+    if total > len(data) or accel.crc32(data, _SUM_AT, total) != said:  # guard: record-checksum
         return None
     extra = bytes(data[end:total]) if end < total else b""
     return Entry(np.ndarray(shape, dtype, data, HEAD.size), extra)
@@ -133,6 +133,7 @@ def record_at(view: memoryview, at: int, digest: bytes) -> Found | None:
     if len(view) - at < HEAD.size or view[at + MARK_AT : at + MARK_AT + len(MARK)] != MARK:
         return None
     said = HEAD.unpack_from(view, at)
+    # guard: record-length
     if crc32(view[at + _HEAD_SUM_AT : at + HEAD.size]) != said[1] or said[4] != digest:
         return None
     total = HEAD.size + said[7] + said[8]

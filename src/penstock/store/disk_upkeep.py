@@ -38,7 +38,7 @@ def alone(shelf: Shelf) -> Iterator[bool]:
     """Whether this is the process that may remove and rebuild (Rule 1)."""
     fd = shelf.files.open(f"{shelf.folder}/compact", os.O_RDWR | os.O_CREAT)
     try:
-        yield try_lock(fd)
+        yield try_lock(fd)  # guard: one-compacts
     finally:
         close_locked(shelf.files, fd)
 
@@ -75,7 +75,7 @@ class Upkeep:
     def run(self, *, full: bool = False) -> bool:
         """Make space free that is dead; whether any was. OSError where the disk fails."""
         with alone(self.shelf) as may:
-            if not may or self.shelf.index.is_stale:
+            if not may or self.shelf.index.is_stale:  # guard: stale-rows
                 return False
             before = self.shelf.index.held_bytes
             idle: dict[int, int] = {}
@@ -117,7 +117,7 @@ class Upkeep:
             fd = self.shelf.files.open(self.shelf.path_of(number), os.O_RDWR)
         except OSError:
             return None
-        if try_lock(fd):
+        if try_lock(fd):  # guard: segment-in-use
             return fd
         self.shelf.files.close(fd)
         return None
@@ -168,7 +168,7 @@ class Upkeep:
                 out.write_out()
         if self._out is not None:
             self._out.write_out()
-            self._out.sync()
+            self._out.sync()  # guard: sync-copies
         self.shelf.index.switch(samples, before, after)
         self.shelf.files.unlink(self.shelf.path_of(number))
         return True

@@ -137,7 +137,7 @@ class HttpFiles:
                     return where
                 count, known = judged(response, name, start, end)
                 announced = response.length
-                if response.status == 206 and announced not in (None, count):
+                if response.status == 206 and announced not in (None, count):  # guard: whole-for-range
                     raise BadRead(
                         f"{shown(name)}: the server announced {announced} bytes where {count:,} are due"
                     )
@@ -173,7 +173,7 @@ class HttpFiles:
             got += len(part)
             if self.clock() > latest_s:
                 raise Fleeting(f"{shown(name)}: the server gave {got:,} of {count:,} bytes in time")
-        if got < count:
+        if got < count:  # guard: short-body
             raise Fleeting(f"{shown(name)}: the connection ended after {got:,} of {count:,} bytes")
         if response.length is None and count and response.read1(1):
             raise BadRead(f"{shown(name)}: the server gave more than {count:,} bytes")
@@ -208,6 +208,7 @@ def judged(response: http.client.HTTPResponse, name: str, start: int, end: int) 
         if start < size:
             raise BadRead(f"the server of {shown(name)} refuses bytes [{start:,}, {end:,}) of {size:,}")
         return 0, known
+    # guard: other-range
     if found[1] is None or (int(found[1]), int(found[2])) != (start, min(end, size) - 1):
         raise BadRead(
             f"the server of {shown(name)} was asked for bytes [{start:,}, {end:,}) and gave others (Content-Range: {said!r})"

@@ -153,9 +153,10 @@ class DeviceStore(ChunkIndex):
             for place in places:
                 chunk = place.offset // self.chunk_bytes
                 others = self._writing.get(chunk)
+                # guard: may-write
                 may = self._is_of(chunk, place) and (others is None or others[0] == place.generation)
                 if may:
-                    self._written[chunk] = place.generation
+                    self._written[chunk] = place.generation  # guard: write-noted
                     self._writing[chunk] = [place.generation, 1 + (others[1] if others else 0)]
                 found.append(may)
         return found
@@ -165,7 +166,7 @@ class DeviceStore(ChunkIndex):
         with self._guard:
             for number, place in enumerate(places):
                 chunk = place.offset // self.chunk_bytes
-                if sizes is not None and self._is_of(chunk, place):
+                if sizes is not None and self._is_of(chunk, place):  # guard: row-of-chunk
                     height, width = sizes[number]
                     self.note(place.wanted, place.offset, height << HALF | width, place.generation)
                 self._writing[chunk][1] -= 1

@@ -152,7 +152,7 @@ class KeptIndex:
     def begin(self, *, alone: bool) -> None:
         """Note that it is in use, so that it is not trusted should the machine stop. `alone`: nobody else uses it now."""
         boot, state = self._head(self.fd) or (b"", STALE)
-        if state == CLEAN or (state == IN_USE and alone and boot != self.files.boot()):
+        if state == CLEAN or (state == IN_USE and alone and boot != self.files.boot()):  # guard: power-cut
             self._write_head(self.fd, IN_USE if state == CLEAN else STALE)
             self.files.sync(self.fd)  # before any row may be written
 
@@ -189,7 +189,7 @@ class KeptIndex:
     def grow(self, fd: int, start: int, nbytes: int, most_bytes: int) -> bool:
         """Give a file more space, if no more than `most_bytes` are held then. OSError where the disk has none."""
         with self.locked():
-            if self.held_bytes + nbytes > most_bytes:
+            if self.held_bytes + nbytes > most_bytes:  # guard: held-limit
                 return False
             self.files.reserve(fd, start, nbytes)
             self.count(held_bytes=self.held_bytes + nbytes)
@@ -214,7 +214,7 @@ class KeptIndex:
     def at(self, samples: Samples) -> Rows:
         """Copies of these samples' rows; all zero where there is none, or none that is right."""
         rows = self._rows[samples]
-        rows[rows["check"] != checks(samples, rows)] = 0
+        rows[rows["check"] != checks(samples, rows)] = 0  # guard: row-checksum
         return rows
 
     def one(self, sample: int) -> Row:
@@ -255,7 +255,7 @@ class KeptIndex:
     def switch(self, samples: Samples, before: Rows, after: Rows) -> None:
         """Put rows in the place of those that are still as they were `before`."""
         with self.locked():
-            same = self.at(samples) == before
+            same = self.at(samples) == before  # guard: row-changed
             self.write(samples[same], after[same])
 
     def close(self) -> None:

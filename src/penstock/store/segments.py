@@ -151,7 +151,7 @@ class SegmentWriter:
     def sync(self) -> None:
         """Have it stay through a power cut, its name too."""
         self.shelf.files.sync(self.fd)
-        self.shelf.files.sync_folder(self.shelf.segments)
+        self.shelf.files.sync_folder(self.shelf.segments)  # guard: sync-folder
 
     def close(self, *, sync: bool) -> None:
         """Let go of it. Every row that leads here has been written, or never will be."""
@@ -189,6 +189,7 @@ class SegmentReader:
         order, runs = runs_of(places)
         offsets, lengths = places["offset"].tolist(), places["length"].tolist()
         with self._lock:
+            # guard: open-while-read
             for some in (runs[at : at + MOST_OPEN] for at in range(0, len(runs), MOST_OPEN)):
                 for data, (_, start, end, first, last) in zip(self._read_runs(some), some, strict=True):
                     if last - first == 1:
@@ -209,7 +210,7 @@ class SegmentReader:
 
     def _read_runs(self, runs: Sequence[Run]) -> Iterator[bytes | memoryview]:
         """What there is of each: the disk is asked for all of it first."""
-        self._let_go()
+        self._let_go()  # guard: removed-files
         files, once = self.shelf.files, list[int]()
         try:
             ways: list[int | None] = []
@@ -246,8 +247,9 @@ class SegmentReader:
         except OSError:
             return None
         if segment & LARGE:
+            # guard: no-locks
             with contextlib.suppress(OSError):  # a file system may have no locks to give
-                if try_lock(fd, shared=True):
+                if try_lock(fd, shared=True):  # guard: large-being-written
                     return fd
             self.shelf.files.close(fd)  # it is being written over
             return None

@@ -72,7 +72,7 @@ class PerProcess(Generic[T]):
 
     def get(self) -> T:
         made, pid = self._made, os.getpid()
-        if made is not None and made[0] == pid:
+        if made is not None and made[0] == pid:  # guard: own-files
             return made[1]
         if made is not None:
             _inherited.append(made[1])
@@ -176,7 +176,7 @@ class _Opened:
     def drop(self, name: str) -> None:
         file = self.files.pop(name)
         file.dropped = True
-        if not file.users:
+        if not file.users:  # guard: file-in-use
             os.close(file.fd)
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ class LocalFiles:
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)
             raise BadRead(f"{name} is not a regular file")
-        if was is not None and was != found:
+        if was is not None and was != found:  # guard: changed-file
             os.close(fd)
             raise changed(name, was, found)
         return fd

@@ -100,11 +100,11 @@ def encode(index: TarIndex, stamp: str) -> bytes:
 def decode(data: bytes, stamp: str, size: int) -> TarIndex | None:
     """The index in a file; None unless it is one of ours, intact, and of the tar file with this stamp and size."""
     head, _, body = data.partition(b"\n")
-    if head != b"%s %d %08x" % (MAGIC, VERSION, crc32(body)):
+    if head != b"%s %d %08x" % (MAGIC, VERSION, crc32(body)):  # guard: index-checksum
         return None
     try:
         said: Any = json.loads(body.decode("utf-8", "surrogatepass"))
-        if said["stamp"] != stamp:
+        if said["stamp"] != stamp:  # guard: index-stamp
             return None
         names = said["names"]
         offsets, sizes = np.array(said["offsets"], np.int64), np.array(said["sizes"], np.int64)
@@ -114,13 +114,13 @@ def decode(data: bytes, stamp: str, size: int) -> TarIndex | None:
     if not alike or not all(isinstance(name, str) for name in names):
         return None
     within = (offsets >= 0) & (sizes >= 0) & (offsets <= size) & (sizes <= size - offsets)
-    return TarIndex(names, offsets, sizes) if within.all() else None
+    return TarIndex(names, offsets, sizes) if within.all() else None  # guard: index-bounds
 
 
 def load(place: Path, stamp: str, size: int) -> TarIndex | None:
     """The index kept at a place; None where there is none that can be used."""
     try:
-        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # guard: index-link
     except OSError:
         return None
     try:

@@ -63,6 +63,7 @@ def walk(source: Source, name: str) -> Iterator[Member]:
     while True:
         header = window.get(at, BLOCK)
         if len(header) < BLOCK:
+            # guard: tar-end
             raise BadTar(f"{shown(name)} is cut off: it ends at byte {window.size:,} without an end mark")
         if not header.strip(b"\0"):
             if here:
@@ -80,7 +81,7 @@ def walk(source: Source, name: str) -> Iterator[Member]:
                     f"{shown(name)} is cut off: its bytes end at {window.size:,}, those of a member at {data + size:,}"
                 )
             if extended:
-                if size > MOST_EXTENDED:
+                if size > MOST_EXTENDED:  # guard: tar-header-size
                     raise Malformed(f"its extended header has {size:,} bytes")
                 here |= extension(kind, window.get(data, size), everywhere)
             else:
