@@ -1,17 +1,14 @@
-"""Networks for images of 32 pixels, and learners: one training step of several networks on the same batch, told to a GPU as one graph.
+"""Networks for CIFAR-10's images of 32 pixels, and a learner that trains one of them.
 
-resnet18: torchvision's but for its beginning, a 3 x 3 convolution of stride 2 without the pooling behind it, so that the first blocks see 16 x 16.
-vgg16: the thirteen convolutions with batch normalisation, the mean of the last, and one linear layer. tiny: to try things out.
+resnet18: torchvision's, with a stem of one 3 x 3 convolution of stride 2 and no pooling, so the first blocks see 16 x 16.
+vgg16: thirteen convolutions with batch normalisation, a mean pool and one linear layer. tiny: for trying the script out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from _gpu_measure import Pace
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -20,15 +17,13 @@ MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512)
 """Channels of each convolution; 0: pooling."""
 SMOOTHING = 0.1
-TRIED = 3
-"""Steps before one is recorded: libraries choose their ways in them."""
 
 
 # ---- networks
 
 
 class Block(nn.Module):
-    """Two convolutions, and a way around them."""
+    """Two convolutions and a shortcut."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -71,7 +66,7 @@ def vgg16() -> nn.Module:
             nn.ReLU(inplace=True),
         ]
         before = after
-    # The mean, not the maximum: with that, short trainings at high rates were seen to fall apart in their first steps.
+    # Mean pooling: with max pooling, short trainings at high rates diverged in their first steps.
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES))
 
 
@@ -87,25 +82,26 @@ NETWORKS = {"resnet18": resnet18, "vgg16": vgg16, "tiny": tiny}
 
 
 class Learner:
-    """A network that learns. It is made once; each training begins it anew, in the same memory, as graphs need it."""
+    """One network in training. The seed decides its first weights, which are made on the CPU so that all devices agree."""
 
-    def __init__(self, name: str, device: str, weight_decay: float) -> None:
+    def __init__(self, name: str, device: str, weight_decay: float, seed: int) -> None:
+        torch.manual_seed(seed)
         self.name = name
         self.model = NETWORKS[name]().to(device, memory_format=torch.channels_last)
-        self.rate = torch.zeros((), device=device)
         self.loss = torch.zeros((), device=device)
-        """Of all steps since it was last looked at."""
+        """Sum over all steps since it was last reset."""
         self._scale = [torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD)]
         self._optimizer = torch.optim.SGD(
             self.model.parameters(),
-            lr=self.rate,
+            lr=0.1,
             momentum=0.9,
             nesterov=True,
             weight_decay=weight_decay,
             fused=True,
         )
 
-    def learn(self, images: torch.Tensor, targets: torch.Tensor) -> None:
+    def learn(self, images: torch.Tensor, targets: torch.Tensor, rate: float) -> None:
+        self._optimizer.param_groups[0]["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(self._seen(images), targets, label_smoothing=SMOOTHING)
         torch.autograd.backward(loss)
@@ -115,8 +111,7 @@ class Learner:
     def _seen(self, images: torch.Tensor) -> torch.Tensor:
         mean, std = self._scale
         scaled = images.to(torch.float32, memory_format=torch.channels_last).sub(mean).div(std)
-        # What is cast once for several uses must not outlive a graph's recording.
-        with torch.autocast(images.device.type, torch.bfloat16, cache_enabled=False):
+        with torch.autocast(images.device.type, torch.bfloat16):
             seen: torch.Tensor = self.model(scaled)
         return seen.float()
 
@@ -127,79 +122,3 @@ class Learner:
         right = [(self._seen(images).argmax(1) == targets) for images, targets in test]
         self.model.train()
         return 100 * torch.cat(right).double().mean().item()
-
-    def begin(self, seed: int) -> None:
-        """The seed decides the first weights; they are made on the CPU, where it does so everywhere alike."""
-        torch.manual_seed(seed)
-        self.restore({"model": NETWORKS[self.name]().state_dict(), "momenta": []})
-
-    def state(self) -> dict[str, Any]:
-        momenta = [self._optimizer.state[p].get("momentum_buffer") for p in self.model.parameters()]
-        return {
-            "model": {name: value.detach().cpu() for name, value in self.model.state_dict().items()},
-            "momenta": [momentum.cpu() for momentum in momenta if momentum is not None],
-        }
-
-    @torch.no_grad()
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Without momenta: those of a beginning, zero."""
-        self.model.load_state_dict(state["model"])
-        self.loss.zero_()
-        for at, parameter in enumerate(self.model.parameters()):
-            kept = self._optimizer.state[parameter]
-            if kept.get("momentum_buffer") is None:
-                kept["momentum_buffer"] = torch.zeros_like(parameter)
-            if state["momenta"]:
-                kept["momentum_buffer"].copy_(state["momenta"][at])
-            else:
-                kept["momentum_buffer"].zero_()
-
-
-class Slot:
-    """Networks that learn from the same batches, on a stream of their own beside other slots'."""
-
-    def __init__(
-        self, networks: Iterable[str], device: str, batch: int, weight_decay: float, *, graph: bool
-    ) -> None:
-        self.learners = [Learner(name, device, weight_decay) for name in networks]
-        self.device = device
-        self._images = torch.zeros((batch, 3, 32, 32), dtype=torch.uint8, device=device)
-        self._targets = torch.zeros(batch, dtype=torch.int64, device=device)
-        cuda = device != "cpu"
-        self._stream: Any = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
-        self._pace = Pace(device)
-        self._graph: Any = self._recorded() if cuda and graph else None
-
-    def here(self) -> AbstractContextManager[Any]:
-        """What is told to the device within belongs to this slot."""
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
-    def _recorded(self) -> Any:
-        """A step of all networks. Those that are made for it count for nothing: a training begins its networks anew."""
-        torch.cuda.synchronize()
-        with self.here():
-            for _ in range(TRIED):
-                self._step()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
-        # Other threads may use the device meanwhile: loaders copy batches.
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            self._step()
-        torch.cuda.synchronize()
-        return graph
-
-    def _step(self) -> None:
-        for learner in self.learners:
-            learner.learn(self._images, self._targets)
-
-    def learn(self, images: torch.Tensor, targets: torch.Tensor, rate: float) -> None:
-        with self.here():
-            self._images.copy_(images, non_blocking=True)
-            self._targets.copy_(targets, non_blocking=True)
-            for learner in self.learners:
-                learner.rate.fill_(rate)
-            if self._graph is None:
-                self._step()
-            else:
-                self._graph.replay()
-            self._pace()

@@ -1,9 +1,7 @@
 """The workloads of `scripts/bench gpu` as chains of ops, ours and torchvision's.
 
-W1: RandomResizedCrop(224), flip, RandAugment(2, 9), normalise. W3: RandAugment on the whole photo, then crop and flip. AA and DAA:
-W1 with AutoAugment or Deep AutoAugment in the place of RandAugment. The policy that Deep AutoAugment's authors found is in a
-file of theirs: without it, a policy of the same form stands in for it, five layers with all ops and magnitudes alike.
-Neither torchvision nor DALI has Deep AutoAugment: there, five TrivialAugmentWide in a row do as much work.
+W1: RandomResizedCrop(224), flip, RandAugment(2, 9), normalise. W2: the same without RandAugment. W3: RandAugment on the whole photo,
+then crop and flip.
 """
 
 from __future__ import annotations
@@ -11,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 from _prepare_data import photos
 from _prepare_subjects import MEAN, STD, import_torchvision
 
 SIDE = 224
-LAYERS, MAGNITUDES = 5, 11
 REPEATED = 4_000_000
 """Samples of an epoch, the photos again and again: what ends and starts epochs is not measured here."""
-WITH_MAGNITUDE = (
-    "ShearX ShearY TranslateX TranslateY Rotate Brightness Color Contrast Sharpness Posterize Solarize"
-)
-WITHOUT = ("Identity", "AutoContrast", "Equalize")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -37,13 +30,7 @@ class Repeated(Sequence[T_co]):
     def __len__(self) -> int:
         return self.length
 
-    @overload
-    def __getitem__(self, at: int) -> T_co: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[T_co]: ...
-    def __getitem__(self, at: int | slice) -> T_co | list[T_co]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(self.length))]
+    def __getitem__(self, at: Any) -> Any:
         if not -self.length <= at < self.length:
             raise IndexError(at)
         return self.items[at % len(self.items)]
@@ -56,45 +43,20 @@ def arranged(workload: str, crop: list[Any], augment: list[Any], tail: list[Any]
     return [*augment, *crop, *tail] if workload == "W3" else [*crop, *augment, *tail]
 
 
-def stand_in() -> list[list[tuple[float, str, float | None]]]:
-    """A policy of Deep AutoAugment's form: in each layer any op, at any magnitude."""
-    names = WITH_MAGNITUDE.split()
-    choices: list[tuple[str, float | None]] = [
-        (name, at / (MAGNITUDES - 1)) for name in names for at in range(MAGNITUDES)
-    ]
-    choices += [(name, None) for name in WITHOUT for _ in range(MAGNITUDES)]
-    return [[(1 / len(choices), name, magnitude) for name, magnitude in choices] for _ in range(LAYERS)]
-
-
-def our_chain(workload: str, policy: Path | None) -> Any:
+def our_chain(workload: str) -> Any:
     from penstock import transforms as T  # noqa: N812
 
     crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
     tail = [T.ToDtype(torch.float32, scale=True), T.Normalize(MEAN, STD)]
-    if (
-        workload == "DAA" and policy is not None
-    ):  # as its authors have it: it takes the place of crop and flip
-        return T.Compose([T.DeepAutoAugment(policy), T.CenterCrop(SIDE), *tail])
-    augments: dict[str, Any] = {
-        "W1": lambda: T.RandAugment(2, 9),
-        "W3": lambda: T.RandAugment(2, 9),
-        "AA": T.AutoAugment,
-        "DAA": lambda: T.DeepAutoAugment(stand_in()),
-    }
-    return T.Compose(arranged(workload, crop, [augments[workload]()], tail))
+    augment = [] if workload == "W2" else [T.RandAugment(2, 9)]
+    return T.Compose(arranged(workload, crop, augment, tail))
 
 
 def torchvision_chain(workload: str) -> Any:
     T = import_torchvision().transforms  # noqa: N806
     crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
-    augment: dict[str, list[Any]] = {
-        "W2": [],
-        "W1": [T.RandAugment(2, 9)],
-        "W3": [T.RandAugment(2, 9)],
-        "AA": [T.AutoAugment()],
-        "DAA": [T.TrivialAugmentWide() for _ in range(LAYERS)],
-    }
-    return T.Compose(arranged(workload, crop, augment[workload], [T.ToTensor(), T.Normalize(MEAN, STD)]))
+    augment = [] if workload == "W2" else [T.RandAugment(2, 9)]
+    return T.Compose(arranged(workload, crop, augment, [T.ToTensor(), T.Normalize(MEAN, STD)]))
 
 
 def torchvision_v2_dataset(root: Path, workload: str) -> Any:
@@ -104,17 +66,17 @@ def torchvision_v2_dataset(root: Path, workload: str) -> Any:
 
     crop = [T.RandomResizedCrop(SIDE), T.RandomHorizontalFlip()]
     tail = [T.ToImage(), T.ToDtype(torch.float32, scale=True), T.Normalize(MEAN, STD)]
-    augment = [] if workload == "W2" else [T.AutoAugment() if workload == "AA" else T.RandAugment()]
+    augment = [] if workload == "W2" else [T.RandAugment()]
     dataset = torchvision.datasets.ImageFolder(str(root), T.Compose(arranged(workload, crop, augment, tail)))
     dataset.samples = Repeated(dataset.samples, REPEATED)
     return dataset
 
 
-def our_dataset(root: Path, workload: str, policy: Path | None, least: int = REPEATED) -> Any:
+def our_dataset(root: Path, workload: str, least: int = REPEATED) -> Any:
     """`least` samples, or a few more: the photos are repeated whole."""
     import penstock
 
-    dataset: Any = penstock.ImageFolder(str(root), our_chain(workload, policy), fast_decode=True)
+    dataset: Any = penstock.ImageFolder(str(root), our_chain(workload), fast_decode=True)
     dataset.samples = Repeated(dataset.samples, least)
     dataset.length = len(dataset.samples)
     return dataset

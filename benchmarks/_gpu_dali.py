@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from _gpu_chains import LAYERS, SIDE
+from _gpu_chains import SIDE
 from _gpu_plan import Job
 from _prepare_subjects import MEAN, STD
 
@@ -20,20 +20,9 @@ AHEAD = 2
 HINTS = ("preallocate_width_hint", "preallocate_height_hint")
 
 
-def augmented(images: Any, workload: str, shape: Any) -> Any:
-    from nvidia.dali.auto_aug import auto_augment, rand_augment, trivial_augment
-
-    if workload == "AA":
-        return auto_augment.auto_augment(images, policy_name="image_net", shape=shape)
-    if workload == "DAA":
-        for _ in range(LAYERS):
-            images = trivial_augment.trivial_augment_wide(images, shape=shape)
-        return images
-    return rand_augment.rand_augment(images, n=2, m=9, shape=shape)
-
-
 def pipeline(job: Job, files: list[str], device: str, tuned: Mapping[str, Any]) -> Any:
     from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.auto_aug.rand_augment import rand_augment
 
     place = {"device": "cpu" if device == "cpu" else "mixed", "output_type": types.RGB}
     if device != "cpu":
@@ -55,7 +44,7 @@ def pipeline(job: Job, files: list[str], device: str, tuned: Mapping[str, Any]) 
         )
         if job.workload == "W3":
             shape = fn.peek_image_shape(coded)
-            images = augmented(fn.decoders.image(coded, **place), job.workload, shape)
+            images = rand_augment(fn.decoders.image(coded, **place), n=2, m=9, shape=shape)
             images = fn.random_resized_crop(images, **resized)
             images = fn.flip(images, horizontal=fn.random.coin_flip())
         else:
@@ -65,7 +54,7 @@ def pipeline(job: Job, files: list[str], device: str, tuned: Mapping[str, Any]) 
                 images = fn.random_resized_crop(fn.decoders.image(coded, **place), **resized)
             images = fn.flip(images, horizontal=fn.random.coin_flip())
             if job.workload != "W2":
-                images = augmented(images, job.workload, [SIDE, SIDE])
+                images = rand_augment(images, n=2, m=9, shape=[SIDE, SIDE])
         scaled = {"mean": [255 * each for each in MEAN], "std": [255 * each for each in STD]}
         images = fn.crop_mirror_normalize(images, dtype=types.FLOAT16, output_layout=layout, **scaled)
         return images, labels

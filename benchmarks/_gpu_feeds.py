@@ -9,7 +9,7 @@ import gc
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,8 +40,6 @@ class Ground:
     data: str | None
     generated: int
     """Photos that are generated where there is no data."""
-    policy: Path | None
-    """Deep AutoAugment's, in a file of its authors."""
     cold: bool
     samples: int = 12_288
     """Of an epoch of the part `reuse`."""
@@ -96,8 +94,13 @@ class Feed:
         return {"mode": mode, "workers_at_end": len(stats.get("worker_pids") or ())}
 
 
+Maker = Callable[[Job, Subject, Ground], Feed]
+
+
 @contextmanager
-def feeding(job: Job, subject: Subject, ground: Ground) -> Iterator[Feed]:
+def feeding(job: Job, subject: Subject, ground: Ground, make: Maker | None = None) -> Iterator[Feed]:
+    """A feed, closed at the end. `make` stands in for `ours`."""
+    make = make or ours
     if ground.cold and subject.kind != "limit":
         drop_from_memory(photo_files(ground.root))
     makers: dict[str, Callable[[], Feed]] = {
@@ -107,8 +110,7 @@ def feeding(job: Job, subject: Subject, ground: Ground) -> Iterator[Feed]:
         "timm": lambda: Feed(batches=timms(job, ground.root, ground.device)),
         "gpu_ops": lambda: Feed(batches=on_the_gpu(job, photo_files(ground.root), ground.device)),
         "spdl": lambda: Feed(batches=Spdl(job, photo_files(ground.root), ground.device, subject.tuned)),
-        "decode_off": lambda: decode_off(job, ground),
-        "ours": lambda: ours(job, subject, ground),
+        "ours": lambda: make(job, subject, ground),
     }
     before = {child.pid for child in multiprocessing.active_children()}
     feed = makers[subject.kind]()
@@ -149,22 +151,15 @@ def gpu_prep(subject: Subject, device: str) -> Any:
         return subject.prep
     import penstock
 
-    if not hasattr(penstock, "GpuPrep"):
-        raise RuntimeError("this needs penstock.GpuPrep, which is not there")
     return penstock.GpuPrep(**subject.prep)
 
 
 def ours(job: Job, subject: Subject, ground: Ground) -> Feed:
-    if job.part == "reuse":
-        from _gpu_reuse import reusing
-
-        return reusing(job, subject, ground)
     if subject.adopted:
         loader = adopting_loader(job, subject, ground)
-        return Feed(batches=iter(loader), loader=loader)
-    loader = our_loader(job, subject, ground, our_dataset(ground.root, job.workload, ground.policy))
-    with stations(job, subject):
-        return Feed(batches=iter(loader), loader=loader)
+    else:
+        loader = our_loader(job, subject, ground, our_dataset(ground.root, job.workload))
+    return Feed(batches=iter(loader), loader=loader)
 
 
 def adopting_loader(job: Job, subject: Subject, ground: Ground) -> Any:
@@ -196,19 +191,9 @@ def our_loader(job: Job, subject: Subject, ground: Ground, dataset: Any, **more:
         dtype=torch.bfloat16,
         memory_format=torch.channels_last,
         gpu_prep=gpu_prep(subject, ground.device),
-        task_size=job.batch if subject.whole else "auto",  # one task: one worker makes the batch
         seed=job.repeat,
         **more,
     )
-
-
-def stations(job: Job, subject: Subject) -> AbstractContextManager[None]:
-    """What the lanes of iterators that begin meanwhile are made of: stations of the subject's own, or as they are."""
-    if not subject.per_sample:
-        return nullcontext()
-    from _gpu_stations import per_sample
-
-    return per_sample(job.workload)
 
 
 # ---- others
@@ -224,24 +209,6 @@ def torchs(job: Job, ground: Ground) -> Feed:
         num_workers=job.workers,
         drop_last=True,
         pin_memory=ground.device != "cpu",
-    )
-    return Feed(batches=iter(loader))
-
-
-def decode_off(job: Job, ground: Ground) -> Feed:
-    """FusionFlow's Decode-Off: one worker decodes a batch on the GPU and does the rest by itself."""
-    from _gpu_decode import DecodedOnDevice
-    from torch.utils.data import DataLoader
-
-    cpu = ground.device == "cpu"
-    loader = DataLoader(
-        DecodedOnDevice(photo_files(ground.root), job.workload, ground.device),
-        batch_size=job.batch,
-        shuffle=True,
-        num_workers=job.workers,
-        drop_last=True,
-        pin_memory=not cpu,
-        multiprocessing_context="spawn",  # a forked process cannot use CUDA
     )
     return Feed(batches=iter(loader))
 

@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import _machine
@@ -132,30 +132,24 @@ def warm_up(training: Training, feed: Feed, window: Window) -> int:
             return batches
 
 
-def measured(
-    training: Training, feed: Feed, window: Window, after_step: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
+def measured(training: Training, feed: Feed, window: Window) -> dict[str, Any]:
     """Train for a while and say how it went."""
     began = time.perf_counter()
     warm = warm_up(training, feed, window)
     warm_s = time.perf_counter() - began
     lane, clock, start = feed.lane(), CpuClock(), time.perf_counter()
     waits: list[float] = []
-    images, halfway = 0, (0, 0.0)
+    images = 0
     while time.perf_counter() < start + window.seconds or len(waits) % window.multiple:
         before = time.perf_counter()
         batch = next(feed.batches)
         waits.append(time.perf_counter() - before)
         training.step(*batch)
-        after_step()
         images += len(batch[0])
-        if not halfway[0] and time.perf_counter() >= start + window.seconds / 2:
-            halfway = images, time.perf_counter() - start
     training.finish()
     took = time.perf_counter() - start
     return {
         "images_per_s": images / took,
-        "second_half": (images - halfway[0]) / max(1e-9, took - halfway[1]) / (images / took),
         "seconds": took,
         "batches": len(waits),
         "warmup_batches": warm,

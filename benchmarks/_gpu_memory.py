@@ -17,7 +17,6 @@ from _gpu_card import Card, card_of, is_shortage
 from _gpu_feeds import Ground, feeding, resident
 from _gpu_measure import Training, lane_figures
 from _gpu_plan import SUBJECTS, Choice, Job
-from _gpu_rows import Row
 
 FREE_BYTES = 24_000_000_000
 TOLERANCE = 0.01
@@ -54,17 +53,6 @@ def largest(fits: Callable[[int], bool], low: int, high: int, tolerance: float =
         else:
             high = middle
     return low
-
-
-def largest_below(fits: Callable[[int], bool], ceiling: int) -> int:
-    """The largest that fits, where nothing above `ceiling` does and it is expected to be near."""
-    high = ceiling + max(1, int(ceiling * TOLERANCE))
-    for share in (0.94, 0.85, 0.6, 0.3):
-        low = max(1, int(ceiling * share))
-        if fits(low):
-            return largest(fits, low, high)
-        high = low
-    return largest(fits, *bracketed(fits, max(1, high // 2)))
 
 
 # ---- the two measurements
@@ -111,29 +99,20 @@ class Fit:
         return True
 
 
-def fit(job: Job, training: Training, ground: Ground, rows: list[Row]) -> dict[str, Any]:
+def fit(job: Job, training: Training, ground: Ground) -> dict[str, Any]:
     card = card_of(ground.device)
-    ceiling = next((int(row["largest_batch"]) for row in rows if is_limit(row, job)), 0)
     with untuned():
         training.step(*next(resident(2, ground.device)))  # the optimizer's state is there from now on
         card.clean()
         ballast = card.held(card.free_and_total()[0] - FREE_BYTES)
         trial = Fit(job, training, ground, card)
         free = card.free_and_total()[0]
-        if ceiling and job.subject != "limit":
-            found = largest_below(trial, ceiling)
-        else:
-            found = largest(trial, *bracketed(trial, job.batch))
+        found = largest(trial, *bracketed(trial, job.batch))
         left = card.free_and_total()[0]
         del ballast
         card.clean()
     figures = {"largest_batch": found, "free_gb": free / 1e9, "free_after_gb": left / 1e9}
     return {**figures, "trials": trial.trials, "lane_share": trial.lane_share}
-
-
-def is_limit(row: Row, job: Job) -> bool:
-    same = all(row[name] == getattr(job, name) for name in ("part", "group", "model", "batch"))
-    return same and row["subject"] == "limit" and "largest_batch" in row
 
 
 def tight(job: Job, training: Training, ground: Ground, chosen: Choice) -> dict[str, Any]:
@@ -181,7 +160,7 @@ def tight_steps(job: Job, training: Training, ground: Ground, chosen: Choice, ca
     return {"steps": chosen.steps, **figures, **gone}
 
 
-def memory(job: Job, training: Training, ground: Ground, chosen: Choice, rows: list[Row]) -> dict[str, Any]:
+def memory(job: Job, training: Training, ground: Ground, chosen: Choice) -> dict[str, Any]:
     if job.group == "fit":
-        return fit(job, training, ground, rows)
+        return fit(job, training, ground)
     return tight(job, training, ground, chosen)

@@ -13,9 +13,8 @@ from _gpu_subjects import SUBJECTS, Subject
 
 MODELS: Mapping[str, int] = {"resnet18": 512, "resnet50": 256, "vit_b_16": 256, "tiny": 8}
 """Batch sizes. `tiny` is for trying the script out without a GPU."""
-WORKLOADS = ("W1", "W3", "AA", "DAA")
-"""Of the part `main`; others have W2 too."""
-BATCH_SIZES = (128, 256, 512, 1024)
+WORKLOADS = ("W1", "W3")
+"""Of the part `main`; `rivals` and `defaults` have W2 too."""
 START_S: Mapping[str, float] = {
     "limit": 0.5,
     "torch": 2.0,
@@ -23,7 +22,6 @@ START_S: Mapping[str, float] = {
     "gpu_ops": 3.0,
     "dali": 4.0,
     "spdl": 8.0,
-    "decode_off": 12.0,
     "ours": 3.0,
 }
 """Seconds from asking for a feed to its first batch and from its last to its end, for the estimate."""
@@ -39,8 +37,7 @@ RIVALS = (
     *("dali_whole", "dali_whole_90", "dali_chw", "dali_16", "spdl", "spdl_mp", "tv_auto"),
 )
 DEFAULTS = ("limit", "tv_auto", "tv_on", "tv_off", "tv_idle")
-LADDER = ("off", "per_sample", "ahead", "dearest", "searched", "finish", "on", "idle", "task1")
-DECODE = ("torch", "decode_off", "off", "on")
+MAIN = ("limit", "torch", "dali", "off", "on", "on_auto", "idle")
 CPU_GPU_RATIOS = (2, 3, 4, 5, 6)
 """Workers of Revamper's figure 13."""
 
@@ -86,7 +83,6 @@ class Choice:
     repeats: int = 1
     batch: int = 0
     """0: the model's own."""
-    sizes: Sequence[int] = BATCH_SIZES
     seconds: float = 6.0
     warmup: float = 5.0
     period: float = 8.0
@@ -98,19 +94,14 @@ class Choice:
     samples: int = 12_288
     """Of an epoch, where partly prepared ones are used several times."""
     cores: int = 16
-    stores: Sequence[str] = ("memory",)
-    """Places where the loader can keep partly prepared samples."""
 
     def named(self, part_has: Iterable[str]) -> list[str]:
         return [name for name in self.subjects or part_has if self.has(SUBJECTS[name])]
 
     def has(self, subject: Subject) -> bool:
         """Whether it can be measured with what is installed."""
-        if subject.kind == "dali":
-            return self.dali
-        if subject.kind == "spdl":
-            return self.spdl
-        return subject.reuse.get("store", "memory") in self.stores
+        installed = {"dali": self.dali, "spdl": self.spdl}
+        return installed.get(subject.kind, True)
 
     def wants(self, group: str) -> bool:
         return not self.groups or group in self.groups
@@ -125,44 +116,26 @@ def turned(names: Sequence[str], repeat: int) -> list[str]:
 
 
 def main_jobs(chosen: Choice) -> list[Job]:
-    names = chosen.named(("limit", "torch", "dali", "inter", "off", "on", "on_auto", "idle"))
-    jobs: list[Job] = []
-    for model in chosen.models:
-        for repeat in range(chosen.repeats):
-            base: dict[str, Any] = {
-                "part": "main",
-                "model": model,
-                "batch": chosen.size(model),
-                "repeat": repeat,
-            }
-            if "limit" in names:  # what is trained on does not depend on how it was prepared
-                jobs.append(Job(**base, subject="limit"))
-            jobs += [
-                Job(**base, workload=workload, workers=workers, subject=subject)
-                for workers in chosen.workers
-                for workload in chosen.workloads
-                for subject in turned(names, repeat)
-                if subject != "limit"
-            ]
-    return jobs
+    """Our own chains in each mode, beside torch's loader and DALI."""
+    return photo_jobs("main", chosen, chosen.named(MAIN))
 
 
 def defaults_jobs(chosen: Choice) -> list[Job]:
     """As a new user meets the loader, beside each mode by itself. Workers: as many as were asked for, 0 is "auto"."""
-    return torchvision_jobs("defaults", chosen, chosen.named(DEFAULTS))
+    return photo_jobs("defaults", chosen, chosen.named(DEFAULTS))
 
 
 def rivals_jobs(chosen: Choice) -> list[Job]:
     """Others, each as fast as it could be made, and ours with its defaults."""
-    return torchvision_jobs("rivals", chosen, chosen.named(RIVALS))
+    return photo_jobs("rivals", chosen, chosen.named(RIVALS))
 
 
-def torchvision_jobs(part: str, chosen: Choice, names: Sequence[str]) -> list[Job]:
+def photo_jobs(part: str, chosen: Choice, names: Sequence[str]) -> list[Job]:
     jobs: list[Job] = []
     for model in chosen.models:
         for repeat in range(chosen.repeats):
             base: dict[str, Any] = {"model": model, "batch": chosen.size(model), "repeat": repeat}
-            if "limit" in names:
+            if "limit" in names:  # what is trained on does not depend on how it was prepared
                 jobs.append(Job(part=part, **base, subject="limit"))
             jobs += [
                 Job(part=part, **base, workload=workload, workers=workers, subject=subject)
@@ -174,46 +147,7 @@ def torchvision_jobs(part: str, chosen: Choice, names: Sequence[str]) -> list[Jo
     return jobs
 
 
-def ablation_jobs(chosen: Choice) -> list[Job]:
-    jobs: list[Job] = []
-    for model in chosen.models:
-        for repeat in range(chosen.repeats):
-            base: dict[str, Any] = {
-                "part": "ablation",
-                "model": model,
-                "batch": chosen.size(model),
-                "repeat": repeat,
-            }
-            jobs.append(Job(**base, subject="limit"))
-            one_of = {**base, "workload": chosen.workloads[0]}
-            if chosen.wants("ladder"):
-                jobs += [
-                    Job(**one_of, group="ladder", workers=workers, subject=subject)
-                    for workers in chosen.workers
-                    for subject in turned(chosen.named(LADDER), repeat)
-                ]
-            if chosen.wants("decode"):
-                jobs += [
-                    Job(**one_of, group="decode", workers=1, subject=subject)
-                    for subject in turned(DECODE, repeat)
-                ]
-            if chosen.wants("batch") and model == chosen.models[0]:
-                jobs += batch_jobs(one_of, chosen)
-    return jobs
-
-
-def batch_jobs(base: Mapping[str, Any], chosen: Choice) -> list[Job]:
-    jobs = []
-    for size in chosen.sizes:
-        sized = {**base, "batch": size, "group": "batch"}
-        jobs.append(Job(**{**sized, "workload": ""}, subject="limit"))
-        names = turned(chosen.named(("dali", "off", "on")), base["repeat"])
-        jobs += [Job(**sized, workers=chosen.workers[0], subject=subject) for subject in names]
-    return jobs
-
-
 def memory_jobs(chosen: Choice) -> list[Job]:
-    """The limit first: no loader leaves room for more than it has."""
     model = chosen.models[0]
     base: dict[str, Any] = {"part": "memory", "model": model, "workload": chosen.workloads[0]}
     base |= {"workers": chosen.workers[0], "batch": chosen.size(model)}
@@ -261,18 +195,6 @@ REUSE_GROUPS = (
         workers=(0,),
         subjects=("on", "r3", "r3_on", "r3_on_auto", "device3", "device3_auto"),
     ),
-    ReuseGroup(
-        name="small", model="resnet50", workloads=("W3",), workers=(4,), subjects=("small_off", "small_on")
-    ),
-    ReuseGroup(
-        name="table1",
-        model="resnet50",
-        workloads=("W3",),
-        workers=(
-            5,
-        ),  # about what an H200 keeps busy: with fewer it waits for every batch, with more for none
-        subjects=("off", "r3", "r3_plain", "r3_naive"),
-    ),
 )
 
 
@@ -301,7 +223,6 @@ PARTS = {
     "main": main_jobs,
     "defaults": defaults_jobs,
     "rivals": rivals_jobs,
-    "ablation": ablation_jobs,
     "memory": memory_jobs,
     "workers": workers_jobs,
     "reuse": reuse_jobs,
@@ -313,12 +234,12 @@ def expected_s(job: Job, chosen: Choice) -> float:
     subject = SUBJECTS[job.subject]
     start = START_S[subject.kind]
     if job.group == "fit":
-        return (8 if job.subject == "limit" else 7) * (FIT_TRIAL_S if job.subject != "limit" else 2.0)
+        return 9 * (2.0 if job.subject == "limit" else FIT_TRIAL_S)
     if job.group == "tight":
         return chosen.steps * job.batch / 8000 + 25
     if job.part == "workers":
         return start + chosen.warmup + chosen.period * len(chosen.crew)
-    slow = 1.5 if subject.bursts or job.group == "table1" else 1.0  # whole rounds
+    slow = 1.5 if subject.bursts else 1.0  # whole rounds
     epochs = 1 + subject.reuse["times"] * bool(subject.lane) if subject.reuse else 0  # see `_gpu_reuse.reuse`
     filling = epochs * chosen.samples / FILLED_PER_S
     return start + filling + chosen.warmup + chosen.seconds * slow

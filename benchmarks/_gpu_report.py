@@ -9,10 +9,8 @@ from typing import Any
 
 from _gpu_plan import SUBJECTS
 from _gpu_rows import Row
-from _prepare_report import columns
+from _harness import columns
 
-PAPERS_SPEED_UP, PAPERS_WORKERS, NEAR_LIMIT = 2.04, 4, 0.95
-"""Of Revamper's ResNet-50 with 3 uses; and what of a model's own speed is as good as all of it."""
 Cell = tuple[str, str, str, int, int, str]
 """Part, group, model, batch, workers, workload: what subjects are compared within."""
 
@@ -86,7 +84,7 @@ def spread(line: Line, name: str, form: str = ",.0f") -> str:
 def text(rows: Sequence[Row]) -> str:
     parts = []
     for cell, lines in summarised(rows).items():
-        tables = {"memory": memory_table, "workers": workers_table, "reuse": reuse_table}
+        tables = {"memory": memory_table, "workers": workers_table}
         table = tables.get(cell[0], speed_table)
         parts.append(f"{title_of(cell)}\n{table(cell, lines, rows)}")
     failed = [
@@ -103,91 +101,47 @@ def title_of(cell: Cell) -> str:
     return ", ".join(word for word in [*said, f"{workers} workers" if workers else ""] if word)
 
 
-def speed_table(_: Cell, lines: Sequence[Line], rows: Sequence[Row]) -> str:
-    del rows
-    header = [
-        "",
-        "images/s",
-        "of the limit",
-        "files",
-        "finished",
-        "2nd half",
-        "wait p50 ms",
-        "p99 ms",
-        "CPU s/1000",
-        "runs",
-    ]
-    body = [
-        [
-            SUBJECTS[line.subject].title,
-            spread(line, "images_per_s") or "failed",
-            "" if line.of_limit is None else f"{line.of_limit:.3f}",
-            spread(line, "lane_share", ".2f"),
-            spread(line, "finished_share", ".2f"),
-            spread(line, "second_half", ".2f"),
-            spread(line, "wait_p50_ms", ".1f"),
-            spread(line, "wait_p99_ms", ".1f"),
-            spread(line, "cpu_s_per_1000", ".2f"),
-            str(len(line.figures.get("images_per_s", ()))),
-        ]
-        for line in lines
-    ]
-    return columns([header, *body])
+SPEED = {
+    "images/s": ("images_per_s", ",.0f"),
+    "of the limit": None,
+    "files": ("lane_share", ".2f"),
+    "finished": ("finished_share", ".2f"),
+    "wait p50 ms": ("wait_p50_ms", ".1f"),
+    "p99 ms": ("wait_p99_ms", ".1f"),
+    "CPU s/1000": ("cpu_s_per_1000", ".2f"),
+}
+"""Columns and the figures in them; None: computed by `speed_table`."""
+REUSE = {
+    "images/s": ("images_per_s", ",.0f"),
+    "of the limit": None,
+    "of standard": None,
+    "found": ("found_share", ".2f"),
+    "kept": ("kept_share", ".2f"),
+    "refused": ("refused", ",.0f"),
+    "files": ("lane_share", ".2f"),
+    "finished": ("finished_share", ".2f"),
+    "resident": ("resident_share", ".2f"),
+    "wait p50 ms": ("wait_p50_ms", ".1f"),
+    "p99 ms": ("wait_p99_ms", ".1f"),
+    "CPU s/1000": ("cpu_s_per_1000", ".2f"),
+}
 
 
-def reuse_table(cell: Cell, lines: Sequence[Line], rows: Sequence[Row]) -> str:
-    """Ratios are of medians, to what has no reuse, or has the small cache without a lane; *even*: deviation over mean of the times between batches, and their 99th percentile over the median."""
-    standard = next(
-        (line.spread("images_per_s") for line in lines if line.subject in ("off", "small_off")), None
-    )
-    header = [
-        "",
-        "images/s",
-        "of the limit",
-        "of standard",
-        "found",
-        "kept",
-        "refused",
-        "files",
-        "finished",
-        "resident",
-    ]
-    header += ["wait p50 ms", "p99 ms", "even: std/mean", "p99/p50", "CPU s/1000", "runs"]
-    body = []
+def speed_table(cell: Cell, lines: Sequence[Line], _: Sequence[Row]) -> str:
+    """Ratios are of medians; standard is the same loader without reuse."""
+    shown = REUSE if cell[0] == "reuse" else SPEED
+    standard = next((line.spread("images_per_s") for line in lines if line.subject == "off"), None)
+    body = [["", *shown, "runs"]]
     for line in lines:
         speed = line.spread("images_per_s")
-        body.append(
-            [
-                SUBJECTS[line.subject].title,
-                spread(line, "images_per_s") or "failed",
-                "" if line.of_limit is None else f"{line.of_limit:.3f}",
-                f"{speed[0] / standard[0]:.2f}" if speed and standard else "",
-                spread(line, "found_share", ".2f"),
-                spread(line, "kept_share", ".2f"),
-                spread(line, "refused"),
-                spread(line, "lane_share", ".2f"),
-                spread(line, "finished_share", ".2f"),
-                spread(line, "resident_share", ".2f"),
-                spread(line, "wait_p50_ms", ".1f"),
-                spread(line, "wait_p99_ms", ".1f"),
-                spread(line, "interval_cv", ".3f"),
-                spread(line, "interval_p99_to_p50", ".2f"),
-                spread(line, "cpu_s_per_1000", ".2f"),
-                str(len(line.figures.get("images_per_s", ()))),
-            ]
-        )
-    return columns([header, *body]) + mark(cell, standard, limits(rows))
-
-
-def mark(
-    cell: Cell, standard: tuple[float, float, float] | None, ceiling: Mapping[tuple[str, int], float]
-) -> str:
-    """What the paper's speed-up comes to here, unless the model cannot train as fast."""
-    limit = ceiling.get(cell[2:4])
-    if cell[1] not in ("paper", "workers") or cell[4] != PAPERS_WORKERS or standard is None or limit is None:
-        return ""
-    least = min(PAPERS_SPEED_UP * standard[0], NEAR_LIMIT * limit)
-    return f"\nmark for 3 uses: the less of {PAPERS_SPEED_UP} x standard and {NEAR_LIMIT} of the limit, {least:,.0f} images/s"
+        computed = {
+            "of the limit": "" if line.of_limit is None else f"{line.of_limit:.3f}",
+            "of standard": f"{speed[0] / standard[0]:.2f}" if speed and standard else "",
+        }
+        cells = [computed[name] if how is None else spread(line, *how) for name, how in shown.items()]
+        runs = len(line.figures.get("images_per_s", ()))
+        body.append([SUBJECTS[line.subject].title, cells[0] or "failed", *cells[1:], str(runs)])
+    return columns(body)
 
 
 def memory_table(cell: Cell, lines: Sequence[Line], rows: Sequence[Row]) -> str:

@@ -1,35 +1,27 @@
 """Of `scripts/bench gpu --part reuse`: training from partly prepared samples that are used several times.
 
-paper: ResNet-50 fed by 4 workers, as Revamper's (figure 9). workers: 2 to 6 of them (figure 13). lane: together with the GPU lane. small: a
-cache for 16 % of the samples, with the lane and without (FusionFlow's figure 11). table1: balanced eviction and the cache-aware shuffle
-against reference counts and a plain shuffle (Revamper's table 1): how evenly batches come.
+paper: ResNet-50 fed by 4 workers, as Revamper's (figure 9). workers: 2 to 6 of them (figure 13). lane: together with the GPU lane.
 
 Rule 1: epochs are short (`--samples`), and follow each other without a pause. All subjects of the part have the same, those too that keep nothing.
 Rule 2: the first epoch prepares and keeps everything. All cores do that, before anything is timed, whatever number of workers is measured.
         What is kept on the device is not from its first batches on, so that there are two such epochs.
         With a lane, what it is given as files is not kept, and while nobody trains it is given many: so further epochs pass, with training,
         until each sample has come to be renewed once.
-        From then on every batch of a balanced store has its share of misses. One with reference counts has them all in every third
-        epoch: so table1 counts whole rounds of epochs.
-Rule 3: how much memory is allowed follows from what the loader itself takes samples to need: it says how many it would keep in
-        `PROBE` bytes. For a share of the samples it is just enough for that share, for all of them `TO_SPARE` more.
+        From then on every batch has its share of misses.
+Rule 3: the store has room for all samples. The loader says how many it would keep in `PROBE` bytes; `TO_SPARE` comes on top.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from _gpu_chains import our_dataset
 from _gpu_feeds import Feed, Ground, feeding, our_loader
-from _gpu_measure import Pace, Training, measured, quantile, window_of
+from _gpu_measure import Training, measured, window_of
 from _gpu_plan import SUBJECTS, Choice, Job, Subject
-from _reuse_naive import plainly_shuffled, reference_counted
 
 PROBE = 64 << 20
 TO_SPARE = 1.3
@@ -54,7 +46,7 @@ class Epochs(Iterator[Any]):
 
 
 def reusing(job: Job, subject: Subject, ground: Ground) -> Feed:
-    dataset = our_dataset(ground.root, job.workload, ground.policy, ground.samples)
+    dataset = our_dataset(ground.root, job.workload, ground.samples)
 
     def made(**more: Any) -> Any:
         return our_loader(job, subject, ground, dataset, persistent_workers=True, **more)
@@ -62,13 +54,9 @@ def reusing(job: Job, subject: Subject, ground: Ground) -> Feed:
     loader = (
         made()
         if not subject.reuse
-        else made(reuse=wanted(options_of(subject, ground.device), subject.room, len(dataset), made))
+        else made(reuse=wanted(options_of(subject, ground.device), len(dataset), made))
     )
-    if subject.plain_order:
-        plainly_shuffled(loader)
-    how: AbstractContextManager[None] = reference_counted() if subject.counted else nullcontext()
-    with how:
-        return Feed(batches=Epochs(loader), loader=loader)
+    return Feed(batches=Epochs(loader), loader=loader)
 
 
 def options_of(subject: Subject, device: str) -> dict[str, Any]:
@@ -78,36 +66,23 @@ def options_of(subject: Subject, device: str) -> dict[str, Any]:
     return dict(subject.reuse)
 
 
-def wanted(options: dict[str, Any], room: float, samples: int, made: Callable[..., Any]) -> Any:
-    """A `penstock.Reuse` with as much memory as such a share of the samples needs."""
+def wanted(options: dict[str, Any], samples: int, made: Callable[..., Any]) -> Any:
+    """A `penstock.Reuse` with memory for all samples."""
     import penstock
 
-    def of(max_bytes: int) -> Any:
-        return penstock.Reuse(**options, max_bytes=max_bytes)
-
     def kept_in(max_bytes: int) -> int:
-        return int(made(reuse=of(max_bytes)).stats()["reuse"]["kept"])
+        reuse = penstock.Reuse(**options, max_bytes=max_bytes)
+        return int(made(reuse=reuse).stats()["reuse"]["kept"])
 
-    return of(bytes_for(room, samples, kept_in))
+    return penstock.Reuse(**options, max_bytes=bytes_for(samples, kept_in))
 
 
-def bytes_for(room: float, samples: int, kept_in: Callable[[int], int]) -> int:
-    """Memory for a share of the samples, by how many a loader keeps in so many bytes."""
-    probe = PROBE
-    while (kept := kept_in(probe)) == samples and probe > 1:  # there is room to spare, so that says nothing
-        probe //= 4
+def bytes_for(samples: int, kept_in: Callable[[int], int]) -> int:
+    """Memory for all samples, by how many a loader keeps in so many bytes."""
+    kept = kept_in(PROBE)
     if not kept:
-        raise ValueError(f"of {samples} samples not one would be kept in {probe:,} bytes")
-    needed = room * samples * probe / kept
-    if room >= 1.0:
-        return max(PROBE, int(TO_SPARE * needed))
-    few, enough = 0, int(needed)
-    while kept_in(enough) < round(room * samples):  # memory is given out in pieces, beside an index
-        few, enough = enough, 2 * enough
-    while enough - few > enough // 64:
-        middle = (few + enough) // 2
-        few, enough = (few, middle) if kept_in(middle) >= round(room * samples) else (middle, enough)
-    return enough
+        raise ValueError(f"of {samples} samples not one would be kept in {PROBE:,} bytes")
+    return max(PROBE, int(TO_SPARE * samples * PROBE / kept))
 
 
 def fill(feed: Feed, subject: Subject, workers: int) -> float:
@@ -121,30 +96,6 @@ def fill(feed: Feed, subject: Subject, workers: int) -> float:
     if loader.num_workers != workers and not subject.auto_workers:
         loader.set_workers(workers)
     return time.perf_counter() - started
-
-
-class Stamps:
-    """When each step was told to a device that is never far behind."""
-
-    def __init__(self, device: str) -> None:
-        self._pace, self.at = Pace(device), list[float]()
-
-    def __call__(self) -> None:
-        self._pace()
-        self.at.append(time.perf_counter())
-
-
-def evenness(at: Sequence[float]) -> dict[str, float]:
-    """How evenly batches were trained on: of the times between them, deviation over mean, and the 99th percentile over the median."""
-    between = [after - before for before, after in itertools.pairwise(at)]
-    if len(between) < 2:
-        return {}
-    mean, median = statistics.fmean(between), statistics.median(between)
-    return {
-        "interval_ms": 1e3 * mean,
-        "interval_cv": statistics.pstdev(between) / mean,
-        "interval_p99_to_p50": quantile(between, 0.99) / median,
-    }
 
 
 def store_figures(
@@ -165,20 +116,18 @@ def store_figures(
 
 def reuse(job: Job, training: Training, ground: Ground, chosen: Choice) -> dict[str, Any]:
     subject = SUBJECTS[job.subject]
-    with feeding(job, subject, ground) as feed:
-        window, stamps, filling = window_of(job, chosen), Stamps(ground.device), {}
+    with feeding(job, subject, ground, reusing) as feed:
+        window, filling = window_of(job, chosen), {}
         if subject.reuse:
             filling = {"fill_s": fill(feed, subject, job.workers)}
             if subject.lane:
                 more = subject.reuse["times"] * len(feed.loader)
                 window = window._replace(least_batches=window.least_batches + more)
-            if job.group == "table1":
-                window = window._replace(multiple=subject.reuse["times"] * len(feed.loader))
         before = store_of(feed)
-        found = measured(training, feed, window, stamps)
+        found = measured(training, feed, window)
         samples = 0 if feed.loader is None else len(feed.loader.dataset)
         kept = store_figures(before, store_of(feed), samples)
-    return {**found, **evenness(stamps.at), **kept, **filling, "samples": samples}
+    return {**found, **kept, **filling, "samples": samples}
 
 
 def store_of(feed: Feed) -> dict[str, Any] | None:

@@ -85,23 +85,13 @@ def spdl_chain(workload: str) -> Any:
     return {"W1": augment, "W2": None, "W3": whole}[workload]
 
 
-def crop_box(width: int, height: int) -> tuple[int, int, int, int]:
-    """RandomResizedCrop's draw: width, height, left, top."""
-    for _ in range(10):
-        area = width * height * random.uniform(0.08, 1.0)
-        ratio = math.exp(random.uniform(-math.log(4 / 3), math.log(4 / 3)))
-        wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < wide <= width and 0 < high <= height:
-            return wide, high, random.randint(0, width - wide), random.randint(0, height - high)
-    side = min(width, height)
-    return side, side, (width - side) // 2, (height - side) // 2
-
-
 def spdl_filter(workload: str, width: int, height: int) -> str:
     """What FFmpeg does to a photo once it is decoded."""
     if workload == "W3":
         return "scale=flags=bilinear,format=pix_fmts=rgb24"
-    wide, high, left, top = crop_box(width, height)
+    from _prepare_cv import place
+
+    top, left, high, wide = place(height, width)
     flip = "hflip," if random.random() < 0.5 else ""
     return f"crop={wide}:{high}:{left}:{top},{flip}scale={SIDE}:{SIDE}:flags=bilinear,format=pix_fmts=rgb24"
 

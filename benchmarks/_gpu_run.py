@@ -17,7 +17,6 @@ from _gpu_measure import Training, throughput
 from _gpu_memory import memory
 from _gpu_plan import Choice, Job, expected_s
 from _gpu_reuse import reuse
-from _gpu_rows import Row
 from _gpu_workers import workers
 
 PATIENCE, LEAST_PATIENCE_S, STARTING_S = 3.0, 60.0, 30.0
@@ -33,7 +32,6 @@ class Bench:
             device=args.device,
             data=args.data,
             generated=args.generate,
-            policy=args.policy,
             cold=args.cold,
             samples=args.samples,
         )
@@ -52,9 +50,8 @@ class Bench:
                     while file.read(1 << 20):
                         pass
             return ""
-        if drop_from_memory(files) < WARM_BYTES:
-            return "so few photos are in memory again after their first reading"
-        return ""
+        few = drop_from_memory(files) < WARM_BYTES
+        return "so few photos are in memory again after their first reading" if few else ""
 
     def training(self, model: str) -> Training:
         """The model; one at a time is on the device."""
@@ -64,13 +61,13 @@ class Bench:
             self._training = Training(model, self.ground.device)
         return self._training
 
-    def made(self, job: Job, chosen: Choice, rows: list[Row]) -> dict[str, Any]:
+    def made(self, job: Job, chosen: Choice) -> dict[str, Any]:
         """The figures, or the error; a hang ends the process."""
         limit = max(LEAST_PATIENCE_S, PATIENCE * expected_s(job, chosen)) + STARTING_S
         faulthandler.dump_traceback_later(limit, exit=True)
         began = time.time()
         try:
-            found = self._figures(job, chosen, rows)
+            found = self._figures(job, chosen)
         except Exception as error:  # noqa: BLE001 - the campaign goes on
             found = {"error": described(error)}
             traceback.print_exc()
@@ -83,11 +80,11 @@ class Bench:
         where = {"from": storage, "gpu": self._gpu}
         return {**found, "took_s": round(time.time() - began, 1), **where, **note}
 
-    def _figures(self, job: Job, chosen: Choice, rows: list[Row]) -> dict[str, Any]:
+    def _figures(self, job: Job, chosen: Choice) -> dict[str, Any]:
         training = self.training(job.model)
         match job.part:
             case "memory":
-                return memory(job, training, self.ground, chosen, rows)
+                return memory(job, training, self.ground, chosen)
             case "workers":
                 return workers(job, training, self.ground, chosen)
             case "reuse":

@@ -12,7 +12,7 @@ class Subject:
     """Who feeds the training."""
 
     kind: str
-    """`limit` (one batch that stays), `torch`, `timm`, `gpu_ops`, `dali`, `spdl`, `decode_off` or `ours`."""
+    """`limit` (one batch that stays), `torch`, `timm`, `gpu_ops`, `dali`, `spdl` or `ours`."""
     title: str
     prep: str | Mapping[str, Any] = "off"
     """Ours: the GPU lane's mode, or the fields of a `penstock.GpuPrep`."""
@@ -20,20 +20,10 @@ class Subject:
     """Ours: torchvision's `ImageFolder` and v2 transforms, and no keyword but the device, the workers and, unless it is "auto", the mode."""
     tuned: Mapping[str, Any] = field(default_factory=dict)
     """DALI: see `_gpu_dali`; SPDL: whether it has processes, see `_gpu_rivals`."""
-    whole: bool = False
-    """Ours: each batch made by one worker, as torch does it."""
     auto_workers: bool = False
     """Ours: as many workers as `num_workers="auto"` comes to, whatever others have."""
-    per_sample: bool = False
-    """Ours: the lane has torchvision's ops in the place of its kernels, image after image."""
     reuse: Mapping[str, Any] = field(default_factory=dict)
     """Ours: the fields of a `penstock.Reuse`; none: every sample is prepared anew."""
-    room: float = 1.0
-    """With reuse: the share of the samples that there is room for."""
-    plain_order: bool = False
-    """With reuse: a plain shuffle, wherever that puts those that are prepared anew."""
-    counted: bool = False
-    """With reuse: each sample is renewed when its uses are counted down, which comes to all of them in the same epoch."""
 
     @property
     def lane(self) -> bool:
@@ -52,11 +42,10 @@ class Subject:
     @property
     def bursts(self) -> bool:
         """Whether batches come in bursts, one from each worker."""
-        return self.kind in ("torch", "timm", "decode_off") or self.whole
+        return self.kind in ("torch", "timm")
 
 
 HINTED = {"preallocate_width_hint": 1200, "preallocate_height_hint": 1200}
-AHEAD = {"mode": "concurrent", "share": 0.3, "choice": "random", "finish": False}
 SUBJECTS: Mapping[str, Subject] = {
     "limit": Subject(kind="limit", title="limit: one resident batch"),
     "torch": Subject(kind="torch", title="torch DataLoader, torchvision/PIL"),
@@ -81,28 +70,11 @@ SUBJECTS: Mapping[str, Subject] = {
     "gpu_ops": Subject(kind="gpu_ops", title="torchvision, decoded and augmented on the GPU"),
     "spdl": Subject(kind="spdl", title="SPDL, spdl.io in threads"),
     "spdl_mp": Subject(kind="spdl", title="SPDL, spdl.io in processes", tuned={"processes": True}),
-    "decode_off": Subject(kind="decode_off", title="decode on the GPU, the rest on the CPU"),
-    "inter": Subject(kind="ours", title="ours, one worker per batch", whole=True),
     "off": Subject(kind="ours", title="ours, lane off"),
-    "per_sample": Subject(kind="ours", title="torchvision ops per sample", prep=AHEAD, per_sample=True),
-    "ahead": Subject(kind="ours", title="ahead of time, fused kernels", prep=AHEAD),
-    "dearest": Subject(kind="ours", title="+ cost-aware", prep={**AHEAD, "choice": "dearest"}),
-    "searched": Subject(
-        kind="ours", title="+ as there is room", prep={"mode": "concurrent", "finish": False}
-    ),
-    "finish": Subject(
-        kind="ours",
-        title="workers decode, kernels finish",
-        prep={"mode": "concurrent", "share": 0.0, "finish": True},
-    ),
     "on": Subject(kind="ours", title="ours, lane concurrent", prep="concurrent"),
     "on_auto": Subject(
-        kind="ours",
-        title="ours, lane concurrent, workers auto",
-        prep="concurrent",
-        auto_workers=True,
+        kind="ours", title="ours, lane concurrent, workers auto", prep="concurrent", auto_workers=True
     ),
-    "auto": Subject(kind="ours", title="ours, the lane as it decides", prep="auto"),
     "tv_auto": Subject(kind="ours", title="torchvision dataset, defaults", prep="auto", adopted=True),
     "tv_off": Subject(kind="ours", title="torchvision dataset, lane off", adopted=True),
     "tv_on": Subject(
@@ -110,10 +82,7 @@ SUBJECTS: Mapping[str, Subject] = {
     ),
     "tv_idle": Subject(kind="ours", title="torchvision dataset, lane idle", prep="idle", adopted=True),
     "idle": Subject(kind="ours", title="ours, lane in idle time", prep="idle"),
-    "task1": Subject(kind="ours", title="tasks of one sample", prep={"mode": "concurrent", "task": 1}),
-    "r2": Subject(kind="ours", title="used 2 times, lane off", reuse={"times": 2}),
     "r3": Subject(kind="ours", title="used 3 times, lane off", reuse={"times": 3}),
-    "r5": Subject(kind="ours", title="used 5 times, lane off", reuse={"times": 5}),
     "r3_on": Subject(
         kind="ours", title="used 3 times, lane concurrent", prep="concurrent", reuse={"times": 3}
     ),
@@ -136,25 +105,5 @@ SUBJECTS: Mapping[str, Subject] = {
         prep="concurrent",
         reuse={"times": 3, "store": "device"},
         auto_workers=True,
-    ),
-    "small_off": Subject(
-        kind="ours", title="room for 16 %, used 3 times, lane off", reuse={"times": 3}, room=0.16
-    ),
-    "small_on": Subject(
-        kind="ours",
-        title="room for 16 %, used 3 times, lane concurrent",
-        prep="concurrent",
-        reuse={"times": 3},
-        room=0.16,
-    ),
-    "r3_plain": Subject(
-        kind="ours", title="used 3 times, plain shuffle", reuse={"times": 3}, plain_order=True
-    ),
-    "r3_naive": Subject(
-        kind="ours",
-        title="used 3 times, plain shuffle, reference counts",
-        reuse={"times": 3},
-        plain_order=True,
-        counted=True,
     ),
 }

@@ -1,4 +1,4 @@
-"""Training while the number of workers changes: images/s over time, and the longest wait about each change.
+"""Training while the number of workers changes: images/s between changes, and the longest wait after each.
 
 A loop runs ahead of its device, so what it waits for a batch is not what training loses: that is how long the device had nothing to do between
 two steps (`idle`), by the device's own clock.
@@ -15,7 +15,6 @@ from _gpu_feeds import Feed, Ground, feeding
 from _gpu_measure import Pace, Training, lane_figures, warm_up, window_of
 from _gpu_plan import SUBJECTS, Choice, Job
 
-BIN_S = 0.5
 ABOUT_S = 3.0
 """After a change, in which waits are laid to it."""
 
@@ -55,16 +54,6 @@ class Idle:
         before = [self._marks[0][0], *(end for _, end in self._marks[:-1])]
         idle = [end.elapsed_time(begin) / 1e3 for end, (begin, _) in zip(before, self._marks, strict=True)]
         return [step._replace(idle_s=each) for step, each in zip(steps, idle, strict=True)]
-
-
-def rates(steps: Sequence[Step], end_s: float, bin_s: float = BIN_S) -> list[float]:
-    """Images/s of each stretch of time."""
-    bins = [0.0] * max(1, int(end_s / bin_s))
-    for step in steps:
-        at = int(step.at_s / bin_s)
-        if at < len(bins):
-            bins[at] += step.images / bin_s
-    return bins
 
 
 def about(steps: Sequence[Step], changes: Sequence[tuple[float, int]], end_s: float) -> list[dict[str, Any]]:
@@ -124,8 +113,6 @@ def workers(job: Job, training: Training, ground: Ground, chosen: Choice) -> dic
         figures = lane_figures(lane, feed.lane())
     return {
         "images_per_s": sum(step.images for step in steps) / took,
-        "bin_s": BIN_S,
-        "rates": [round(rate, 1) for rate in rates(steps, took)],
         "changes": about(steps, changes, took),
         **figures,
     }

@@ -29,29 +29,9 @@ PEER = "torch"
 LIMIT = "limit"
 FAILED_LINES = 12
 SETTLE_STEP_S = 0.5
+SHARED_MACHINE = 0.05
+"""Share of the cores' time used by others above which the results are marked."""
 IDLE_SHARE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """What repeated measurements of one quantity say."""
-
-    median: float
-    low: float
-    high: float
-    q1: float
-    q3: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        if not values:
-            raise ValueError("a spread needs at least one value")
-        if len(values) == 1:
-            q1 = q3 = values[0]
-        else:
-            q1, _, q3 = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(statistics.median(values), min(values), max(values), q1, q3, len(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,33 +219,33 @@ def figure(value: float) -> str:
 def table(rows: Sequence[Row], results: Results) -> str:
     """The rows in columns, with the goals and whether they are met."""
     header = ["", "what", "unit", "ours", "torch", "ours / torch", "goal", "met", "limit"]
-    lines = [header, *(_cells(row, results) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    lines.insert(1, ["─" * width for width in widths])
-    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return columns([header, *(_cells(row, results) for row in rows)])
+
+
+def columns(lines: list[list[str]]) -> str:
+    """Cells under each other, with a rule under the header."""
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    ruled = [lines[0], ["─" * width for width in widths], *lines[1:]]
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in ruled)
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
-def as_json(rows: Sequence[Row], results: Results, **facts: object) -> dict[str, object]:
+def sharing(shares: Sequence[float]) -> str:
+    """What other programs took of the machine meanwhile, in words."""
+    if not shares:
+        return "Nothing was measured."
+    worst, mean = (f"{figure(share * 100)} %" for share in (max(shares), statistics.fmean(shares)))
+    if max(shares) <= SHARED_MACHINE:
+        return f"Others used at most {worst} of the cores meanwhile."
+    return f"The machine was shared: others used {mean} of the cores on average, {worst} at worst."
+
+
+def as_json(results: Results, **facts: object) -> dict[str, object]:
     """Everything measured, for machines."""
     return {
         **facts,
         "others_cpu_share": results.others_cpu_share,
         "failures": results.failures,
-        "rows": [
-            {
-                "line": row.line,
-                "title": row.title,
-                "case": row.case,
-                "unit": row.unit,
-                "goal": str(row.goal) if row.goal else None,
-                "met": verdict(row, results),
-                OURS: results.values(row.case, OURS, row.figure),
-                PEER: results.values(row.case, PEER, row.figure),
-                "ratios": results.ratios(row.case, row.figure),
-            }
-            for row in rows
-        ],
         "figures": [
             {"case": case, "subject": subject, "rounds": rounds}
             for (case, subject), rounds in results.rounds.items()
@@ -282,34 +262,34 @@ def judged(row: Row, results: Results) -> list[float]:
     return results.values(row.case, OURS, row.figure)
 
 
-def verdict(row: Row, results: Results) -> bool | None:
-    """Whether the median meets the goal; None without a goal or without a value."""
-    values = judged(row, results)
-    return row.goal.met_by(statistics.median(values)) if row.goal and values else None
-
-
 def _cells(row: Row, results: Results) -> list[str]:
-    values = judged(row, results)
-    met = verdict(row, results)
-    rounds_met = sum(row.goal.met_by(value) for value in values) if row.goal else 0
     return [
         row.line,
         row.title,
         row.unit,
-        _spread(results.values(row.case, OURS, row.figure)),
-        _spread(results.values(row.case, PEER, row.figure)),
-        _spread(results.ratios(row.case, row.figure)),
+        spread(results.values(row.case, OURS, row.figure)) or "—",
+        spread(results.values(row.case, PEER, row.figure)) or "—",
+        spread(results.ratios(row.case, row.figure)) or "—",
         str(row.goal) if row.goal else "",
-        "" if met is None else f"{'yes' if met else 'NO'} ({rounds_met} of {len(values)})",
-        _spread(results.values(row.case, LIMIT, row.figure)) if row.has_limit else "",
+        judgement(row.goal, judged(row, results)) if row.goal else "",
+        spread(results.values(row.case, LIMIT, row.figure)) if row.has_limit else "",
     ]
 
 
-def _spread(values: Sequence[float]) -> str:
+def judgement(goal: Goal, values: Sequence[float]) -> str:
+    """Whether the median meets the goal, and how many rounds do."""
     if not values:
-        return "—"
-    spread = Spread.of(values)
-    return f"{figure(spread.median)} [{figure(spread.low)}-{figure(spread.high)}]"
+        return ""
+    met = goal.met_by(statistics.median(values))
+    return f"{'yes' if met else 'NO'} ({sum(map(goal.met_by, values))} of {len(values)})"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median [least-greatest]; nothing of no values."""
+    if not values:
+        return ""
+    median, low, high = (figure(value) for value in (statistics.median(values), min(values), max(values)))
+    return f"{median} [{low}-{high}]"
 
 
 def _children_cpu_s() -> float:

@@ -31,14 +31,8 @@ class Environment:
     imports: str
     """A statement that works once it is installed."""
 
-    first: tuple[str, ...] = ()
-    """What must be there before, for packages that are built here."""
-
     shared: bool = True
     """Whether it sees the packages of the environment that runs the benchmark."""
-
-    needs: str = ""
-    """What pip cannot install, in words."""
 
     @property
     def folder(self) -> Path:
@@ -50,7 +44,7 @@ class Environment:
 
     @property
     def stamp(self) -> str:
-        said = repr((self.packages, self.first, self.shared, sys.prefix, sys.version))
+        said = repr((self.packages, self.shared, sys.prefix, sys.version))
         return hashlib.sha256(said.encode()).hexdigest()
 
 
@@ -63,19 +57,8 @@ ENVIRONMENTS = {
             name="albumentations", packages=("albumentations==2.0.8",), imports="import albumentations"
         ),
         Environment(name="grain", packages=("grain==0.2.18",), imports="import grain"),
-        Environment(name="spdl", packages=("spdl-core==0.8.0",), imports="import spdl.pipeline"),
         Environment(
             name="dali", packages=("nvidia-dali-cuda120==2.4.0",), imports="import nvidia.dali", shared=False
-        ),
-        Environment(
-            name="tfdata", packages=("tensorflow==2.21.0",), imports="import tensorflow", shared=False
-        ),
-        Environment(
-            name="ffcv",
-            first=("setuptools<80", "wheel", "numba", "pandas", "tqdm", "psutil"),
-            packages=("--no-deps", "--no-build-isolation", "ffcv"),
-            imports="import ffcv",
-            needs="Debian's libopencv-dev, libturbojpeg0-dev and pkg-config, and a C++ compiler",
         ),
     )
 }
@@ -96,12 +79,11 @@ def make(env: Environment, report: Callable[[str], None]) -> str:
     pip = [sys.executable, "-m", "pip", "--python", str(env.python), "install", "--no-input", "--no-compile"]
     pip += ["--disable-pip-version-check", "--quiet"]
     commands = [[sys.executable, "-m", "venv", "--without-pip", str(env.folder)]]
-    commands += [[*pip, *wanted] for wanted in (env.first, env.packages) if wanted]
-    commands.append([str(env.python), "-c", env.imports])
+    commands += [[*pip, *env.packages], [str(env.python), "-c", env.imports]]
     for command in commands:
         reason = _run(command)
         if reason:
-            return f"{reason} (needs {env.needs})" if env.needs else reason
+            return reason
         if env.shared and "venv" in command:
             _share(env)
     (env.folder / ".stamp").write_text(env.stamp)

@@ -83,12 +83,7 @@ def main() -> None:
     if python:
         os.execv(python, [python, __file__, json.dumps({**spec, "module": f"::{subject}"})])
     sys.path.insert(0, str(SOURCE))
-    if subject == "floor":
-        import _prepare_floor
-
-        figures = _prepare_floor.floor(spec["params"])
-    else:
-        figures = throughput(subject, **spec["params"])
+    figures = throughput(subject, **spec["params"])
     for child in multiprocessing.active_children():
         child.terminate()
         child.join()

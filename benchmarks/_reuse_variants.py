@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from _cifar_arrays import ArrayDataset, Arrays
-from _reuse_naive import plainly_shuffled
+from _cifar import ArrayDataset, Arrays
 
 from penstock import DataLoader, Reuse
 from penstock import transforms as T  # noqa: N812
@@ -22,7 +21,6 @@ class Variant:
     """Of RandAugment, before crop and flip."""
     reuse: Mapping[str, Any] = field(default_factory=dict)
     """The fields of a `penstock.Reuse`; none: every sample is prepared anew."""
-    plain_order: bool = False
 
 
 VARIANTS: Mapping[str, Variant] = {
@@ -30,11 +28,10 @@ VARIANTS: Mapping[str, Variant] = {
     "r3": Variant(title="used 3 times", reuse={"times": 3}),
     "echo3": Variant(title="echoed 3 times", reuse={"times": 3, "split": 4}),
     "r2": Variant(title="used 2 times", reuse={"times": 2}),
-    "plain3": Variant(title="used 3 times, plain shuffle", reuse={"times": 3}, plain_order=True),
     "simplified": Variant(title="simplified: crop and flip", layers=0),
     "one_layer": Variant(title="simplified: one layer", layers=1),
 }
-DEFAULT = ("standard", "r3", "echo3", "r2", "plain3", "simplified")
+DEFAULT = ("standard", "r3", "echo3", "r2", "simplified")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +72,7 @@ def loader_of(name: str, arrays: Arrays, settings: Settings, *, seed: int, worke
         device=device,
         reuse=Reuse(**variant.reuse) if variant.reuse else None,
     )
-    return plainly_shuffled(loader) if variant.plain_order else loader
+    return loader
 
 
 def split_of(loader: Any) -> int | None:

@@ -26,12 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import _machine
-from _harness import OURS, PEER, Case, FreshProcess, Goal, Row, as_json, figure, progress, run_all, table
+from _harness import OURS, PEER, Case, FreshProcess, Goal, Row, as_json, progress, run_all, sharing, table
 
 HERE = Path(__file__).resolve().parent
 MEASUREMENT_TIMEOUT_S = 300.0
-SHARED_MACHINE = 0.05
-"""Share of the cores' time used by others above which the results are marked."""
 
 DTYPES = ("uint8", "float32")
 BATCH_SIZES = (64, 256)
@@ -178,12 +176,12 @@ def main(argv: list[str] | None = None) -> int:
     print(f"\n{command}\n{repeats} rounds, each measurement in a fresh process; median [least-greatest].")
     print(f"ours = DataLoader of {options.subject}, torch = DataLoader of torch.utils.data")
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    print(_sharing(results.others_cpu_share))
+    print(sharing(results.others_cpu_share))
     for failure, times in Counter(results.failures).items():
         print(f"FAILED {f'{times} times: ' if times > 1 else ''}{failure}")
     if options.json:
         facts = {"command": command, "repeats": repeats, "subject": options.subject, "machine": machine}
-        Path(options.json).write_text(json.dumps(as_json(chosen, results, **facts), indent=1) + "\n")
+        Path(options.json).write_text(json.dumps(as_json(results, **facts), indent=1) + "\n")
     return 1 if results.failures else 0
 
 
@@ -199,16 +197,6 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--subject", metavar="MODULE", default="penstock", help="whose DataLoader is 'ours'")
     return parser.parse_args(argv)
-
-
-def _sharing(shares: list[float]) -> str:
-    """What other programs took of the machine meanwhile, in words."""
-    if not shares:
-        return "Nothing was measured."
-    worst, mean = (f"{figure(share * 100)} %" for share in (max(shares), sum(shares) / len(shares)))
-    if max(shares) <= SHARED_MACHINE:
-        return f"Others used at most {worst} of the cores meanwhile."
-    return f"The machine was shared: others used {mean} of the cores on average, {worst} at worst."
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Training fed from photos on one GPU: scripts/bench gpu [--part main,defaults,rivals,ablation,memory,workers,reuse] [--data DIR|tar] ...
+"""Training fed from photos on one GPU: scripts/bench gpu [--part main,defaults,rivals,memory,workers,reuse] [--data DIR|tar] ...
 
-main: models and workloads, in turns and several times: the limit (training on one batch that stays on the device), torch's
-DataLoader with torchvision/PIL, DALI where it is installed, ours with one worker per batch, with the GPU lane off, beside training, and in
-idle time. defaults: a torchvision dataset with no keyword but device and num_workers (0: "auto"), beside each mode by itself. rivals: DALI in several tunings,
-timm, torchvision on the GPU, SPDL where it is installed, and ours with its defaults. ablation: the lane taken apart (--groups ladder,decode,batch). memory: the largest batch that trains in 24 GB, and training
-with 1 % of the card to spare (--groups fit,tight). workers: their number changes while training. reuse: partly prepared samples used several
-times (--groups paper,workers,lane,small,table1, see _gpu_reuse.py).
+Parts:
+  main      our own chains in each mode of the GPU lane, the limit (training on one batch that stays on the device), torch's DataLoader with
+            torchvision/PIL, and DALI where it is installed
+  defaults  torchvision's dataset with no keyword but device and num_workers (0: "auto"), beside each mode by itself
+  rivals    DALI in several tunings, timm, torchvision on the GPU, SPDL where it is installed, and ours with its defaults
+  memory    the largest batch that trains in 24 GB, and training with 1 % of the card to spare (--groups fit,tight)
+  workers   their number changes while training
+  reuse     partly prepared samples used several times (--groups paper,workers,lane, see _gpu_reuse.py)
 
 Each measurement is one line of JSON in --out; --resume makes only those that are not there. A subject that fails, hangs or
 crashes is a line with an "error", and the campaign goes on in a fresh process. Workloads: see _gpu_chains.py. Ours
@@ -33,7 +35,6 @@ for place in (ROOT / "src", Path(__file__).resolve().parent):
 import _gpu_report  # noqa: E402
 import _machine  # noqa: E402
 from _gpu_plan import (  # noqa: E402
-    BATCH_SIZES,
     MODELS,
     PARTS,
     SUBJECTS,
@@ -43,9 +44,9 @@ from _gpu_plan import (  # noqa: E402
     estimate_s,
     expected_s,
 )
-from _gpu_rows import append_row, forget_failures, pending, read_rows  # noqa: E402
+from _gpu_rows import append_row, pending, read_rows  # noqa: E402
 
-DEFAULT_MODELS = {"main": "resnet18,resnet50,vit_b_16", "ablation": "resnet18,resnet50", "reuse": ""}
+DEFAULT_MODELS = {"main": "resnet18,resnet50,vit_b_16", "reuse": ""}
 DEFAULT_WORKLOADS: dict[str, list[str]] = {"main": list(WORKLOADS), "reuse": []}
 """Nothing: those of each group."""
 GO_ON = 75
@@ -77,12 +78,11 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     add("--models", help=f"of {', '.join(MODELS)}; by default those of the part")
     add("--workloads", type=words, help=f"of {', '.join(WORKLOADS)}; default: all for main, W1 otherwise")
     add("--subjects", type=words, default=[], help=f"of {', '.join(SUBJECTS)}; default: those of the part")
-    groups = "ablation: ladder,decode,batch; memory: fit,tight; reuse: paper,workers,lane,small,table1"
+    groups = "memory: fit,tight; reuse: paper,workers,lane"
     add("--groups", type=words, default=[], help=groups)
     add("--workers", type=numbers, help="default: all cores but one, and 4; reuse: those of the group")
     add("--samples", type=int, default=12_288, help="of an epoch of the part reuse")
     add("--batch", type=int, default=0, help="instead of the model's own batch size")
-    add("--sizes", type=numbers, default=list(BATCH_SIZES), help="batch sizes of --groups batch")
     add("--crew", type=numbers, default=[4, 8, 12, 8, 4], help="workers, one number after the other")
     add("--period", type=float, default=8.0, help="seconds for each of --crew")
     add("--steps", type=int, default=1000, help="of --groups tight")
@@ -92,15 +92,16 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     add("--device", default="cuda", help="cpu: everything but the lane, to try the script out")
     add("--data", help="photos: a folder (flat or of class folders) or a tar file; by default generated")
     add("--generate", type=int, default=1000, help="photos, without --data")
-    add("--policy", type=Path, help="Deep AutoAugment's, an .npz of its authors")
     add("--cold", action="store_true", help="drop the photos from the page cache before each subject")
     add("--out", type=Path, default=ROOT / ".cache" / "gpu" / "rows.jsonl")
-    add("--plots", type=Path, help="folder for SVG pictures")
-    add("--resume", action="store_true", help="keep what is in --out, failures too")
-    add("--retry", action="store_true", help="with --resume: make failed ones again")
+    add(
+        "--resume",
+        action="store_true",
+        help="keep what is in --out, failures too; to repeat one, delete its line",
+    )
     add("--stop-after", type=float, default=float("inf"), help="seconds; begin nothing that would end later")
     add("--plan", action="store_true", help="only say what would be measured")
-    add("--report", action="store_true", help="only tables and pictures of what is in --out")
+    add("--report", action="store_true", help="only tables of what is in --out")
     add("--measuring", type=int, help=argparse.SUPPRESS)  # from this byte of --out on
     return parser.parse_args(arguments)
 
@@ -123,7 +124,6 @@ def choice_of(args: argparse.Namespace, part: str) -> Choice:
         groups=args.groups,
         repeats=args.repeats,
         batch=args.batch,
-        sizes=args.sizes,
         seconds=args.seconds,
         warmup=args.warmup,
         period=args.period,
@@ -133,19 +133,7 @@ def choice_of(args: argparse.Namespace, part: str) -> Choice:
         spdl=has("spdl.io"),
         samples=args.samples,
         cores=cores,
-        stores=stores(),
     )
-
-
-def stores() -> list[str]:
-    """Where the loader can keep partly prepared samples."""
-    from penstock import ConfigError, Reuse
-
-    found = []
-    for store in ("memory", "device"):
-        with contextlib.suppress(ConfigError):
-            found.append(Reuse(store=store).store)
-    return found
 
 
 def planned(args: argparse.Namespace) -> list[Job]:
@@ -175,7 +163,7 @@ def measure(args: argparse.Namespace) -> int:
         if time.time() + expected_s(job, chosen) > args.stop_after:
             return ENOUGH
         say(f"{time.strftime('%H:%M:%S')} {job}")
-        found = bench.made(job, chosen, read_rows(args.out, args.measuring))
+        found = bench.made(job, chosen)
         append_row(args.out, job, found)
         say(f"    {bench.said(found)}")
         if not bench.usable():
@@ -221,19 +209,12 @@ def report(arguments: list[str], args: argparse.Namespace, since: int) -> None:
     facts = {"gpu": ", ".join(gpus), **_machine.describe(ROOT)}
     print(f"\nscripts/bench gpu {shlex.join(arguments)}\nmedians [least-greatest]; ", end="")
     print(", ".join(f"{name} {value}" for name, value in facts.items()))
-    if args.plots:
-        import _gpu_plots
-
-        for path in _gpu_plots.write(rows, args.plots):
-            say(f"plot: {path}")
 
 
 def main(arguments: list[str]) -> int:
     args = parsed(arguments)
     if args.measuring is not None:
         return measure(args)
-    if args.resume and args.retry and not args.plan:
-        forget_failures(args.out)
     since = args.out.stat().st_size if args.out.exists() and not (args.resume or args.report) else 0
     if not args.report:
         jobs = to_do(args, since)
@@ -241,8 +222,6 @@ def main(arguments: list[str]) -> int:
         say(
             f"{len(jobs)} measurements, about {minutes:.1f} minutes{'' if has('nvidia.dali') else '; DALI is not installed'}"
         )
-        if "reuse" in args.part and "device" not in stores():
-            say("this loader does not keep samples on the device: store='device' is left out")
         if args.plan:
             print("\n".join(map(str, jobs)))
             return 0

@@ -7,7 +7,6 @@ Workloads:
 
 JPEG files on disk, in memory after the first reading; 2 workers, batches of 64, each subject in a fresh process and, if it is a
 peer, in an environment of its own under .cache/peers, which is made when first asked for. Without --data, photos are generated.
-"floor" is the sum of bare steps on one core, times the cores: see _prepare_floor.py.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ import _machine
 import _prepare_data
 import _prepare_envs
 import _prepare_report
-from _harness import Case, FreshProcess, progress, run_all
+from _harness import Case, FreshProcess, as_json, progress, run_all
 from _prepare_envs import ENVIRONMENTS
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 240.0
-FLOOR = "floor"
 WORKLOADS = ("W1", "W2", "W3")
 BATCH_SIZE, WORKERS = 64, 2
 GENERATED = 1000
@@ -48,7 +46,6 @@ class Subject:
     title: str
     antialias: bool
     environment: str = ""
-    workloads: tuple[str, ...] = WORKLOADS
     peer: bool = True
     """Whether `--peers` decides about it."""
 
@@ -74,10 +71,7 @@ SUBJECTS = (
         environment="albumentations",
     ),
     Subject(name="grain_opencv", title="Grain + OpenCV", antialias=False, environment="grain"),
-    Subject(name="spdl_opencv", title="SPDL threads + OpenCV", antialias=False, environment="spdl"),
     Subject(name="dali_cpu", title="DALI on the CPU", antialias=False, environment="dali"),
-    Subject(name="tf_data", title="tf.data", antialias=False, environment="tfdata"),
-    Subject(name="ffcv", title="FFCV, re-encoded", antialias=False, environment="ffcv", workloads=("W2",)),
 )
 
 
@@ -115,13 +109,13 @@ def chosen(options: argparse.Namespace) -> tuple[list[Subject], dict[str, str]]:
 
 
 def workloads(subjects: list[Subject], options: argparse.Namespace, root: Path) -> list[Workload]:
-    """The cases, in order; the floor is measured with them, in turn."""
+    """The cases, in order."""
 
     def one(workload: str) -> Workload:
         params = {"workload": workload, "root": str(root), "batch_size": BATCH_SIZE, "workers": WORKERS}
         params |= {"warmup_s": options.warmup, "seconds": options.seconds}
-        names = tuple(subject.name for subject in subjects if workload in subject.workloads)
-        return Workload(name=workload, measure="throughput", params=params, names=(*names, FLOOR))
+        names = tuple(subject.name for subject in subjects)
+        return Workload(name=workload, measure="throughput", params=params, names=names)
 
     return [one(workload) for workload in options.only.split(",")]
 
@@ -134,13 +128,11 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     count = options.photos or (None if options.data else GENERATED)
     root = _prepare_data.photos(options.data, count, progress)
-    if options.profile:
-        return _prepare_report.profile(root, WORKLOADS)
     subjects, absent = chosen(options)
     pythons = {
         s.name: str(ENVIRONMENTS[s.environment].python) if s.environment else sys.executable for s in subjects
     }
-    modules = {name: f"{python}::{name}" for name, python in {**pythons, FLOOR: sys.executable}.items()}
+    modules = {name: f"{python}::{name}" for name, python in pythons.items()}
     run = FreshProcess(HERE / "_prepare_measure.py", modules, TIMEOUT_S, options.settle)
     machine = _machine.describe(HERE.parent)
     cases = workloads(subjects, options, root)
@@ -148,9 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     results = run_all(cases, options.repeats, run, progress)
     progress(f"{len(results.others_cpu_share)} measurements in {time.monotonic() - started_s:.0f} s\n")
 
-    command = shlex.join(
-        ["scripts/bench", "prepare", *_without_paths(sys.argv[1:] if argv is None else argv)]
-    )
+    command = shlex.join(["scripts/bench", "prepare", *(sys.argv[1:] if argv is None else argv)])
     photos = sum(1 for _ in (root / "photos").iterdir())
     facts: dict[str, Any] = {
         "command": command,
@@ -159,30 +149,14 @@ def main(argv: list[str] | None = None) -> int:
         "machine": machine,
         "absent": absent,
     }
-    titles = {s.name: (s.title, s.antialias) for s in subjects} | {FLOOR: ("floor: bare steps", False)}
+    titles = {s.name: (s.title, s.antialias) for s in subjects}
     report = _prepare_report.Report(results, [case.name for case in cases], titles)
     print(report.text(facts))
     for failure, times in Counter(results.failures).items():
         print(f"FAILED {f'{times} times: ' if times > 1 else ''}{failure}")
     if options.json:
-        Path(options.json).write_text(json.dumps(report.as_json(facts), indent=1) + "\n")
-    if options.plot:
-        progress(report.plot(Path(options.plot)))
+        Path(options.json).write_text(json.dumps(as_json(results, **facts), indent=1) + "\n")
     return 1 if results.failures else 0
-
-
-def _without_paths(arguments: list[str]) -> list[str]:
-    """The arguments as they may be published: where someone keeps photos is nobody's business."""
-    hidden = []
-    for at, argument in enumerate(arguments):
-        name, equals, _ = argument.partition("=")
-        if at and arguments[at - 1] in ("--data", "--json", "--plot"):
-            hidden.append("PATH")
-        elif equals and name in ("--data", "--json", "--plot"):
-            hidden.append(f"{name}=PATH")
-        else:
-            hidden.append(argument)
-    return hidden
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
@@ -204,12 +178,6 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--warmup", type=float, metavar="S", help="before it; 2, or 1 with --quick")
     parser.add_argument("--settle", type=float, default=0.0, metavar="S", help="wait up to S s for quiet")
     parser.add_argument("--json", metavar="PATH", help="write everything measured there")
-    parser.add_argument(
-        "--plot", metavar="PATH", help="draw the throughput there, if matplotlib is installed"
-    )
-    parser.add_argument(
-        "--profile", action="store_true", help="only say where our own time goes, step by step"
-    )
     options = parser.parse_args(argv)
     names = {subject.name for subject in SUBJECTS}
     _know(parser, "--peers", options.peers, names | {"none", "installed", "all"} | set(ENVIRONMENTS))

@@ -1,12 +1,13 @@
 """Partly prepared samples used several times: scripts/bench reuse [--data DIR|tar] [--workloads W3,W1] [--times 2,3,5] [--stores memory,disk] ...
 
-For each workload, in turns and several times: torch's DataLoader with torchvision/PIL, ours without reuse ("standard"), and ours with samples used
-2, 3, 5 times, split by "auto" or, with --splits, wherever is said, kept in memory or on disk, side by side. The first epoch, which prepares everything, is not timed; the epochs
-behind it are, whole rounds of `times` of them. Workers stay from one epoch to the next, here as in torch's loader: epochs are short. Ideal: what a sample costs without reuse, over what it costs with it, by the costs of the
-chain's parts in one process: final + partial / times + copy. W1: RandomResizedCrop(224), flip, RandAugment. W3: RandAugment on the whole photo, first.
-Both have RandAugment(2, 9) as two ops of one layer each, so that it can be split between them. audio: recordings (generated), to log-mel spectra with
-SpecAugment. --sweep: Figure 12 of Revamper, crop, flip and three layers of RandAugment of which the last one to three are drawn anew, each kept sample
-used three times; with --out also as a picture. Every measurement is a process of its own.
+For each workload, in turns: torch's DataLoader with torchvision/PIL, ours without reuse ("standard"), and ours with samples used 2, 3 and 5
+times, split by "auto" or by --splits, kept in memory or on disk. The first epoch, which prepares everything, is not timed; whole rounds of
+`times` epochs after it are. Workers stay from one epoch to the next, in torch's loader too. Every measurement has a process of its own.
+Ideal: the cost of a sample without reuse over final + partial / times + copy, the costs of the chain's parts in one process.
+
+W1: RandomResizedCrop(224), flip, RandAugment(2, 9). W3: RandAugment on the whole photo first. RandAugment stands as two ops of one layer,
+so that it can be split between them. layers: crop, flip and three layers (--times 3 --splits 4,3,2 repeats Revamper's Figure 12).
+audio: generated recordings to log-mel spectra with SpecAugment.
 """
 
 from __future__ import annotations
@@ -14,10 +15,8 @@ from __future__ import annotations
 import argparse
 import atexit
 import json
-import math
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ for place in (ROOT / "src", Path(__file__).resolve().parent):
         sys.path.insert(0, str(place))
 
 import _machine  # noqa: E402
+from _harness import columns, spread  # noqa: E402
 
 WORKLOADS = ("W3", "W1")
 BATCH = 64
@@ -53,7 +53,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--times", type=words, default=["2", "3", "5"], help="uses of each kept sample")
     add("--splits", type=words, default=["auto"], help="auto, or numbers of ops in the partial part")
     add("--stores", type=words, default=["memory"], help="memory, disk")
-    add("--path", help="where the store on disk lies; by default a temporary folder")
+    add("--path", help="folder for the store on disk; by default a temporary one")
     add("--no-torch", action="store_true", help="leave torch's DataLoader out")
     add("--samples", type=int, default=1200, help="of an epoch: the photos again and again")
     add("--workers", type=int, default=_machine.cores())
@@ -63,13 +63,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--data", help="photos: a folder or a tar file; by default generated")
     add("--generate", type=int, default=400, help="photos, without --data")
     add("--out", type=Path, help="JSON")
-    add("--sweep", action="store_true", help="one to three layers of RandAugment in the final part")
     add("--measured", help=argparse.SUPPRESS)  # the one subject that this process measures
-    args = parser.parse_args(arguments)
-    if args.sweep:
-        # of crop, flip and three layers, all but the last, the last two, the last three are kept
-        args.workloads, args.times, args.splits = ["layers"], ["3"], ["4", "3", "2"]
-    return args
+    return parser.parse_args(arguments)
 
 
 # ---- one measurement, in a process of its own
@@ -122,7 +117,6 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if subject["kind"] == "ours" and subject["times"] > 1:
         found["ideal"], found["split"] = ideal_of(loader, subject["times"])
-        found["diversity"] = diversity_of(loader.dataset.chain.ops, found["split"], subject["times"])
     for _ in loader:
         pass
     started, cpu, images, epochs = time.perf_counter(), cpu_s(), 0, 0
@@ -147,15 +141,6 @@ def ideal_of(loader: Any, times: int) -> tuple[float, int]:
     split, costs = loader.stats()["reuse"]["split"], cut_costs(loader.dataset, 48)
     reused = costs.final_s[split] + costs.partial_s[split] / times + costs.copy_s[split]
     return costs.whole_s / reused, split
-
-
-def diversity_of(ops: Sequence[Any], split: int, times: int) -> float:
-    """Different samples that are left, by Theorem 1 over 90 epochs."""
-    from penstock.policy.diversity import diversity
-    from penstock.transforms.outcomes import outcomes_in_row
-
-    counts = outcomes_in_row(ops)
-    return diversity(math.prod(counts), math.prod(counts[split:]), times)
 
 
 # ---- all of them
@@ -215,38 +200,24 @@ def run(subject: dict[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    return f"{statistics.median(values):,.{digits}f} [{min(values):,.{digits}f}-{max(values):,.{digits}f}]"
-
-
 def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     """Ratios are taken within a round."""
-    lines = []
+    header = ["images/s", "of standard", "ideal", "of the ideal", "CPU s/1000"]
+    tables = []
     for workload in args.workloads:
         own = [row for row in rows if row["workload"] == workload]
         base = {row["round"]: row["images_per_s"] for row in own if row["name"] == "ours, standard"}
-        lines += [
-            f"\n{workload}",
-            f"{'':<36} {'images/s':>22} {'of standard':>18} {'ideal':>6} {'of the ideal':>18} {'CPU s/1000':>10}",
-        ]
+        lines = [[workload, *header]]
         for name in dict.fromkeys(row["name"] for row in own):
             good = [row for row in own if row["name"] == name]
-            rates = [row["images_per_s"] for row in good]
-            ratios = [row["images_per_s"] / base[row["round"]] for row in good if row["round"] in base]
-            ideals = [row["ideal"] for row in good if "ideal" in row]
-            cells = [
-                f"{name:<36}",
-                f"{spread(rates, 0):>22}",
-                f"{spread(ratios):>18}" if ratios else f"{'':>18}",
-            ]
-            if ideals and ratios:
-                parts = [ratio / ideal for ratio, ideal in zip(ratios, ideals, strict=False)]
-                cells += [f"{statistics.median(ideals):>6.2f}", f"{spread(parts):>18}"]
-            else:
-                cells += [f"{'':>6}", f"{'':>18}"]
-            cells.append(f"{statistics.median(row['cpu_s_per_1000'] for row in good):>10.2f}")
-            lines.append(" ".join(cells))
-    return "\n".join(lines)
+            paired = [(row, row["images_per_s"] / base[row["round"]]) for row in good if row["round"] in base]
+            cells = [[row["images_per_s"] for row in good], [ratio for _, ratio in paired]]
+            cells += [[row["ideal"] for row in good if "ideal" in row]]
+            cells += [[ratio / row["ideal"] for row, ratio in paired if "ideal" in row]]
+            cells += [[row["cpu_s_per_1000"] for row in good]]
+            lines.append([name, *map(spread, cells)])
+        tables.append(columns(lines))
+    return "\n\n".join(tables)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -273,10 +244,6 @@ def main(arguments: Sequence[str]) -> int:
         args.out.write_text(
             json.dumps({"machine": facts, "arguments": list(arguments), "rows": rows}, indent=1) + "\n"
         )
-        if args.sweep and rows:
-            from _reuse_plots import sweep_picture
-
-            args.out.with_suffix(".svg").write_text(sweep_picture(rows) + "\n", "utf-8")
     return 0
 
 

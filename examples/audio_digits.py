@@ -1,11 +1,11 @@
 """Spoken digits: a small network learns them from log-mel spectra with SpecAugment, prepared by penstock.
 
     python examples/audio_digits.py --data DIR     recordings DIR/DIGIT_SPEAKER_N.wav at 8 kHz, as in the Free Spoken Digit Dataset
-    python examples/audio_digits.py                chirps that it makes itself, one kind per digit
-    python examples/audio_digits.py --quick        the same, smaller: some seconds
-    python examples/audio_digits.py --reuse 3      spectra are kept and used three times; SpecAugment's masks are drawn anew each time
+    python examples/audio_digits.py                generated chirps, one kind per digit
+    python examples/audio_digits.py --quick        the same, smaller: a few seconds
+    python examples/audio_digits.py --reuse 3      spectra are stored and used three times; SpecAugment's masks are drawn anew
 
-Recordings whose N is below 5 are held out. It ends with 1 if fewer than 90 % of them are recognised.
+Recordings with N below 5 are held out. The exit code is 1 if fewer than 90 % of them are recognised.
 """
 
 from __future__ import annotations

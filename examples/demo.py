@@ -3,8 +3,7 @@
     python examples/demo.py              under two minutes on two cores
     python examples/demo.py --quick      small sizes, to see that it works; its throughputs mean little
 
-It needs no GPU and no data. Everything it makes is in ./demo-out. It ends with 1 if any weight or sample differed from what it should
-have been.
+It needs no GPU and no data, and writes to ./demo-out. The exit code is 1 if any weight or sample is wrong.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The demo's other processes: scripts that are watched step by step, and the worker of them that is killed.
+"""The demo's child processes: training scripts that are watched step by step, and the worker that is killed.
 
-They are forked from the demo, which has imported torch and torchvision already: that takes seconds, and there are seven of them.
+The seven scripts are forked from the demo, so that torch and torchvision are imported once.
 """
 
 from __future__ import annotations

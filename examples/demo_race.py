@@ -1,4 +1,4 @@
-"""The demo's race: loaders that take turns, what the machine could do at best, and what may be said of it."""
+"""The demo's race: loaders take turns, beside the machine's limit, and the verdict."""
 
 from __future__ import annotations
 

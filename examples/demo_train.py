@@ -1,4 +1,4 @@
-"""An ordinary training script, which knows torch's DataLoader and nothing of penstock: the demo runs it with both.
+"""An ordinary training script with torch's DataLoader; the demo runs it with both loaders.
 
 python examples/demo_train.py PHOTOS              torch's DataLoader
 penstock run examples/demo_train.py PHOTOS        ours, not a line changed

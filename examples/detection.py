@@ -1,9 +1,9 @@
-"""Detection: a small network finds circles and squares and says where they are. penstock moves images and their boxes alike.
+"""Detection: a small network finds circles and squares. penstock moves images and their boxes with one draw.
 
-    python examples/detection.py              drawings that it makes itself, with one to three objects each
-    python examples/detection.py --quick      fewer of them: some seconds
+    python examples/detection.py              generated drawings with one to three objects each
+    python examples/detection.py --quick      fewer of them: a few seconds
 
-Every image has another number of boxes, so batches are tuples. It ends with 1 if the F1 score on held-out drawings (right class,
+Images have different numbers of boxes, so batches are tuples. The exit code is 1 if the F1 score on held-out drawings (right class,
 overlap of at least a half) stays below 60 %.
 """
 

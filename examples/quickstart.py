@@ -1,4 +1,4 @@
-"""The one-line change: a training loop over penstock's DataLoader, and what it says about the run.
+"""The one-line change: a training loop with penstock's DataLoader, and its diagnosis.
 
 python examples/quickstart.py
 """

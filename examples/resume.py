@@ -1,7 +1,7 @@
-"""Stop a training wherever you like; start it again and it goes on with the next batch, with any number of workers.
+"""Stop a training anywhere; it continues with the next batch, with any number of workers.
 
 python examples/resume.py --stop-after 7          stops in the middle of the first epoch
-python examples/resume.py --workers 1             goes on from there, and to the end
+python examples/resume.py --workers 1             continues from there to the end
 python examples/resume.py --fresh                 from the start, without stopping: the same batches
 
 The position is O(1): nothing is read or replayed to get there.

@@ -1,9 +1,9 @@
-"""Segmentation: a small network learns which pixels are circles and which are squares. penstock moves image and mask alike.
+"""Segmentation: a small network learns which pixels are circles and which are squares. penstock moves image and mask with one draw.
 
-    python examples/segmentation.py              drawings that it makes itself
-    python examples/segmentation.py --quick      fewer of them: some seconds
+    python examples/segmentation.py              generated drawings
+    python examples/segmentation.py --quick      fewer of them: a few seconds
 
-It ends with 1 if the mean overlap (IoU) of the three classes on held-out drawings stays below 60 %.
+The exit code is 1 if the mean overlap (IoU) of the three classes on held-out drawings stays below 60 %.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_rounds_are_interleaved_turn_about_and_measure_the_limit_once_each(modul
     ]
 
 
-@pytest.mark.parametrize("part", ["main", "ablation", "memory", "workers"])
+@pytest.mark.parametrize("part", ["main", "defaults", "rivals", "memory", "workers"])
 def test_no_part_plans_the_same_measurement_twice(module: Any, part: str) -> None:
     plan = module("_gpu_plan")
     jobs = plan.PARTS[part](_choice(plan, models=["resnet18", "resnet50"], subjects=[], repeats=2, dali=True))
@@ -73,8 +73,6 @@ def test_what_is_in_the_file_is_not_measured_again(module: Any, tmp_path: Path) 
     rows.append_row(path, jobs[0], {"images_per_s": 1.0})
     rows.append_row(path, jobs[1], {"error": "it broke"})
     assert rows.pending(jobs, rows.read_rows(path)) == jobs[2:]
-    rows.forget_failures(path)
-    assert rows.pending(jobs, rows.read_rows(path)) == jobs[1:]
 
 
 def test_a_line_that_was_cut_off_is_no_measurement_and_spoils_none_behind_it(
@@ -107,17 +105,13 @@ def test_the_largest_batch_is_found_to_one_percent(module: Any, most: int) -> No
     def fits(size: int) -> bool:
         return size <= most
 
-    for found in (
-        memory.largest(fits, *memory.bracketed(fits, 512)),
-        memory.largest_below(fits, int(most * 1.3)),
-    ):
-        assert most - max(1, 0.01 * most) <= found <= most
+    found = memory.largest(fits, *memory.bracketed(fits, 512))
+    assert most - max(1, 0.01 * most) <= found <= most
 
 
-def test_throughput_over_time_counts_batches_when_they_were_trained_on(module: Any) -> None:
+def test_waits_are_laid_to_the_change_that_they_follow(module: Any) -> None:
     workers = module("_gpu_workers")
     steps = [workers.Step(at, 10, wait) for at, wait in ((0.1, 0.0), (0.4, 0.2), (4.6, 0.5), (8.0, 0.1))]
-    assert workers.rates(steps, 1.0) == [40.0, 0.0]
     first, second = workers.about(steps, [(0.0, 4), (4.5, 8)], 9.5)
     assert (first["workers"], first["longest_wait_ms"], first["images_per_s"]) == (4, 200.0, 0.0)
     assert (second["longest_wait_ms"], second["longest_wait_later_ms"], second["images_per_s"]) == (
@@ -125,17 +119,6 @@ def test_throughput_over_time_counts_batches_when_they_were_trained_on(module: A
         100.0,
         5.0,
     )
-
-
-def test_pictures_are_well_formed(module: Any, tmp_path: Path) -> None:
-    plan, plots = module("_gpu_plan"), module("_gpu_plots")
-    found = [_row(plan, "limit", images_per_s=1000.0), _row(plan, "on", images_per_s=800.0)]
-    change = {"at_s": 0.0, "workers": 4}
-    found.append({**_row(plan, "on", rates=[5.0, 9.0], bin_s=0.5, changes=[change]), "part": "workers"})
-    paths = plots.write(found, tmp_path)
-    assert [path.name for path in paths] == ["gpu-main-resnet18.svg", "gpu-workers-resnet18.svg"]
-    for path in paths:
-        ET.fromstring(path.read_text("utf-8"))
 
 
 def test_what_the_lane_took_is_the_difference_of_two_looks_and_nothing_where_the_loader_does_not_say(
@@ -158,3 +141,16 @@ def test_what_the_lane_took_is_the_difference_of_two_looks_and_nothing_where_the
     assert measure.lane_figures(before, after) == {"lane_share": 0.4, **none}
     assert measure.lane_figures(None, before) == {"lane_share": 0.1, **none, "share_at_end": 0.1}
     assert measure.lane_figures(look(None), look({"mode": "idle"})) == {}
+
+
+def test_no_module_of_the_benchmark_imports_in_a_circle() -> None:
+    """A circle hides in imports inside functions."""
+    imports = {
+        path.stem: set(re.findall(r"^\s*(?:from|import) (_\w+)", path.read_text("utf-8"), re.MULTILINE))
+        for path in BENCHMARKS.glob("*.py")
+    }
+    left = dict(imports)
+    while free := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left

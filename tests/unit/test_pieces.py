@@ -114,7 +114,7 @@ def test_costs_that_lie_on_lines_are_predicted_for_photos_never_seen() -> None:
 
 
 def test_real_costs_are_predicted_within_a_factor() -> None:
-    """On a machine that does other things as well, no more can be asked: `scripts/bench costs` measures the rest."""
+    """On a machine that does other things as well, no more can be asked."""
     small, large, model = dataset("cropped first"), dataset("cropped first", 6), CostModel()
     for index in range(40):
         for samples in (small, large):

@@ -1,21 +1,21 @@
-"""CIFAR-10 in memory, decoded: a folder or a tar of JPEG files, train/CLASS/NAME.jpg and test/CLASS/NAME.jpg, read once and kept as arrays."""
+"""CIFAR-10 from a tar of JPEG files (train/CLASS/NAME.jpg, test/CLASS/NAME.jpg): its files, and decoded arrays."""
 
 from __future__ import annotations
 
-import hashlib
-import time
-from collections.abc import Callable, Iterator
+import re
+import tarfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _gpu_cifar import MEMBER, members
 from numpy.typing import NDArray
 
 from penstock import StagedDataset
 from penstock.lanes.offers import Offer
 
+MEMBER = re.compile(r"(?:\./)?((?:train|test)/[\w-]+/[\w-]+\.jpe?g)")
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
@@ -29,31 +29,27 @@ class Arrays(NamedTuple):
     test_labels: Labels
 
 
-def arrays_of(data: Path, work: Path, *, limit: int | None, say: Callable[[str], None]) -> Arrays:
-    """All images, or at most `limit` of each class in each part; the second time from a file in `work`."""
-    name = f"{data.resolve()} {data.stat().st_size} {limit}"
-    path = work / f"cifar10-{hashlib.sha256(name.encode()).hexdigest()[:12]}.npz"
-    if not path.exists():
-        began = time.monotonic()
-        found = decoded(in_folder(data, limit) if data.is_dir() else members(data, limit))
-        if not len(found.train) or not len(found.test):
-            raise SystemExit(f"{data}: no files like train/CLASS/NAME.jpg and test/CLASS/NAME.jpg in it")
-        work.mkdir(parents=True, exist_ok=True)
-        partly = path.with_suffix(".part.npz")
-        np.savez(partly, **found._asdict())
-        partly.replace(path)
-        say(f"{len(found.train)} + {len(found.test)} images decoded in {time.monotonic() - began:.1f} s")
-    with np.load(path) as file:
-        return Arrays(**{name: file[name] for name in Arrays._fields})
+def arrays_of(archive: Path, *, limit: int | None) -> Arrays:
+    """All images, or at most `limit` of each class in each part."""
+    found = decoded(members(archive, limit))
+    if not len(found.train) or not len(found.test):
+        raise SystemExit(f"{archive}: no files like train/CLASS/NAME.jpg and test/CLASS/NAME.jpg in it")
+    return found
 
 
-def in_folder(root: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
-    """Names and bytes of the images, as `members` gives those of an archive."""
-    for folder in sorted(path for part in ("train", "test") for path in (root / part).glob("*")):
-        for path in sorted(folder.iterdir())[:limit]:
-            name = path.relative_to(root).as_posix()
-            if MEMBER.fullmatch(name):
-                yield name, path.read_bytes()
+def members(archive: Path, limit: int | None) -> Iterator[tuple[str, bytes]]:
+    """Names and bytes of the images in a tar, at most `limit` of each class in each part."""
+    counts: dict[str, int] = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            found = MEMBER.fullmatch(member.name)
+            file = tar.extractfile(member) if found else None
+            if found is None or file is None:
+                continue
+            folder = found[1].rpartition("/")[0]
+            counts[folder] = counts.get(folder, 0) + 1
+            if limit is None or counts[folder] <= limit:
+                yield found[1], file.read()
 
 
 def decoded(files: Iterator[tuple[str, bytes]]) -> Arrays:
