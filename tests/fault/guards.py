@@ -39,7 +39,8 @@ GUARDS = [
         "attempt ids are never used twice",
         "unit/test_core.py::test_the_work_of_a_lost_worker_is_issued_again_under_a_new_id",
         replaced(
-            "attempt-ids", "return 1 + max((task for worker in state.workers for task in worker.tasks), default=0)"
+            "attempt-ids",
+            "return 1 + max((task for worker in state.workers for task in worker.tasks), default=0)",
         ),
     ),
     guard(
