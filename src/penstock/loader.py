@@ -21,12 +21,11 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from penstock.config import GpuPrep, Options, Reuse
 from penstock.engine.advice import advice, explanation
 from penstock.engine.arguments import check_adopt, check_lane, check_num_workers, say_once
-from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, window_of
 from penstock.engine.device import brought
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
 from penstock.engine.fitting import checked_interval
-from penstock.engine.helping import helped, lane_stats, refuse_without_workers, reusing_of
+from penstock.engine.gpu_choice import helped, lane_stats, refuse_without_workers, reusing_of
 from penstock.engine.inline import InlineIterator, InlineStream, prepare_keyed
 from penstock.engine.looking import debugged, in_words
 from penstock.engine.mover import check_device, moved, mover_for
@@ -35,6 +34,7 @@ from penstock.engine.progress import Promise, Run, fast_forward
 from penstock.engine.replay import length_of
 from penstock.engine.shard import ShardSampler, check_still_alone, dealt, shared_seed
 from penstock.engine.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
+from penstock.engine.worker_count import AUTO, WorkerCount, auto_number, check_workers, window_of
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
 from penstock.measure.counters import Counters, as_stats
@@ -160,7 +160,7 @@ class DataLoader(TorchDataLoader[T_co]):
             import penstock.engine.build
             import penstock.engine.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
 
-        self._skips, self._crew = Skips(max_skipped), Crew(auto)
+        self._skips, self._crew = Skips(max_skipped), WorkerCount(auto)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
 
     # ---- iteration

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PASSED, FAILED = 100, 101
 """Exit codes that no interpreter gives of itself."""
 CORE = "engine/core.py"
-MOVES = "engine/moves.py"
+MOVES = "engine/operations.py"
 SCHEDULING = "engine/scheduling.py"
 LEDGER = "engine/ledger.py"
 ITERATOR = "engine/iterator.py"

@@ -15,7 +15,7 @@ import torch
 from penstock import AnnotatedDataset, AudioFolder, DataLoader, ImageFolder, StagedDataset
 from penstock import transforms as T
 from penstock.engine.advice import lacking
-from penstock.engine.helping import missing_for_lane
+from penstock.engine.gpu_choice import missing_for_lane
 from penstock.pipeline.explain import explained
 from tests.torchvision_here import torchvision
 

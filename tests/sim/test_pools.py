@@ -1,7 +1,8 @@
 """Pools of unequal workers under the virtual clock: together as fast as the sum of them, and nobody waits for the slow ones.
 
 Two pools reach the sum of their paces where batches are asked for far enough ahead: a slow or distant pool must be given work that
-is not due before it can have done it. That is its latency, what it has queued, and two of its tasks, in samples of both pools.
+is not due before it can have done it. That is its latency, what it has queued, and two of its tasks, in samples of both pools. And
+results have a place when their task is given out (slots), or the latency is small beside a task.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ SPREAD = 1.5
 """The dearest sample costs so many times the mean."""
 
 
-def drawn_pool(rng: random.Random) -> FakePool:
+def drawn_pool(rng: random.Random, *slower: float) -> FakePool:
     return FakePool(
         workers=rng.randint(1, 4),
-        slower=rng.choice((1.0, 1.5, 3.0, 10.0, 30.0)),
+        slower=rng.choice(slower),
         latency_s=rng.choice((0.0, 0.001, 0.02, 0.2)),
         jitter=rng.choice((0.0, 0.3)),
     )
@@ -39,8 +40,16 @@ def drawn_pool(rng: random.Random) -> FakePool:
 def far_enough_ahead(seed: int) -> tuple[Scenario, float]:
     """Two pools with a window that suffices, and the sum of their paces in samples a second."""
     rng = random.Random(f"pace {seed}")
-    pool, workers, batch_size = drawn_pool(rng), rng.randint(1, 4), rng.choice((16, 32, 64))
+    pool, workers, batch_size = (
+        drawn_pool(rng, 1.0, 1.5, 3.0, 10.0, 30.0),
+        rng.randint(1, 4),
+        rng.choice((16, 32, 64)),
+    )
     kind, sample_s = rng.choice((Kind.SLOTS, Kind.SLOTS, Kind.WHOLE)), rng.choice((0.004, 0.01, 0.02))
+    if (
+        kind is Kind.WHOLE
+    ):  # its results ask for their place: another way there and back, which no queue hides
+        pool = pool._replace(latency_s=min(pool.latency_s, 0.02))
     rate = workers / sample_s + pool.workers / (sample_s * pool.slower)
     cost_s = sample_s * pool.slower
     task_s = cost_s * batch_size if kind is Kind.WHOLE else max(cost_s, AHEAD_TASK_S)
@@ -73,10 +82,11 @@ def test_two_pools_reach_the_sum_of_their_paces(part: int) -> None:
 
 
 def any_window(seed: int) -> Scenario:
+    """A pool that is slow: where it is about as fast as the local one, its queue is as good as theirs."""
     rng = random.Random(f"delay {seed}")
     return Scenario(
         seed=seed, kind=rng.choice((Kind.SLOTS, Kind.SLOTS, Kind.PARTS, Kind.WHOLE)), workers=rng.randint(1, 4),
-        pools=(drawn_pool(rng),), sample_s=rng.choice((0.001, 0.004, 0.02)), batch_size=rng.choice((8, 16, 64)), batches=40,
+        pools=(drawn_pool(rng, 2.0, 3.0, 5.0, 10.0, 30.0),), sample_s=rng.choice((0.001, 0.004, 0.02)), batch_size=rng.choice((8, 16, 64)), batches=40,
         window=rng.choice((1, 2, 3, 8, 24)), train_s=rng.choice((0.0, 0.0, 0.003, 0.05)), delay_s=0.00005, start_s=0.001,
         limit_bytes=1 << 23,
     )  # fmt: skip

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from penstock import DataLoader, GpuPrep
-from penstock.engine import helping
-from penstock.engine.crew import auto_number, count_workers
+from penstock.engine import gpu_choice
+from penstock.engine.worker_count import auto_number, count_workers
 from tests.lanes_on_cpu import CHAIN, photos  # noqa: F401 - a fixture
 
 from penstock import ImageFolder  # isort: skip
@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Seen:
     seen = Seen()
     monkeypatch.setattr("penstock.gpu.cuda.prep_for", seen)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(helping, "missing_for_lane", lambda: "")
+    monkeypatch.setattr(gpu_choice, "missing_for_lane", lambda: "")
     return seen
 
 
@@ -52,7 +52,7 @@ def mode_of(asked: Seen, photos: Path, **options: Any) -> str:  # noqa: F811
     loader: DataLoader[Any] = DataLoader(
         ImageFolder(photos, CHAIN), 4, **{"shuffle": True, "device": "cuda", "num_workers": 1, **options}
     )
-    helping.helped(loader, loader_recipe(loader), shuffles=loader._epochs.source.shuffles)
+    gpu_choice.helped(loader, loader_recipe(loader), shuffles=loader._epochs.source.shuffles)
     return asked.modes[-1]
 
 
@@ -116,16 +116,16 @@ def test_without_triton_the_lane_is_off_and_the_pip_line_is_said(
 
     monkeypatch.setattr("penstock.gpu.cuda.prep_for", seen)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    helping.missing_for_lane.cache_clear()
-    helping.say_once.cache_clear()
+    gpu_choice.missing_for_lane.cache_clear()
+    gpu_choice.say_once.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without_triton)
     try:
         assert mode_of(seen, photos) == "off"
         assert mode_of(seen, photos) == "off"
     finally:
         monkeypatch.undo()
-        helping.missing_for_lane.cache_clear()
-        helping.say_once.cache_clear()
+        gpu_choice.missing_for_lane.cache_clear()
+        gpu_choice.say_once.cache_clear()
     said = [
         record.getMessage() for record in caplog.records if "pip install 'penstock[gpu]'" in record.message
     ]

@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 
 from penstock import DataLoader, GpuPrep, ImageFolder
 from penstock import transforms as T
-from penstock.engine.helping import helped
+from penstock.engine.gpu_choice import helped
 from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate
 from penstock.gpu.lane import YOUNG

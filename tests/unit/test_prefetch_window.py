@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.crew import AHEAD_BYTES, BY_STATIONS, FEWEST, enough_of, window_of
+from penstock.engine.worker_count import AHEAD_BYTES, BY_STATIONS, FEWEST, enough_of, window_of
 
 
 def asked(sample_bytes: int = 0, **options: Any) -> tuple[Any, Any]:

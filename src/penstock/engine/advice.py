@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from penstock.config import GpuPrep
-from penstock.engine.crew import count_workers
-from penstock.engine.helping import keeps_on_device, lane_stats, missing_for_lane, why_not_auto
+from penstock.engine.gpu_choice import keeps_on_device, lane_stats, missing_for_lane, why_not_auto
+from penstock.engine.worker_count import count_workers
 from penstock.gpu.queues import too_few
 from penstock.lanes.seeding import generators_kept
 from penstock.policy.diagnosis import diagnose

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Event, Kind, Trouble
 from penstock.engine.ledger import Batch, Unplaced
-from penstock.engine.moves import (
+from penstock.engine.operations import (
     all_waiting,
     arrive,
     bind,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task
 from penstock.engine.ledger import Batch, Issued
-from penstock.engine.moves import all_waiting, cancel, disown, give_back, obtain, slab_bytes
+from penstock.engine.operations import all_waiting, cancel, disown, give_back, obtain, slab_bytes
 from penstock.engine.outlook import (
     Outlook,
     begun_samples,

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from penstock.config import GpuPrep
-from penstock.engine.crew import may_have_lane
+from penstock.engine.worker_count import may_have_lane
 from penstock.errors import ConfigError, MissingExtra
 from penstock.gpu.queues import too_few
 from penstock.lanes.prepare import Recipe

@@ -83,7 +83,7 @@ def enough_of(loader: Any, recipe: Recipe) -> int:
     return window_of(loader, recipe)(MOST_WORKERS) + BY_STATIONS
 
 
-class Crew:
+class WorkerCount:
     def __init__(self, auto: int) -> None:
         self.auto = auto
         """What "auto" came to last; 0 where a number was given. Someone who sets `num_workers` ends it, too."""
