@@ -21,12 +21,11 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Reuse
 from penstock.engine.advice import advice_on, could_be_asked, explanation
 from penstock.engine.arguments import TorchArguments, check_lane, check_on_error, say_once
-from penstock.engine.crew import AUTO, Crew, auto_number, check_workers, number_of, weakly, window_of
 from penstock.engine.device import brought
 from penstock.engine.device_side import DeviceSide
 from penstock.engine.epochs import Epochs, Source
 from penstock.engine.feed import Ask
-from penstock.engine.helping import adopted_of, helped, refuse_without_workers, reusing_of
+from penstock.engine.gpu_choice import adopted_of, helped, refuse_without_workers, reusing_of
 from penstock.engine.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
 from penstock.engine.looking import in_words
 from penstock.engine.mover import check_device, moved, mover_for
@@ -35,6 +34,15 @@ from penstock.engine.progress import Promise, Run, fast_forward
 from penstock.engine.replay import length_of
 from penstock.engine.shard import ShardSampler, check_still_alone, dealt, shared_seed
 from penstock.engine.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
+from penstock.engine.worker_count import (
+    AUTO,
+    WorkerCount,
+    auto_number,
+    check_workers,
+    number_of,
+    weakly,
+    window_of,
+)
 from penstock.errors import ConfigError
 from penstock.lanes.prepare import Recipe
 from penstock.lanes.seeding import generators_kept
@@ -134,7 +142,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
             import penstock.engine.build
             import penstock.engine.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
 
-        self._skips, self._crew, self._on_device = Skips(max_skipped), Crew(auto), DeviceSide()
+        self._skips, self._worker_count, self._on_device = Skips(max_skipped), WorkerCount(auto), DeviceSide()
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
 
     @property
@@ -224,8 +232,8 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         from penstock.engine.build import blueprint_of  # Linux only, as all that these import
         from penstock.engine.iterator import EngineIterator
 
-        config, crew, source = self._config, self._crew, self._epochs.source
-        follows = crew.auto == self.num_workers and not source.streams
+        config, count, source = self._config, self._worker_count, self._epochs.source
+        follows = count.auto == self.num_workers and not source.streams
         if follows:
             self._follow(auto_number(config))
         self._counters.workers = self.num_workers
@@ -252,14 +260,14 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         try:
             engine.on_workers = weakly(self._follow)
             mover = mover_for(config, given, self._on_device, lane)
-            return crew.joined_by(brought(engine, mover, self._counters))
+            return count.joined_by(brought(engine, mover, self._counters))
         except BaseException:
             engine.close()
             raise
 
     def _follow(self, workers: int) -> None:
         """There are so many workers now, as "auto" has it."""
-        self.num_workers = self._crew.auto = workers
+        self.num_workers = self._worker_count.auto = workers
 
     def check_worker_number_rationality(self) -> None:
         say_once(self.num_workers, super().check_worker_number_rationality)
@@ -370,9 +378,9 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         the background, surplus ones finish what they have and leave; batches do not change."""
         streams, auto = self._epochs.source.streams, workers == AUTO
         number = auto_number(self._config) if auto else check_workers(workers)
-        engines = self._crew.engines(self.num_workers, streams=streams)
+        engines = self._worker_count.engines(self.num_workers, streams=streams)
         self.num_workers = self._counters.workers = number
-        self._crew.auto = number if auto else 0
+        self._worker_count.auto = number if auto else 0
         for engine in engines:
             engine.close() if streams else engine.set_workers(number, follows=auto)
 
@@ -439,7 +447,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
     def __repr__(self) -> str:
         """It is asked for while others look into an error, too, so it never raises."""
         try:
-            said = in_words(self._config, TorchArguments.of(self), self._epochs, self._crew.auto)
+            said = in_words(self._config, TorchArguments.of(self), self._epochs, self._worker_count.auto)
             return f"{type(self).__name__}({said})"
         except Exception:  # noqa: BLE001 - a loader whose constructor has failed lacks attributes
             return object.__repr__(self)

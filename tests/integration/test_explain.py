@@ -15,7 +15,7 @@ from penstock import AnnotatedDataset, AudioFolder, DataLoader, ImageFolder, Sta
 from penstock import transforms as T
 from penstock.config import LoaderConfig
 from penstock.engine.advice import lacking
-from penstock.engine.helping import missing_for_lane
+from penstock.engine.gpu_choice import missing_for_lane
 from penstock.pipeline.explain import explained
 from tests.torchvision_here import torchvision
 

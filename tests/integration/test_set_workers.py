@@ -252,7 +252,7 @@ def test_a_recorded_run_with_changes_leads_to_the_same_actions(
             loader.set_workers(4 if at == 3 else 1)
     ((config, steps),) = read_record(tmp_path / "run.jsonl")
     assert replay(config, steps) is None
-    assert [event.workers for event, _ in steps if type(event).__name__ == "Resize"] == [4, 1]
+    assert [event.workers for event, _ in steps if type(event).__name__ == "ResizePool"] == [4, 1]
 
 
 def test_those_that_are_there_go_on_while_others_start(
@@ -266,7 +266,7 @@ def test_those_that_are_there_go_on_while_others_start(
             loader.set_workers(10)
     ((_, steps),) = read_record(tmp_path / "run.jsonl")
     names = [type(event).__name__ for event, _ in steps]
-    grown = names[names.index("Resize") :]
+    grown = names[names.index("ResizePool") :]
     starts = [at for at, name in enumerate(grown) if name == "WorkerStarted"]
     assert "Done" in grown[starts[0] : starts[-1]]
 

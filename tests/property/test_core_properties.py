@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.engine.events import Kind
 from penstock.policy import tasks
-from penstock.sim import Fault, Scenario, World, simulate
+from penstock.sim import FakePool, Fault, Scenario, World, simulate
 from penstock.sim.audit import audit
 
 
@@ -35,6 +35,22 @@ map_kinds = st.sampled_from([Kind.SLOTS, Kind.PARTS, Kind.WHOLE])
 all_kinds = st.sampled_from([Kind.SLOTS, Kind.PARTS, Kind.WHOLE, Kind.STREAM])
 worker_faults = st.sampled_from(["kill", "kill", "freeze", "retire"])
 changes = st.sampled_from(["resize", "resize", "resize", "kill", "freeze", "retire"])
+
+
+pools = st.lists(
+    st.builds(
+        FakePool,
+        st.integers(0, 3),
+        st.floats(1, 30),
+        st.sampled_from([0.0, 0.001, 0.05, 0.2]),
+        st.sampled_from([0.0, 0.5]),
+        st.sampled_from([0.0, 0.0, 0.1, 1.0]),
+        st.sampled_from([0, 0, 512, 4096]),
+    ),
+    min_size=1,
+    max_size=2,
+).map(tuple)
+"""Workers that are slower and further away, die, and may owe few bytes."""
 
 
 def scenarios(kinds: Any = all_kinds, **fixed: Any) -> st.SearchStrategy[Scenario]:
@@ -83,6 +99,13 @@ def test_no_death_or_stop_of_workers_costs_a_sample(scenario: Scenario, many: tu
 
 @given(scenarios(map_kinds), faults(changes))
 def test_workers_may_come_and_go_at_any_step_and_are_killed_as_they_do(
+    scenario: Scenario, many: tuple[Fault, ...]
+) -> None:
+    simulate(replace(scenario, faults=many), audits=True)
+
+
+@given(scenarios(map_kinds, pools=pools), faults(changes))
+def test_unequal_pools_deliver_every_batch_once_in_order_and_whole(
     scenario: Scenario, many: tuple[Fault, ...]
 ) -> None:
     simulate(replace(scenario, faults=many), audits=True)

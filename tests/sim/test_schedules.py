@@ -48,6 +48,7 @@ def test_the_schedules_contain_every_kind_of_fault_and_batch() -> None:
     assert min(faults[name] for name in ("kill", "freeze", "agent", "restore", "retire", "resize")) > 100
     assert len({one.kind for one in scenarios}) == 4
     assert {one.workers for one in scenarios} == set(range(1, 9))
+    assert sum(bool(one.pools) for one in scenarios) > 500
 
 
 @pytest.mark.skipif(os.environ.get("PENSTOCK_FULL") != "1", reason="the full campaign needs PENSTOCK_FULL=1")

@@ -13,9 +13,9 @@ import torch
 
 from penstock import DataLoader, GpuPrep
 from penstock.config import LoaderConfig
-from penstock.engine import helping
-from penstock.engine.crew import auto_number, count_workers
+from penstock.engine import gpu_choice
 from penstock.engine.device_side import DeviceSide
+from penstock.engine.worker_count import auto_number, count_workers
 from tests.lanes_on_cpu import CHAIN, photos  # noqa: F401 - a fixture
 
 from penstock import ImageFolder  # isort: skip
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Seen:
     seen = Seen()
     monkeypatch.setattr("penstock.gpu.cuda.prep_for", seen)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(helping, "missing_for_lane", lambda: "")
+    monkeypatch.setattr(gpu_choice, "missing_for_lane", lambda: "")
     return seen
 
 
@@ -56,7 +56,7 @@ def mode_of(asked: Seen, photos: Path, **options: Any) -> str:  # noqa: F811
         ImageFolder(photos, CHAIN), 4, **{"shuffle": True, "device": "cuda", "num_workers": 1, **options}
     )
     shuffles = loader._epochs.source.shuffles
-    helping.helped(loader._config, loader_recipe(loader), DeviceSide(), shuffles=shuffles)
+    gpu_choice.helped(loader._config, loader_recipe(loader), DeviceSide(), shuffles=shuffles)
     return asked.modes[-1]
 
 
@@ -120,16 +120,16 @@ def test_without_triton_the_lane_is_off_and_the_pip_line_is_said(
 
     monkeypatch.setattr("penstock.gpu.cuda.prep_for", seen)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    helping.missing_for_lane.cache_clear()
-    helping.say_once.cache_clear()
+    gpu_choice.missing_for_lane.cache_clear()
+    gpu_choice.say_once.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without_triton)
     try:
         assert mode_of(seen, photos) == "off"
         assert mode_of(seen, photos) == "off"
     finally:
         monkeypatch.undo()
-        helping.missing_for_lane.cache_clear()
-        helping.say_once.cache_clear()
+        gpu_choice.missing_for_lane.cache_clear()
+        gpu_choice.say_once.cache_clear()
     said = [
         record.getMessage() for record in caplog.records if "pip install 'penstock[gpu]'" in record.message
     ]

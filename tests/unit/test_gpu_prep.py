@@ -23,7 +23,7 @@ from penstock import DataLoader, GpuPrep, ImageFolder
 from penstock import transforms as T
 from penstock.config import LoaderConfig
 from penstock.engine.device_side import DeviceSide
-from penstock.engine.helping import helped
+from penstock.engine.gpu_choice import helped
 from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate
 from penstock.gpu.lane import YOUNG

@@ -333,14 +333,14 @@ def test_what_a_pure_module_uses_must_be_pure_too() -> None:
         "penstock.engine": Module(source="", is_package=True),
         "penstock.engine.core": Module(source="from . import events\nfrom ..measure.clock import now"),
         "penstock.engine.events": Module(source="from .moves import Move"),
-        "penstock.engine.moves": Module(source=""),
+        "penstock.engine.operations": Module(source=""),
         "penstock.engine.driver": Module(source="from . import core\nimport os"),
         "penstock.measure.clock": Module(source="import time"),
     }
     assert pure_modules(known) == {
         "penstock.engine.core",
         "penstock.engine.events",
-        "penstock.engine.moves",
+        "penstock.engine.operations",
         "penstock.measure.clock",
     }
     assert violations("penstock.measure.clock", "import time", pure=True)

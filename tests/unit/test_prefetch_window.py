@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from penstock.config import LoaderConfig
 from penstock.engine.arguments import TorchArguments
-from penstock.engine.crew import AHEAD_BYTES, BY_STATIONS, FEWEST, enough_of, window_of
+from penstock.engine.worker_count import AHEAD_BYTES, BY_STATIONS, FEWEST, enough_of, window_of
 
 
 def asked(

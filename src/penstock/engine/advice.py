@@ -8,9 +8,9 @@ import torch
 
 from penstock.config import LoaderConfig
 from penstock.engine.arguments import TorchArguments, on_cuda
-from penstock.engine.crew import count_workers
 from penstock.engine.device_side import DeviceSide
-from penstock.engine.helping import adopted_of, missing_for_lane, why_not_auto
+from penstock.engine.gpu_choice import adopted_of, missing_for_lane, why_not_auto
+from penstock.engine.worker_count import count_workers
 from penstock.gpu.queues import too_few
 from penstock.lanes.seeding import generators_kept
 from penstock.policy.diagnosis import diagnose

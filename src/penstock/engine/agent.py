@@ -200,7 +200,7 @@ class Agent:
         if kind == Msg.FEED:
             fed = Fed._make((*wire.FEED.unpack_from(payload), payload[wire.FEED.size :]))
             self.fed[fed.seq] = fed
-            self.happen(ev.Feed(fed.seq, fed.size))
+            self.happen(ev.Feed(fed.seq, fed.size, time.monotonic() if len(self.state.pools) > 1 else 0.0))
             if fed.seq not in self.state.batches and fed.seq in self.fed and self.state.kind is Kind.STREAM:
                 del self.fed[fed.seq]
         elif kind == Msg.RELEASE:

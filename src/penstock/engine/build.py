@@ -11,10 +11,10 @@ from torch.utils.data import IterableDataset
 from penstock.config import LoaderConfig
 from penstock.engine.agent_config import AgentConfig
 from penstock.engine.arguments import TorchArguments, check_on_error
-from penstock.engine.crew import enough_of, lane_keeps_cores, local_world
 from penstock.engine.epochs import Epochs
 from penstock.engine.session import Blueprint
 from penstock.engine.state import CoreConfig
+from penstock.engine.worker_count import enough_of, lane_keeps_cores, local_world
 from penstock.lanes.kinds import Kind
 from penstock.lanes.prepare import Recipe
 from penstock.lanes.worker import WorkerSpec

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Event, Kind, Trouble
 from penstock.engine.ledger import Batch, Unplaced
-from penstock.engine.moves import (
+from penstock.engine.operations import (
     all_waiting,
     arrive,
     bind,
@@ -65,7 +65,7 @@ def on_event(state: State, event: Event) -> list[Action]:
 
 
 def on_feed(state: State, event: ev.Feed, _: list[Action]) -> None:
-    state.asked = event.seq
+    state.asked, state.now_s = event.seq, max(state.now_s, event.at_s)
     # An empty batch has nothing to divide: the collate function alone decides what becomes of it.
     kind = Kind.WHOLE if event.size == 0 and state.kind is not Kind.STREAM else state.kind
     batch = Batch(event.seq, event.size, kind, todo=[(0, event.size)])

@@ -58,6 +58,8 @@ class Feed(NamedTuple):
 
     seq: int
     size: int
+    at_s: float = 0.0
+    """Told where there are several pools: what a task takes is counted from here on, where it is given to an idle worker."""
 
 
 class Abort(NamedTuple):

@@ -48,6 +48,17 @@ def overdue(state: State, worker: WorkerState) -> Issued | None:
     return None if any(w.worker == worker.id for w in state.waiting) else running
 
 
+def begun_samples(state: State, worker: WorkerState) -> float:
+    """Samples that a distant worker must have done of what it runs: more has to be under way before it says so."""
+    pool = worker.pool
+    if not pool.latency_s or not pool.pace_s or not worker.tasks:
+        return 0.0
+    running = next(iter(worker.tasks.values()))
+    way_s = pool.latency_s if running.at_s == worker.head_s else 0.0
+    since_s = state.now_s - worker.head_s - way_s
+    return min(float(running.task.weight), max(0.0, since_s / pool.pace_s))
+
+
 def is_prepared(issued: Issued) -> bool:
     """Its result has a place since it was made, and is written there as soon as the worker looks up from the next task."""
     return bool(issued.slabs) and issued.task.offset < 0
@@ -60,11 +71,16 @@ class Outlook:
         self.state = state
         self.counted = [worker for worker in state.workers if can_be_counted_on(state, worker)]
         numbers = [worker.pool.number for worker in self.counted]
-        self.samples_per_s = rate((numbers.count(pool.number), pool.pace_s) for pool in state.pools)
         self.has_local = 0 in numbers
         urgent = next((state.batches[seq] for seq in state.due if state.batches[seq].todo), None)
         self.urgent = [task_samples(state, urgent, pool) if urgent else 1 for pool in state.pools]
         """Samples in the next task of the most urgent batch, by pool."""
+        idle_s = [pool.finish_s(0, samples) for pool, samples in zip(state.pools, self.urgent, strict=True)]
+        self.sooner = [
+            rate((numbers.count(o.number), o.pace_s) for o in state.pools if idle_s[o.number] < mine_s)
+            for mine_s in idle_s
+        ]
+        """Samples a second of the pools that would have done such a task sooner, by pool."""
         self.full_s = float("inf")
         """When the first of those that have all the work they get would have done one more task."""
 
@@ -83,7 +99,7 @@ class Outlook:
         unknown = pool.pace_s is None and pool.kind != LOCAL and self.has_local
         if finish_s <= self.full_s and not unknown:
             return state.due
-        at = first_in_time(self._offers(worker), self.samples_per_s)
+        at = first_in_time(self._offers(worker), self.sooner[pool.number])
         if at is not None:
             return state.due[at:]
         if not worker.tasks and (pool.pace_s is None or is_stale(state.now_s - pool.heard_s, finish_s)):

@@ -16,9 +16,9 @@ import statistics
 from typing import NamedTuple
 
 from penstock.config import Reuse
-from penstock.engine.crew import local_world
 from penstock.engine.reuse_on_disk import ranks_are_here
 from penstock.engine.shard import gathered
+from penstock.engine.worker_count import local_world
 from penstock.errors import ConfigError
 from penstock.measure.host import memory_left
 from penstock.pipeline.audio import AudioFolder

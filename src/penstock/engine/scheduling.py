@@ -12,9 +12,10 @@ from typing import NamedTuple
 from penstock.engine import events as ev
 from penstock.engine.events import Action, Kind, Task
 from penstock.engine.ledger import Batch, Issued
-from penstock.engine.moves import all_waiting, cancel, disown, give_back, obtain, slab_bytes
+from penstock.engine.operations import all_waiting, cancel, disown, give_back, obtain, slab_bytes
 from penstock.engine.outlook import (
     Outlook,
+    begun_samples,
     can_be_counted_on,
     chosen_size,
     is_prepared,
@@ -87,7 +88,7 @@ def schedule(state: State, out: list[Action]) -> None:
             heapreplace(room, (outlook.finish_s(worker) if outlook else worker.load, worker.id))
         else:
             heappop(room)
-            if outlook is not None:
+            if outlook is not None and task is not None:
                 outlook.is_full(worker)
     if state.waiting:
         use_stalled(state, out)
@@ -113,7 +114,7 @@ def chosen_task(
 def has_room(state: State, worker: WorkerState, limit: PoolLimits) -> bool:
     """Whether a worker that has work gets more."""
     return (
-        worker.load < limit.enough
+        worker.load - begun_samples(state, worker) < limit.enough
         and len(worker.tasks) < limit.deepest
         and not begins(state, worker, limit.most)
     )

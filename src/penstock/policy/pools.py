@@ -1,8 +1,8 @@
 """Which work a worker of a slow or distant pool takes, beside others that are faster.
 
 Rule 1: work that is due goes to the worker that will have done it first.
-Rule 2: any other worker takes work of the first batch that it does not hold up: one that will not be complete without it any
-sooner. Where there is none it waits, for a batch that waits for a slow task costs more than the task is worth.
+Rule 2: any other worker takes work of the first batch that it does not hold up: one that faster pools alone would not have
+complete before it. Where there is none it waits, for a batch that waits for a slow task costs more than the task is worth.
 Rule 3: what is known of a pool goes stale. A pool that is not known yet, or was left out for long, is tried with one task of the
 last batch.
 """
@@ -34,7 +34,7 @@ def equal_workers(pace_s: float | None, pools: Iterable[tuple[int, float | None]
 
 def first_in_time(offers: Iterable[tuple[int, float]], samples_per_s: float) -> int | None:
     """The first batch that a worker does not hold up. Each is told as the samples that are left of it, and the seconds after which the worker
-    would have done its task of it."""
+    would have done its task of it; `samples_per_s` is what faster pools do."""
     ahead = 0
     for at, (left, finish_s) in enumerate(offers):
         ahead += left

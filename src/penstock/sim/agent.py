@@ -379,7 +379,11 @@ class FakeAgent:
         match message:
             case Ask():
                 self.fed[message.first] = message
-                self.happen(ev.Feed(message.first, message.size))
+                self.happen(
+                    ev.Feed(
+                        message.first, message.size, self.world.agenda.now_s if self.scenario.pools else 0.0
+                    )
+                )
                 if message.first not in self.state.batches and self.state.kind is Kind.STREAM:
                     self.fed.pop(message.first, None)
             case RestartMessage(epoch):

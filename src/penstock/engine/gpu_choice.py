@@ -17,8 +17,8 @@ import torch
 
 from penstock.config import LoaderConfig
 from penstock.engine.arguments import on_cuda
-from penstock.engine.crew import may_have_lane
 from penstock.engine.device_side import DeviceSide
+from penstock.engine.worker_count import may_have_lane
 from penstock.errors import ConfigError, MissingExtra
 from penstock.gpu.queues import too_few
 from penstock.lanes.prepare import Recipe

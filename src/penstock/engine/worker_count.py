@@ -103,7 +103,7 @@ def weakly(follow: Callable[[int], None]) -> Callable[[int], None]:
     return tell
 
 
-class Crew:
+class WorkerCount:
     def __init__(self, auto: int) -> None:
         self.auto = auto
         """What "auto" came to last; 0 where a number was given. Someone who sets `num_workers` ends it, too."""

@@ -1,4 +1,4 @@
-"""The moves that the core's handlers are made of: obtain memory, place, free, cancel, start over. Pure, like the core.
+"""The operations that the core's handlers are made of: obtain memory, place, free, cancel, start over. Pure, like the core.
 
 Memory is first come, first served in due order. When the due batch finds none: the arena grows up to its limit; then
 the latest batches give way and are prepared again later; then the consumer is asked to let go; then it is an error.
