@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import StagedDataset
-from penstock.lanes.offers import Offer
+from penstock.dataset.offers import Offer
 
 MEMBER = re.compile(r"(?:\./)?((?:train|test)/[\w-]+/[\w-]+\.jpe?g)")
 Images = NDArray[np.uint8]

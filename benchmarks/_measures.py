@@ -150,7 +150,7 @@ def bare_work(*, cpu_ms: float, batch_size: int, seconds: float, **_: object) ->
 
 def core_events(*, kind: str, workers: int, seconds: float) -> Figures:
     """Events per second through the pure core: those of one simulated run, told again to fresh states."""
-    from penstock.engine.events import Kind
+    from penstock.core.events import Kind
     from penstock.sim import Scenario, events_per_s, record, replay
 
     scenario = Scenario(

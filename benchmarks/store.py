@@ -28,8 +28,8 @@ import numpy as np
 from _machine import describe
 from numpy.typing import NDArray
 
-from penstock.store.disk import DiskStore
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk import DiskStore
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH = 256

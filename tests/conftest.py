@@ -69,7 +69,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _seeds_end_with_their_test() -> Iterator[None]:
     """What is drawn outside loaders depends on whether a sample was seeded before."""
     yield
-    seeding = sys.modules.get("penstock.lanes.seeding")
+    seeding = sys.modules.get("penstock.dataset.seeding")
     if seeding is not None:
         seeding._sample_seed = seeding._company = None
 
@@ -77,7 +77,7 @@ def _seeds_end_with_their_test() -> Iterator[None]:
 @pytest.fixture
 def cuda_seems_to_be_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of loaders with `device="cuda"` that bring nothing there: their constructor would refuse it."""
-    monkeypatch.setattr("penstock.engine.mover.missing", lambda _: "")
+    monkeypatch.setattr("penstock.client.mover.missing", lambda _: "")
 
 
 @pytest.hookimpl(wrapper=True)

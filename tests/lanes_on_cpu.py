@@ -15,8 +15,8 @@ pytest.importorskip("triton")
 
 from penstock import DataLoader, GpuPrep
 from penstock import transforms as T
-from penstock.engine.device import DeviceIterator
-from penstock.engine.mover import Mover
+from penstock.client.device import DeviceIterator
+from penstock.client.mover import Mover
 from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.slots import (
     ENCODED,

@@ -9,11 +9,11 @@ import torch
 
 from penstock import DataLoader, ImageFolder
 from penstock.gpu.prep import Prep
-from penstock.pipeline.reused import Reused
-from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_device import DeviceStore
-from penstock.store.kept_memory import MemoryStore
+from penstock.reuse.images import Reused
+from penstock.reuse.on_device import ReusedOnDevice
+from penstock.reuse.stores.device import DeviceStore
+from penstock.reuse.stores.memory import MemoryStore
 from tests.lanes_on_cpu import CHAIN, prep_of
 
 SAMPLES = 12

@@ -1,7 +1,7 @@
 """`penstock.DataLoader`: torch's DataLoader, with batches that do not depend on who prepares them.
 
 The class is the façade: it takes torch's arguments and ours, decides which order and which iterator an epoch gets, and
-keeps what must survive between epochs (seed, position, counters). The work is done in `engine/`.
+keeps what must survive between epochs (seed, position, counters). The work is done in `client/`, `agent/` and `worker/`.
 """
 
 from __future__ import annotations
@@ -18,37 +18,29 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import SequentialSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
+from penstock.client import worker_count
+from penstock.client.advice import advice_on, could_be_asked, explanation
+from penstock.client.arguments import TorchArguments, check_lane, check_on_error, say_once
+from penstock.client.description import in_words
+from penstock.client.device import brought
+from penstock.client.device_side import DeviceSide
+from penstock.client.gpu_choice import adopted_of, helped, refuse_without_workers, reusing_of
+from penstock.client.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
+from penstock.client.mover import check_device, moved, mover_for
+from penstock.client.portable import over_torchs_workers
+from penstock.client.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
 from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Reuse
-from penstock.engine.advice import advice_on, could_be_asked, explanation
-from penstock.engine.arguments import TorchArguments, check_lane, check_on_error, say_once
-from penstock.engine.device import brought
-from penstock.engine.device_side import DeviceSide
-from penstock.engine.epochs import Epochs, Source
-from penstock.engine.feed import Ask
-from penstock.engine.gpu_choice import adopted_of, helped, refuse_without_workers, reusing_of
-from penstock.engine.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
-from penstock.engine.looking import in_words
-from penstock.engine.mover import check_device, moved, mover_for
-from penstock.engine.portable import over_torchs_workers
-from penstock.engine.progress import Promise, Run, fast_forward
-from penstock.engine.replay import length_of
-from penstock.engine.shard import ShardSampler, check_still_alone, dealt, shared_seed
-from penstock.engine.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
-from penstock.engine.worker_count import (
-    AUTO,
-    WorkerCount,
-    auto_number,
-    check_workers,
-    number_of,
-    weakly,
-    window_of,
-)
+from penstock.dataset.seeding import generators_kept
+from penstock.epochs.epochs import Epochs, Source
+from penstock.epochs.feed import Ask
+from penstock.epochs.progress import Promise, Run, fast_forward
+from penstock.epochs.replay import length_of
+from penstock.epochs.shard import ShardSampler, check_still_alone, dealt, shared_seed
 from penstock.errors import ConfigError
-from penstock.lanes.prepare import Recipe
-from penstock.lanes.seeding import generators_kept
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.skips import Skips
 from penstock.measure.trace import check_trace, described, trace_writer
+from penstock.worker.prepare import Recipe
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -108,7 +100,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         config = self._checked = LoaderConfig(**{name: given[name] for name in KEYWORDS})
         check_device(config)
         check_trace(trace)
-        num_workers, auto = number_of(num_workers, config)
+        num_workers, auto = worker_count.number_of(num_workers, config)
         sampler, shuffle, rank, world, shuffles, own = dealt(
             dataset, shuffle, (sampler, batch_sampler, generator), shard, drop_last=drop_last
         )
@@ -139,10 +131,14 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
             self.sampler.plan_of = self._epochs.plan
             self.sampler.on_set_epoch = self._epochs.set_epoch
         if self.num_workers and sys.platform == "linux":
-            import penstock.engine.build
-            import penstock.engine.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
+            import penstock.client.build
+            import penstock.client.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
 
-        self._skips, self._worker_count, self._on_device = Skips(max_skipped), WorkerCount(auto), DeviceSide()
+        self._skips, self._worker_count, self._on_device = (
+            Skips(max_skipped),
+            worker_count.WorkerCount(auto),
+            DeviceSide(),
+        )
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
 
     @property
@@ -229,13 +225,13 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return iterator
 
     def _new_engine(self) -> Any:
-        from penstock.engine.build import blueprint_of  # Linux only, as all that these import
-        from penstock.engine.iterator import EngineIterator
+        from penstock.client.build import blueprint_of  # Linux only, as all that these import
+        from penstock.client.iterator import EngineIterator
 
         config, count, source = self._config, self._worker_count, self._epochs.source
         follows = count.auto == self.num_workers and not source.streams
         if follows:
-            self._follow(auto_number(config))
+            self._follow(worker_count.auto_number(config))
         self._counters.workers = self.num_workers
         self.check_worker_number_rationality()
         base_seed = self._epochs.based_on(self._draw())
@@ -252,13 +248,13 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
                 spans=self._counters.trace,
                 epochs=self._epochs,
             ),
-            window=window_of(config, given, recipe),
+            window=worker_count.window_of(config, given, recipe),
             timeout_s=self.timeout,
             counters=self._counters,
             on_skip=self._skips.add,
         )
         try:
-            engine.on_workers = weakly(self._follow)
+            engine.on_workers = worker_count.weakly(self._follow)
             mover = mover_for(config, given, self._on_device, lane)
             return count.joined_by(brought(engine, mover, self._counters))
         except BaseException:
@@ -376,8 +372,8 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
     def set_workers(self, workers: int | str) -> None:
         """There are to be so many workers from now on, or "auto": at once in an epoch that runs, without a pause. New ones start in
         the background, surplus ones finish what they have and leave; batches do not change."""
-        streams, auto = self._epochs.source.streams, workers == AUTO
-        number = auto_number(self._config) if auto else check_workers(workers)
+        streams, auto = self._epochs.source.streams, workers == worker_count.AUTO
+        number = worker_count.auto_number(self._config) if auto else worker_count.check_workers(workers)
         engines = self._worker_count.engines(self.num_workers, streams=streams)
         self.num_workers = self._counters.workers = number
         self._worker_count.auto = number if auto else 0

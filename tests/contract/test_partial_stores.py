@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.renewal import Renewal
-from penstock.store.disk import DiskStore
-from penstock.store.disk_ahead import DiskAhead
-from penstock.store.kept_device import DeviceStore
-from penstock.store.kept_memory import MemoryStore
-from penstock.store.partial import Entry, PartialStore, Wanted
+from penstock.reuse.stores.contract import Entry, PartialStore, Wanted
+from penstock.reuse.stores.device import DeviceStore
+from penstock.reuse.stores.disk import DiskStore
+from penstock.reuse.stores.disk_ahead import DiskAhead
+from penstock.reuse.stores.memory import MemoryStore
 
 NAMESPACE = "0123456789abcdef"
 SAMPLES = 64

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.store.disk import DiskStore
-from penstock.store.disk_files import Files
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk import DiskStore
+from penstock.reuse.stores.disk_files import Files
 from tests.fault.rewritten import AnotherBoot, write_over
 
 STATES = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from penstock.store.disk_files import Files
+from penstock.reuse.stores.disk_files import Files
 
 
 class Unsynced(Files):

@@ -153,7 +153,7 @@ def test_an_iterable_dataset_that_cannot_be_resumed_says_that_its_agent_died() -
 
 def test_an_agent_that_is_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """It never runs user code, so its silence means nothing but that it will not answer."""
-    monkeypatch.setattr("penstock.engine.session.SILENT_S", 1.0)
+    monkeypatch.setattr("penstock.client.session.SILENT_S", 1.0)
     loader = DataLoader(Drawn(64, pause_s=0.001), **OPTIONS, timeout=5)
     batches = iter(loader)
     taken = [next(batches)]

@@ -61,7 +61,7 @@ def test_frames_of_ours_above_the_users_are_one_line() -> None:
     at = said.index("Original Traceback (most recent call last):")
     assert said[at + 1].endswith(" frames of penstock's own)")
     assert "in __getitem__" in said[at + 2]
-    assert not any("penstock/lanes" in line for line in said)
+    assert not any("penstock/worker" in line for line in said)
 
 
 class Uneven(Drawn):

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.store.disk import DiskStore
-from penstock.store.disk_files import Files
-from penstock.store.disk_records import HEAD
-from penstock.store.kept_index import FIRST_ROW, ROW
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk import DiskStore
+from penstock.reuse.stores.disk_files import Files
+from penstock.reuse.stores.disk_index import FIRST_ROW, ROW
+from penstock.reuse.stores.disk_records import HEAD
 from tests.fault.rewritten import AnotherBoot, Unsynced, write_over
 
 NAMESPACE = "00c0ffee00c0ffee"

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.store import disk_files, disk_process
-from penstock.store.disk import DiskStore
-from penstock.store.disk_files import Files
-from penstock.store.disk_process import COUNTED
-from penstock.store.partial import Entry, Wanted
-from penstock.store.tally import Tally
+from penstock.reuse.stores import disk_files, disk_process
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk import DiskStore
+from penstock.reuse.stores.disk_files import Files
+from penstock.reuse.stores.disk_process import COUNTED
+from penstock.reuse.stores.tally import Tally
 
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
 NAMESPACE = "abcdefabcdefabcd"
@@ -175,8 +175,8 @@ def test_a_store_that_cannot_be_opened_keeps_nothing(
 PROGRAM = """
     import sys, logging
     import numpy as np
-    from penstock.store.disk import DiskStore
-    from penstock.store.partial import Entry, Wanted
+    from penstock.reuse.stores.disk import DiskStore
+    from penstock.reuse.stores.contract import Entry, Wanted
     logging.basicConfig()
     store = DiskStore({path!r}, "abcdefabcdefabcd", {samples}, 1 << 30, upkeep_s=0)
     kept = [n for n in range(2000) if store.put(Wanted(n % {samples}, n), Entry(np.full({size}, n % 251, np.uint8)))]

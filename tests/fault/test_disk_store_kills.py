@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.store.disk import DiskStore
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk import DiskStore
 
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
 NAMESPACE = "abcdefabcdefabcd"

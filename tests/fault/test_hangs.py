@@ -16,7 +16,7 @@ import torch
 from penstock import DataLoader, WorkerDied, WorkerHung
 from penstock.measure.host import RunDelay
 from penstock.policy.retry import RetryLimits
-from penstock.store.retries import Fleeting, persistently
+from penstock.sources.retries import Fleeting, persistently
 from tests.fault.datasets import Drawn, Harmful, counted, expected, same
 from tests.fault.programs import fair, state_of, until
 
@@ -134,7 +134,7 @@ def sleep_for_ever(_: int) -> None:
 def test_a_worker_that_hangs_while_it_starts_is_an_error_that_says_where(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.engine.core.START_S", 0.5)
+    monkeypatch.setattr("penstock.core.core.START_S", 0.5)
     loader = DataLoader(Drawn(), **OPTIONS, worker_init_fn=sleep_for_ever)
     with pytest.raises(WorkerDied, match="lost 2 times in a row") as caught:
         next(iter(loader))

@@ -18,7 +18,8 @@ from typing import Any, Self
 
 import pytest
 
-import penstock.engine
+import penstock.client
+import penstock.epochs
 from penstock import DataLoader, PenstockError
 from tests.conftest import FULL
 from tests.fault.datasets import Drawn, expected, same
@@ -33,7 +34,7 @@ pytestmark = [
 OPTIONS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 11, "num_workers": 2}
 POINTS = 1000 if FULL else 100
 PER_TEST = 10
-ENGINE = str(Path(penstock.engine.__file__).parent)
+ENGINE = tuple(str(Path(str(room.__file__)).parent) for room in (penstock.client, penstock.epochs))
 
 
 @pytest.mark.parametrize("first", range(0, POINTS, PER_TEST))

@@ -13,9 +13,7 @@ import pytest
 import torch
 
 from penstock import DataLoader, errors
-from penstock.engine.events import Trouble
-from penstock.engine.feed import PLACE_LOST
-from penstock.engine.troubles import (
+from penstock.agent.troubles import (
     end_text,
     exit_text,
     grown_text,
@@ -25,9 +23,11 @@ from penstock.engine.troubles import (
     user_frames,
     worded,
 )
+from penstock.core.events import Trouble
+from penstock.epochs.feed import PLACE_LOST
 from penstock.errors import PenstockError, SampleError
-from penstock.lanes.kinds import COLLATING, FETCHING
-from penstock.store.arena import full_text
+from penstock.wire.arena import full_text
+from penstock.wire.kinds import COLLATING, FETCHING
 from tests.fault.datasets import Drawn
 
 AT = {"key": "9", "epoch": 3, "position": 17, "batch": 4}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.lanes.seeding import seed_all
+from penstock.dataset.seeding import seed_all
 from penstock.pipeline.adopt import adopted
 from penstock.pipeline.header import BadImage
 from tests.torchvision_here import torchvision, use_convolutions

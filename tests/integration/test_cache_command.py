@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from penstock.cli.main import main
-from penstock.store.disk import DiskStore
-from penstock.store.disk_format import Mark
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk import DiskStore
+from penstock.reuse.stores.disk_format import Mark
 
 SRC = Path(__file__).parents[2] / "src"
 FIRST, SECOND = "1" * 32, "2" * 32

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from penstock import ConfigError, DataLoader, PenstockError
-from penstock.engine.mover import Mover
+from penstock.client.mover import Mover
 from penstock.gpu.gate import Gate
 from tests.integration.noisy import SIZE, Captioned, Noisy, Ragged, epoch, frozen, order_of
 

@@ -13,9 +13,9 @@ import torch
 
 from penstock import AnnotatedDataset, AudioFolder, DataLoader, ImageFolder, StagedDataset
 from penstock import transforms as T
+from penstock.client.advice import lacking
+from penstock.client.gpu_choice import missing_for_lane
 from penstock.config import LoaderConfig
-from penstock.engine.advice import lacking
-from penstock.engine.gpu_choice import missing_for_lane
 from penstock.pipeline.explain import explained
 from tests.torchvision_here import torchvision
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset
 
 from penstock import DataLoader
-from penstock.store.extents import aligned
+from penstock.wire.extents import aligned
 
 
 class Counting(Dataset[Any]):

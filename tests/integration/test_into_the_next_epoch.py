@@ -16,10 +16,10 @@ from typing import Any, cast
 import pytest
 
 from penstock import DataLoader, PenstockError
-from penstock.engine import device
-from penstock.engine.device import DeviceIterator
-from penstock.engine.iterator import EngineIterator
-from penstock.engine.mover import Mover
+from penstock.client import device
+from penstock.client.device import DeviceIterator
+from penstock.client.iterator import EngineIterator
+from penstock.client.mover import Mover
 from penstock.gpu.gate import Gate
 from tests.integration.noisy import SIZE, Noisy, epoch, frozen, order_of
 from tests.integration.test_device_cpu import Fails, copying, ends_with_it, until

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import DataLoader
-from penstock.engine.worker_count import count_workers
+from penstock.client.worker_count import count_workers
 from tests.integration.test_set_workers import Slow, flat, settled
 
 BESIDE_LANE = count_workers(lane=True)

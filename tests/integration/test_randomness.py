@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import RandomSampler
 
 from penstock import DataLoader
-from penstock.lanes.seeding import op_generator, seed_all
+from penstock.dataset.seeding import op_generator, seed_all
 from tests.integration.noisy import (
     SIZE,
     Batched,

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from penstock import DataLoader
-from penstock.engine.record import read_record
+from penstock.agent.record import read_record
 from penstock.sim import replay
 
 

@@ -15,12 +15,12 @@ import torch
 from penstock import ConfigError, DataLoader, GpuPrep, Reuse
 from penstock import ImageFolder as OurFolder
 from penstock import transforms as T
-from penstock.engine.reusing import Reusing
-from penstock.lanes.seeding import seed_all
+from penstock.dataset.seeding import seed_all
 from penstock.pipeline.adopt import adopted
 from penstock.pipeline.adopted_images import AdoptedImages
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import op_seed, partial_seed
+from penstock.reuse.setup import Reusing
 from penstock.transforms.draws import Draws
 from tests.deaths import kill_all
 from tests.torchvision_here import torchvision, use_convolutions

@@ -16,7 +16,7 @@ from penstock import transforms as T
 from penstock.cli.main import main
 from penstock.pipeline.op_costs import cut_costs, parts_of
 from penstock.plan.renewal import Renewal
-from penstock.store.chunks import room_beside
+from penstock.reuse.stores.chunks import room_beside
 from tests.deaths import kill_all
 
 soundfile = pytest.importorskip("soundfile")

@@ -20,7 +20,7 @@ import torch
 
 from penstock import DataLoader, ImageFolder, Reuse, StagedDataset, TarDataset
 from penstock import transforms as T
-from penstock.store.disk_listing import Listed, listing
+from penstock.reuse.stores.disk_listing import Listed, listing
 from tests.integration.test_reuse import (
     OPS,
     SAMPLES,

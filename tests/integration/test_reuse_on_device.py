@@ -15,7 +15,7 @@ pytest.importorskip("simplejpeg")
 pytest.importorskip("triton")
 
 from penstock import DataLoader, ImageFolder, Reuse
-from penstock.engine.mover import Mover
+from penstock.client.mover import Mover
 from penstock.gpu.prep import planned
 from tests.lanes_on_cpu import CHAIN, CPU, photos, two
 from tests.residents_on_cpu import folder_of, same

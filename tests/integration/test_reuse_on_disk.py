@@ -17,9 +17,9 @@ import torch
 from penstock import ConfigError, DataLoader, Reuse, StagedDataset
 from penstock import transforms as T
 from penstock.plan.renewal import Renewal
-from penstock.store.disk import DiskStore
-from penstock.store.disk_listing import listing
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk import DiskStore
+from penstock.reuse.stores.disk_listing import listing
 from tests.deaths import kill_all
 from tests.integration.groups import facts_of_ranks
 from tests.integration.test_reuse import (

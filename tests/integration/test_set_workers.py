@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from penstock import ConfigError, DataLoader
-from penstock.engine.record import read_record
+from penstock.agent.record import read_record
 from penstock.measure import host
 from penstock.sim import replay
 

@@ -20,7 +20,7 @@ from penstock import transforms as T
 from penstock.pipeline.header import BadImage, read_header
 from penstock.pipeline.staged import ImageFolder
 from penstock.pipeline.tar import BadTarget, TarDataset, expanded
-from penstock.store.sources import BadRead
+from penstock.sources.sources import BadRead
 from tests.web import served_apart
 
 PIL = pytest.importorskip("PIL.Image")

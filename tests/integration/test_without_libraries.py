@@ -32,7 +32,7 @@ ALL_CHAINS = """
 import sys, torch
 from tests.integration.test_adoption import NAMES, chains
 from penstock import accel
-from penstock.lanes.seeding import seed_all
+from penstock.dataset.seeding import seed_all
 from penstock.pipeline.adopt import adopted
 
 chains = chains()  # which makes torchvision importable

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.engine.events import Kind
+from penstock.core.events import Kind
 from penstock.policy import tasks
 from penstock.sim import FakePool, Fault, Scenario, World, simulate
 from penstock.sim.audit import audit

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from penstock import transforms as T
 from penstock.errors import ConfigError
 from penstock.pipeline.chain import Chain
-from penstock.pipeline.metered import Meter
 from penstock.plan.even import EvenOrder
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import SeedStream, partial_seed
@@ -28,7 +27,8 @@ from penstock.policy.diversity import (
     measured,
     scheduled_unique,
 )
-from penstock.store.draw_tally import DrawTally
+from penstock.reuse.draw_tally import DrawTally
+from penstock.reuse.metered import Meter
 from penstock.transforms.steps import program_size
 
 CLOSE = 1e-9

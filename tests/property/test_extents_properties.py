@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.store.extents import ALIGN, Extents, aligned
+from penstock.wire.extents import ALIGN, Extents, aligned
 
 START = 3 * ALIGN
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-from penstock.engine.shares import entry_of, place_of
-from penstock.lanes.prepare import Recipe
-from penstock.lanes.seeding import generators_kept
-from penstock.lanes.streaming import Place, Share, Streamer
+from penstock.dataset.seeding import generators_kept
+from penstock.epochs.shares import entry_of, place_of
+from penstock.worker.prepare import Recipe
+from penstock.worker.streaming import Place, Share, Streamer
 from tests.contract.streams import KINDS, Alive, Counting, Drawing, DrawingItself, DrawingWithPlace
 
 ALL: dict[str, Any] = {**KINDS, "Alive": Alive, "Counting": Counting}

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.engine import events as ev
-from penstock.engine.events import Kind
+from penstock.core import events as ev
+from penstock.core.events import Kind
 from penstock.policy.tasks import AHEAD_TASK_S, QUEUE_S
 from penstock.sim import FakePool, Scenario, World
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from penstock.engine import events as ev
-from penstock.engine.core import CoreConfig, State, new_state, on_event
-from penstock.engine.events import Action, Event, Kind, Task
+from penstock.core import events as ev
+from penstock.core.core import CoreConfig, State, new_state, on_event
+from penstock.core.events import Action, Event, Kind, Task
 
 PAGE = 4096
 A = TypeVar("A")

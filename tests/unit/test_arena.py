@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from penstock.errors import ArenaFull
-from penstock.store import arena as arena_module
-from penstock.store.arena import FIELDS, SMALLEST, Arena, Board, anonymous_file, board_bytes
+from penstock.wire import arena as arena_module
+from penstock.wire.arena import FIELDS, SMALLEST, Arena, Board, anonymous_file, board_bytes
 
 COLUMNS = [name for name in vars(Board) if name.isupper()]
 
@@ -89,7 +89,7 @@ def test_memory_that_is_not_to_be_had_is_an_error_and_not_a_signal(
 def test_under_a_limit_of_address_space_the_arena_is_smaller() -> None:
     code = f"""
 import resource
-from penstock.store.arena import Arena
+from penstock.wire.arena import Arena
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 arena = Arena.create(64 << 30, workers=2)
 assert {SMALLEST} <= arena.size < 2 << 30, arena.size

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.engine import events as ev
-from penstock.engine.core import WARN_SILENT_S, CoreConfig, new_state
-from penstock.engine.events import Event, Kind, Trouble
+from penstock.core import events as ev
+from penstock.core.core import WARN_SILENT_S, CoreConfig, new_state
+from penstock.core.events import Event, Kind, Trouble
 from tests.unit.core_steps import die, done, failed, laid_out, lost, of, only, running, started, tasks, tell
 
 # ---- order

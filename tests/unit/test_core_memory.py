@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.engine import events as ev
-from penstock.engine.core import State, on_event
-from penstock.engine.events import Kind, Trouble
+from penstock.core import events as ev
+from penstock.core.core import State, on_event
+from penstock.core.events import Kind, Trouble
 from tests.unit.core_steps import PAGE, done, laid_out, lost, of, only, running, started, tasks, tell
 
 

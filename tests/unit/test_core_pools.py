@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.engine import events as ev
-from penstock.engine.core import FRUITLESS_DEATHS, CoreConfig, new_state
-from penstock.engine.events import Kind
-from penstock.engine.pools import PoolConfig
-from penstock.engine.state import State
+from penstock.core import events as ev
+from penstock.core.core import FRUITLESS_DEATHS, CoreConfig, new_state
+from penstock.core.events import Kind
+from penstock.core.pools import PoolConfig
+from penstock.core.state import State
 from tests.unit.core_steps import PAGE, of, only, tasks, tell
 
 

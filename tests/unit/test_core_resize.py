@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.engine import events as ev
-from penstock.engine.core import STOP_S
-from penstock.engine.events import Kind
-from penstock.engine.state import State
+from penstock.core import events as ev
+from penstock.core.core import STOP_S
+from penstock.core.events import Kind
+from penstock.core.state import State
 from penstock.policy.tasks import NEW_SAMPLES, NEW_TASK, OLD_SAMPLES
 from tests.unit.core_steps import PAGE, done, laid_out, lost, of, only, running, started, tasks, tell
 

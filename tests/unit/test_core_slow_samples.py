@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.engine import events as ev
-from penstock.engine.core import State
-from penstock.engine.events import Kind
+from penstock.core import events as ev
+from penstock.core.core import State
+from penstock.core.events import Kind
 from tests.unit.core_steps import done, laid_out, of, started, tell
 
 PACE_S = 0.001

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.engine import events as ev
-from penstock.engine.core import State
-from penstock.engine.events import Action, Kind
+from penstock.core import events as ev
+from penstock.core.core import State
+from penstock.core.events import Action, Kind
 from tests.unit.core_steps import done, lost, of, only, running, started, tasks, tell
 
 

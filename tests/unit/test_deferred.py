@@ -23,12 +23,12 @@ from penstock import transforms as T
 from penstock.config import GpuPrep
 from penstock.gpu.prep import Prep, planned
 from penstock.gpu.slots import HEAD_ROOM
-from penstock.lanes.prepare import Preparer, Recipe, Where
 from penstock.pipeline.deferred import Deferred
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.reused import Reused
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_memory import MemoryStore
+from penstock.reuse.images import Reused
+from penstock.reuse.stores.memory import MemoryStore
+from penstock.worker.prepare import Preparer, Recipe, Where
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
 needs_loops = pytest.mark.skipif(

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.store.disk import DiskStore
-from penstock.store.disk_files import Files
-from penstock.store.disk_lookup import FEW
-from penstock.store.kept_index import FIRST_ROW, NO_ROW, ROW, KeptIndex, Row, new_rows
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk import DiskStore
+from penstock.reuse.stores.disk_files import Files
+from penstock.reuse.stores.disk_index import FIRST_ROW, NO_ROW, ROW, KeptIndex, Row, new_rows
+from penstock.reuse.stores.disk_lookup import FEW
 
 LARGE = 20_000
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.store.disk import DiskStore
-from penstock.store.disk_files import Files
-from penstock.store.disk_format import Mark
-from penstock.store.disk_listing import clear, clear_temporary, listing
+from penstock.reuse.stores.disk import DiskStore
+from penstock.reuse.stores.disk_files import Files
+from penstock.reuse.stores.disk_format import Mark
+from penstock.reuse.stores.disk_listing import clear, clear_temporary, listing
 from tests.unit.test_disk_store import NAMESPACE, SAMPLES, count_right, fill, opened
 
 

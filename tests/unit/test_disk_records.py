@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.store.disk_files import Files
-from penstock.store.disk_records import ALIGN, HEAD, Found, decode, digest_of, encode, walk
-from penstock.store.kept_index import CLEAN, IN_USE, LARGE, STALE, KeptIndex, Rows, checks, new_rows
-from penstock.store.partial import Entry, Wanted
-from penstock.store.segments import GAP_BYTES, RUN_BYTES, name_of, new_number, number_of, runs_of
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk_files import Files
+from penstock.reuse.stores.disk_index import CLEAN, IN_USE, LARGE, STALE, KeptIndex, Rows, checks, new_rows
+from penstock.reuse.stores.disk_records import ALIGN, HEAD, Found, decode, digest_of, encode, walk
+from penstock.reuse.stores.disk_segments import GAP_BYTES, RUN_BYTES, name_of, new_number, number_of, runs_of
 
 DIGEST = digest_of("some name")
 

@@ -12,8 +12,8 @@ from zlib import crc32
 import pytest
 
 from penstock.cli.main import main
-from penstock.store.disk_format import Mark, encode_format
-from penstock.store.disk_listing import clear, clear_temporary, listing
+from penstock.reuse.stores.disk_format import Mark, encode_format
+from penstock.reuse.stores.disk_listing import clear, clear_temporary, listing
 from tests.unit.test_disk_store import opened
 
 THEIRS = "a" * 16

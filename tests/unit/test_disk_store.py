@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.store.disk import DiskStore
-from penstock.store.disk_files import Files
-from penstock.store.disk_format import Mark, encode_format
-from penstock.store.disk_scan import Verified
-from penstock.store.disk_upkeep import alone
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk import DiskStore
+from penstock.reuse.stores.disk_files import Files
+from penstock.reuse.stores.disk_format import Mark, encode_format
+from penstock.reuse.stores.disk_scan import Verified
+from penstock.reuse.stores.disk_upkeep import alone
 
 NAMESPACE = "0123456789abcdef"
 SAMPLES = 200
@@ -93,7 +93,7 @@ def test_a_store_of_another_version_says_what_to_do(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.close()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.store.disk_format.VERSION", 99)
+        patch.setattr("penstock.reuse.stores.disk_format.VERSION", 99)
         newer = encode_format(Mark(samples=SAMPLES))
     Path(store.folder, "FORMAT").write_bytes(newer)
     with pytest.raises(ConfigError, match=r"has format 99.*remove it"):
@@ -342,7 +342,7 @@ def test_nothing_is_removed_while_the_index_is_not_whole(tmp_path: Path) -> None
     other = opened(tmp_path)
     assert other.stats()["entries"] == SAMPLES
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.store.disk_process.rebuild", lambda shelf: 0)
+        patch.setattr("penstock.reuse.stores.disk_process.rebuild", lambda shelf: 0)
         other.close()
         Path(store.folder, "index").unlink()
         killed = opened(tmp_path)
@@ -373,7 +373,7 @@ def test_verifying_counts_what_is_right_dead_damaged_and_lost(tmp_path: Path) ->
 def test_more_files_than_stay_open_can_be_read_at_once(
     tmp_path: Path, nbytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.store.segments.MOST_OPEN", 4)
+    monkeypatch.setattr("penstock.reuse.stores.disk_segments.MOST_OPEN", 4)
     store = opened(tmp_path, segment_bytes=4096)
     fill(store, 0, range(60), nbytes)
     store.flush()

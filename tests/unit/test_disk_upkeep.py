@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.store.disk_files import Files
-from penstock.store.kept_index import KeptIndex
-from penstock.store.partial import Wanted
+from penstock.reuse.stores.contract import Wanted
+from penstock.reuse.stores.disk_files import Files
+from penstock.reuse.stores.disk_index import KeptIndex
 from tests.unit.test_disk_store import SAMPLES, count_right, entry, fill, opened
 
 LARGE = 9000

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 
 from penstock.plan.renewal import Renewal
-from penstock.store.draw_tally import EPOCHS, FOLLOWED, DrawTally
+from penstock.reuse.draw_tally import EPOCHS, FOLLOWED, DrawTally
 
 FORK = multiprocessing.get_context("fork")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.store.extents import ALIGN, Extents, aligned, lane_offsets
+from penstock.wire.extents import ALIGN, Extents, aligned, lane_offsets
 
 
 @pytest.mark.parametrize(("nbytes", "expected"), [(0, 1), (1, 1), (4096, 1), (4097, 2), (8192, 2)])

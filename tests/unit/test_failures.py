@@ -6,8 +6,8 @@ import traceback
 from pathlib import Path
 
 import penstock
-from penstock.lanes.failures import folded, take_notes
-from penstock.lanes.prepare import held_back
+from penstock.worker.failures import folded, take_notes
+from penstock.worker.prepare import held_back
 
 OURS = Path(penstock.__file__).parent
 
@@ -22,8 +22,8 @@ HEAD, END = "Traceback (most recent call last):\n", "KeyError: 9\n"
 def test_frames_of_ours_that_lead_to_the_users_are_one_line() -> None:
     text = (
         HEAD
-        + frame(OURS / "lanes/worker.py")
-        + frame(OURS / "lanes/prepare.py")
+        + frame(OURS / "worker/loop.py")
+        + frame(OURS / "worker/prepare.py")
         + frame("/home/me/data.py")
         + END
     )

@@ -12,9 +12,9 @@ from penstock import DataLoader
 from penstock.gpu.prep import looked, unsuited
 from penstock.pipeline.adopt import adopted
 from penstock.pipeline.adopted_images import AdoptedImages
-from penstock.pipeline.reused import Reused
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_memory import MemoryStore
+from penstock.reuse.images import Reused
+from penstock.reuse.stores.memory import MemoryStore
 from tests.lanes_on_cpu import batches_of, photos, prep_of
 from tests.torchvision_here import torchvision, use_convolutions
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from penstock import DataLoader, GpuPrep
+from penstock.client import gpu_choice
+from penstock.client.device_side import DeviceSide
+from penstock.client.worker_count import auto_number, count_workers
 from penstock.config import LoaderConfig
-from penstock.engine import gpu_choice
-from penstock.engine.device_side import DeviceSide
-from penstock.engine.worker_count import auto_number, count_workers
 from tests.lanes_on_cpu import CHAIN, photos  # noqa: F401 - a fixture
 
 from penstock import ImageFolder  # isort: skip

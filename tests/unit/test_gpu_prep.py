@@ -21,26 +21,26 @@ pytest.importorskip("triton")
 
 from penstock import DataLoader, GpuPrep, ImageFolder
 from penstock import transforms as T
+from penstock.client.device_side import DeviceSide
+from penstock.client.gpu_choice import helped
 from penstock.config import LoaderConfig
-from penstock.engine.device_side import DeviceSide
-from penstock.engine.gpu_choice import helped
 from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate
 from penstock.gpu.lane import YOUNG
 from penstock.gpu.pending import Pending
 from penstock.gpu.prep import looked, planned
+from penstock.gpu.requests import AS_THERE_IS_ROOM, Wishes
 from penstock.gpu.slots import (
     Contents,
     Task,
     slot_bytes,
 )
-from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
-from penstock.lanes.prepare import Recipe
 from penstock.pipeline.adopt import adopted
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.reused import Reused
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_memory import MemoryStore
+from penstock.reuse.images import Reused
+from penstock.reuse.stores.memory import MemoryStore
+from penstock.worker.prepare import Recipe
 from tests.lanes_on_cpu import CHAIN, CPU, OnTheCpu, batches_of, iterator_of, photos, prep_of, two
 from tests.torchvision_here import torchvision
 

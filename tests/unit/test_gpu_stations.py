@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 
 from penstock import GpuPrep, ImageFolder
 from penstock import transforms as T
+from penstock.dataset.seeding import seed_all
 from penstock.gpu.cuda import CudaStation
 from penstock.gpu.slots import (
     DECODED,
@@ -36,7 +37,6 @@ from penstock.gpu.slots import (
 )
 from penstock.kernels.run import Executor
 from penstock.kernels.table import rows_of
-from penstock.lanes.seeding import seed_all
 from penstock.pipeline.decode import decode
 from tests.lanes_on_cpu import CHAIN, prep_of
 from tests.unit.test_jpeg_parts import jpeg_of, photo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.idle_time import MOST, IdleTime
+from penstock.client.idle_time import MOST, IdleTime
 
 
 class Device:

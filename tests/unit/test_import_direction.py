@@ -22,16 +22,18 @@ SRC = ROOT / "src"
 MAX_LINES = 450
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "config"}),
+    frozenset({"errors", "config", "torch_private", "daemon_threads"}),
     frozenset({"accel", "plan", "policy", "measure"}),
-    frozenset({"gpu", "kernels", "lanes", "pipeline", "store", "transforms"}),
-    frozenset({"engine"}),
+    frozenset({"dataset", "wire", "sources", "transforms", "kernels"}),
+    frozenset({"core", "worker", "pipeline"}),
+    frozenset({"agent", "epochs", "gpu", "reuse"}),
+    frozenset({"client"}),
     frozenset({"loader", "sim"}),
     frozenset({"integrations", "report", "cli", "testing", "__main__"}),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
-PURE = ("penstock.plan", "penstock.policy", "penstock.engine.core", "penstock.engine.ledger")
+PURE = ("penstock.plan", "penstock.policy", "penstock.core")
 PURE_MAY_USE = frozenset(
     [
         "__future__",
@@ -62,7 +64,7 @@ PURE_MAY_USE = frozenset(
 NUMPY_MAY_BE_USED_IN = ("penstock.plan",)
 IMPURE_CALLS = frozenset({"open", "input", "print", "__import__"})
 
-PICKLE_MODULES = frozenset({"penstock.lanes.pickles"})
+PICKLE_MODULES = frozenset({"penstock.wire.pickles"})
 PICKLES = frozenset(
     [
         "pickle",
@@ -88,7 +90,7 @@ def within(module: str, parents: tuple[str, ...]) -> bool:
 
 
 def part_of(module: str) -> str:
-    """`penstock.engine.core` belongs to `engine`; the package itself to ''."""
+    """`penstock.core.core` belongs to `engine`; the package itself to ''."""
     return module.partition(".")[2].partition(".")[0]
 
 
@@ -266,14 +268,14 @@ def test_files_are_short(folder: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [
-        ("penstock.plan.order", "from penstock.engine import core", "'plan' may not import 'engine'"),
-        ("penstock.plan.order", "from ..engine.core import State", "'plan' may not import 'engine'"),
-        ("penstock.engine.core", "from .. import loader", "'engine' may not import 'loader'"),
-        ("penstock.store.arena", "def f():\n    import penstock.loader", "'store' may not import 'loader'"),
+        ("penstock.plan.order", "from penstock.core import core", "'plan' may not import 'core'"),
+        ("penstock.plan.order", "from ..core.core import State", "'plan' may not import 'core'"),
+        ("penstock.core.core", "from .. import loader", "'core' may not import 'loader'"),
+        ("penstock.wire.arena", "def f():\n    import penstock.loader", "'wire' may not import 'loader'"),
         (
-            "penstock.lanes.cpu",
-            "if TYPE_CHECKING:\n    from ..engine import driver",
-            "'lanes' may not import",
+            "penstock.worker.loop",
+            "if TYPE_CHECKING:\n    from ..agent import loop",
+            "'worker' may not import",
         ),
         ("penstock.loader", "from penstock import DataLoader", "import it from the module that defines it"),
         ("penstock.elsewhere", "", "'elsewhere' has no place in LAYERS"),
@@ -281,20 +283,20 @@ def test_files_are_short(folder: str) -> None:
         ("penstock.plan.order", "import os.path", "pure code may not import 'os.path'"),
         ("penstock.policy.scaling", "from time import monotonic", "pure code may not import 'time'"),
         ("penstock.policy.scaling", "import numpy as np", "pure code may not import 'numpy'"),
-        ("penstock.engine.core", "import threading", "pure code may not import 'threading'"),
-        ("penstock.engine.ledger", "open('x')", "pure code may not call 'open'"),
+        ("penstock.core.core", "import threading", "pure code may not import 'threading'"),
+        ("penstock.core.ledger", "open('x')", "pure code may not call 'open'"),
         ("penstock.loader", "import pickle", "may use 'pickle'"),
         ("penstock.loader", "from pickle import loads", "may use 'pickle.loads'"),
-        ("penstock.store.log", "from multiprocessing.reduction import ForkingPickler", "may use"),
+        ("penstock.reuse.stores.log", "from multiprocessing.reduction import ForkingPickler", "may use"),
         (
-            "penstock.store.log",
+            "penstock.reuse.stores.log",
             "from multiprocessing import reduction",
             "may use 'multiprocessing.reduction'",
         ),
-        ("penstock.store.log", "torch.load(file)", "may call 'torch.load'"),
-        ("penstock.store.log", "from torch import load", "may use 'torch.load'"),
+        ("penstock.reuse.stores.log", "torch.load(file)", "may call 'torch.load'"),
+        ("penstock.reuse.stores.log", "from torch import load", "may use 'torch.load'"),
         ("penstock.measure.trace", "eval('1')", "may call 'eval'"),
-        ("penstock.engine.agent", "print('here')", "'print' outside cli"),
+        ("penstock.agent.loop", "print('here')", "'print' outside cli"),
     ],
 )
 def test_a_violation_is_caught(module: str, source: str, complaint: str) -> None:
@@ -307,12 +309,12 @@ def test_a_violation_is_caught(module: str, source: str, complaint: str) -> None
     ("module", "source"),
     [
         ("penstock.plan.order", "import numpy as np\nfrom ..errors import ConfigError\nfrom . import seeds"),
-        ("penstock.engine.core", "from ..policy import placement\nfrom .ledger import Ledger\nimport heapq"),
+        ("penstock.core.core", "from ..policy import placement\nfrom .ledger import Ledger\nimport heapq"),
         (
-            "penstock.engine.driver",
-            "import os, time, threading\nfrom . import core\nfrom ..store import arena",
+            "penstock.agent.loop",
+            "import os, time, threading\nfrom ..core import core\nfrom ..wire import arena",
         ),
-        ("penstock.engine.driver", "from multiprocessing.reduction import DupFd"),
+        ("penstock.agent.loop", "from multiprocessing.reduction import DupFd"),
         ("penstock.cli.main", "from ..loader import DataLoader\nprint('hello')"),
         ("penstock.loader", "from . import __version__\nfrom penstock import errors"),
         *((module, "import pickle") for module in PICKLE_MODULES),
@@ -324,23 +326,24 @@ def test_what_the_rules_allow_passes(module: str, source: str) -> None:
 
 def test_a_relative_import_in_a_package_starts_at_the_package_itself() -> None:
     assert violations("penstock.plan", "from .order import Order", is_package=True) == []
-    found = violations("penstock.plan", "from ..engine import core", is_package=True)
-    assert "'plan' may not import 'engine'" in found[0]
+    found = violations("penstock.plan", "from ..core import core", is_package=True)
+    assert "'plan' may not import 'core'" in found[0]
 
 
 def test_what_a_pure_module_uses_must_be_pure_too() -> None:
     known = {
-        "penstock.engine": Module(source="", is_package=True),
-        "penstock.engine.core": Module(source="from . import events\nfrom ..measure.clock import now"),
-        "penstock.engine.events": Module(source="from .moves import Move"),
-        "penstock.engine.operations": Module(source=""),
-        "penstock.engine.driver": Module(source="from . import core\nimport os"),
+        "penstock.core": Module(source="", is_package=True),
+        "penstock.core.core": Module(source="from . import events\nfrom ..measure.clock import now"),
+        "penstock.core.events": Module(source="from .operations import Move"),
+        "penstock.core.operations": Module(source=""),
+        "penstock.agent.loop": Module(source="from ..core import core\nimport os"),
         "penstock.measure.clock": Module(source="import time"),
     }
     assert pure_modules(known) == {
-        "penstock.engine.core",
-        "penstock.engine.events",
-        "penstock.engine.operations",
+        "penstock.core",
+        "penstock.core.core",
+        "penstock.core.events",
+        "penstock.core.operations",
         "penstock.measure.clock",
     }
     assert violations("penstock.measure.clock", "import time", pure=True)
@@ -349,11 +352,11 @@ def test_what_a_pure_module_uses_must_be_pure_too() -> None:
 
 def test_a_circle_of_parts_is_caught() -> None:
     assert circles(
-        {"store": {"lanes"}, "lanes": {"pipeline"}, "pipeline": {"store"}, "loader": {"store"}}
+        {"wire": {"worker"}, "worker": {"pipeline"}, "pipeline": {"wire"}, "loader": {"wire"}}
     ) == [
-        "lanes",
         "pipeline",
-        "store",
+        "wire",
+        "worker",
     ]
 
 
@@ -370,8 +373,7 @@ def test_plain_datasets_know_nothing_of_reuse() -> None:
         if name not in found:
             found.add(name)
             waiting.extend(known[name].uses(name, known))
-    reuse = ("penstock.store.partial", "penstock.store.kept_", "penstock.store.disk", "penstock.plan.renewal")
-    assert not [name for name in found if name.startswith((*reuse, "penstock.pipeline.reused"))]
+    assert not [name for name in found if within(name, ("penstock.reuse", "penstock.plan.renewal"))]
 
 
 def test_what_a_dataset_offers_is_declared_and_not_found_by_its_name() -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_device import DeviceStore, Place
-from penstock.store.partial import Wanted
+from penstock.reuse.stores.contract import Wanted
+from penstock.reuse.stores.device import DeviceStore, Place
 
 
 def store_of(room: int = 8 << 10) -> DeviceStore:

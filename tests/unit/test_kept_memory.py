@@ -24,9 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.plan.renewal import Renewal
-from penstock.store.chunks import SMALLEST_CHUNK, chunk_bytes
-from penstock.store.kept_memory import HEAD, NUMBERS, MemoryStore, entry_at
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores.chunks import SMALLEST_CHUNK, chunk_bytes
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.memory import HEAD, NUMBERS, MemoryStore, entry_at
 
 FORK = multiprocessing.get_context("fork")
 

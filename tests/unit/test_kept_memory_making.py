@@ -14,16 +14,16 @@ pytest.importorskip("simplejpeg")
 
 from penstock import accel
 from penstock import transforms as T
-from penstock.lanes.offers import offered
-from penstock.lanes.seeding import seed_sample
+from penstock.dataset.offers import offered
+from penstock.dataset.seeding import seed_sample
 from penstock.pipeline.chain import Chain, executed
 from penstock.pipeline.decode import Encoded
-from penstock.pipeline.reused import Reused
 from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
-from penstock.store.chunks import PUT
-from penstock.store.kept_memory import MemoryStore, entry_at, entry_size
-from penstock.store.partial import Wanted
+from penstock.reuse.images import Reused
+from penstock.reuse.stores.chunks import PUT
+from penstock.reuse.stores.contract import Wanted
+from penstock.reuse.stores.memory import MemoryStore, entry_at, entry_size
 from penstock.transforms.cpu import execute
 from penstock.transforms.policies import RANDAUGMENT
 from penstock.transforms.steps import Code, Step

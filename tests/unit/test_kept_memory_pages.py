@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from penstock import accel
-from penstock.store import chunks, kept_memory
-from penstock.store.partial import Entry, Wanted
+from penstock.reuse.stores import chunks
+from penstock.reuse.stores import memory as kept_memory
+from penstock.reuse.stores.contract import Entry, Wanted
 from tests.unit.test_kept_memory import FORK, store_of, used_before, values_of
 
 

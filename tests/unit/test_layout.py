@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-from penstock.lanes.layout import Layout, Leaf, Mismatch, describe, read_batch, text_bytes, widened, writer
-from penstock.store.extents import lane_offsets
+from penstock.wire.extents import lane_offsets
+from penstock.wire.layout import Layout, Leaf, Mismatch, describe, read_batch, text_bytes, widened, writer
 
 
 class Point(NamedTuple):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.engine.exposure import our_own_fork
-from penstock.engine.leases import Leases, without
-from penstock.store.arena import Arena
+from penstock.agent.exposure import our_own_fork
+from penstock.client.leases import Leases, without
+from penstock.wire.arena import Arena
 
 LIMIT = 10_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.events import Kind
-from penstock.engine.ledger import Batch, Slab
+from penstock.core.events import Kind
+from penstock.core.ledger import Batch, Slab
 
 
 def batch(size: int = 8, kind: Kind = Kind.SLOTS) -> Batch:

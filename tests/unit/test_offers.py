@@ -8,8 +8,8 @@ import pytest
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from penstock import StagedDataset
-from penstock.lanes.offers import Offer, Offers, offered
-from penstock.lanes.offers import path_of as path_in
+from penstock.dataset.offers import Offer, Offers, offered
+from penstock.dataset.offers import path_of as path_in
 
 
 class Files(Dataset[Any], Offers):

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.lanes.pickles import Packed, Ref, is_plain, is_portable, rebuild, span_of, unpack
+from penstock.wire.pickles import Packed, Ref, is_plain, is_portable, rebuild, span_of, unpack
 
 Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024
 

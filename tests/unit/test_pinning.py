@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine import pinning
-from penstock.engine.pinning import unsplit
+from penstock.client import pinning
+from penstock.client.pinning import unsplit
 
 MEMORY = torch.arange(100, dtype=torch.uint8)
 

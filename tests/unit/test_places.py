@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.device import Shelf
-from penstock.engine.mover import Mover
-from penstock.engine.places import FIRST_BATCHES, MARGIN, MOST, Places
+from penstock.client.device import Shelf
+from penstock.client.mover import Mover
+from penstock.client.places import FIRST_BATCHES, MARGIN, MOST, Places
 from penstock.measure import card
 
 TOTAL = 1000

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline import plain_targets
+from penstock.reuse import plain_targets
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from penstock.client.arguments import TorchArguments
+from penstock.client.worker_count import AHEAD_BYTES, BY_STATIONS, FEWEST, enough_of, window_of
 from penstock.config import LoaderConfig
-from penstock.engine.arguments import TorchArguments
-from penstock.engine.worker_count import AHEAD_BYTES, BY_STATIONS, FEWEST, enough_of, window_of
 
 
 def asked(

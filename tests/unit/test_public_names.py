@@ -18,9 +18,9 @@ TORCH_FREE = (
     "penstock.config",
     "penstock.plan",
     "penstock.policy",
-    "penstock.engine.core",
-    "penstock.engine.ledger",
-    "penstock.engine.agent",
+    "penstock.core.core",
+    "penstock.core.ledger",
+    "penstock.agent.loop",
 )
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine import events as ev
-from penstock.engine.events import Action, Event, Kind
-from penstock.engine.record import Recorder, decode, encode, read_record
+from penstock.agent.record import Recorder, decode, encode, read_record
+from penstock.core import events as ev
+from penstock.core.events import Action, Event, Kind
 from penstock.sim import Scenario, record, replay
 
 TASK = ev.Task(7, 3, Kind.PARTS, 0, 4, parts=(4096, 8192), poisoned=True)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.lanes.kinds import Kind
 from penstock.measure.counters import Counters, as_stats
 from penstock.measure.trace import described, trace_events, write_trace
 from penstock.report import write_summary
@@ -21,6 +20,7 @@ from penstock.report.race import Race, bars, verdict
 from penstock.report.reading import Run, Wait, coverage, percentile, read_run, run_of
 from penstock.report.svg import in_bytes, in_time, thousands, ticks
 from penstock.report.timeline import CLOSE_TASKS, close_up, close_window, overview
+from penstock.wire.kinds import Kind
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -13,11 +13,11 @@ pytest.importorskip("PIL.Image")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("triton")
 
+from penstock.dataset.offers import offered
+from penstock.dataset.seeding import seed_all
 from penstock.gpu.prep import Prep
 from penstock.gpu.slots import KEPT, PLACE, RESIDENT
-from penstock.lanes.offers import offered
-from penstock.lanes.seeding import seed_all
-from penstock.store.kept_device import DeviceStore, Place
+from penstock.reuse.stores.device import DeviceStore, Place
 from tests.lanes_on_cpu import batches_of, photos
 from tests.residents_on_cpu import SAMPLES, on_device, prepared
 from tests.unit.test_gpu_stations import Interpreted, stations_of

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.policy.retry import RetryLimits
-from penstock.store.http import HttpFiles
-from penstock.store.retries import TALLY, retry_after_s
-from penstock.store.sources import BadRead
+from penstock.sources.http import HttpFiles
+from penstock.sources.retries import TALLY, retry_after_s
+from penstock.sources.sources import BadRead
 from tests.web import Server, served
 
 DATA = bytes(range(256)) * 40

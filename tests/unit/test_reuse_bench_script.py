@@ -33,8 +33,8 @@ def test_splits_of_three_layers_draw_the_last_one_to_three_anew(module: Any) -> 
 
 def test_spectra_are_what_is_kept_of_recordings(module: Any) -> None:
     from penstock.config import Reuse
-    from penstock.engine.reusing import split_of
     from penstock.pipeline.audio import AudioChain
+    from penstock.reuse.setup import split_of
 
     chain = AudioChain.of(module("_reuse_workloads").chain_of("audio"))
     split = split_of(Reuse(times=3), chain)

@@ -13,17 +13,17 @@ pytest.importorskip("PIL.Image")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("triton")
 
+from penstock.dataset.offers import offered
+from penstock.dataset.seeding import generators_kept, seed_sample
 from penstock.gpu.parcels import features
 from penstock.gpu.prep import looked
+from penstock.gpu.requests import AS_THERE_IS_ROOM
 from penstock.gpu.slots import BESIDE, DECODED, ENCODED, FINISHED, HEAD_ROOM, Contents, left
-from penstock.gpu.wishes import AS_THERE_IS_ROOM
-from penstock.lanes.offers import offered
-from penstock.lanes.seeding import generators_kept, seed_sample
 from penstock.pipeline.decode import decode
-from penstock.pipeline.reused import Reused
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_memory import MemoryStore
-from penstock.store.partial import Wanted
+from penstock.reuse.images import Reused
+from penstock.reuse.stores.contract import Wanted
+from penstock.reuse.stores.memory import MemoryStore
 from penstock.transforms.cpu import execute
 from tests.lanes_on_cpu import photos, prep_of
 from tests.residents_on_cpu import SAMPLES, folder_of

@@ -20,14 +20,14 @@ pytest.importorskip("triton")
 
 from penstock import ConfigError, DataLoader, GpuPrep, ImageFolder, Reuse, StagedDataset
 from penstock import transforms as T
-from penstock.engine.device import DeviceIterator
-from penstock.engine.mover import Mover
+from penstock.client.device import DeviceIterator
+from penstock.client.mover import Mover
+from penstock.dataset.offers import offered
+from penstock.dataset.seeding import seed_all
 from penstock.gpu.slots import DECODED, FINISHED, KEPT, RESIDENT
-from penstock.lanes.offers import offered
-from penstock.lanes.seeding import seed_all
-from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.plan.renewal import Renewal
-from penstock.store.kept_device import DeviceStore
+from penstock.reuse.on_device import ReusedOnDevice
+from penstock.reuse.stores.device import DeviceStore
 from tests.deaths import kill_all
 from tests.lanes_on_cpu import CHAIN, CPU, batches_of, iterator_of, photos
 from tests.residents_on_cpu import ROOM, SAMPLES, expected, folder_of, on_device, prepared, same

@@ -15,7 +15,7 @@ import torch
 import penstock
 from penstock import ConfigError
 from penstock import transforms as T
-from penstock.lanes.seeding import call_seed
+from penstock.dataset.seeding import call_seed
 from penstock.pipeline.chain import Chain
 from penstock.transforms.steps import Code, Program
 from tests.sample_values import PIXELS, SIZE, pil, seeded, target, tensor_image, tv

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
-from penstock.lanes import prepare
-from penstock.lanes.prepare import Preparer, Recipe, Where, is_inert
+from penstock.worker import prepare
+from penstock.worker.prepare import Preparer, Recipe, Where, is_inert
 
 KEYS = [4, 2, 7, 1]
 

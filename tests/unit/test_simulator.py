@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.engine import events as ev
-from penstock.engine.events import Action, Kind
+from penstock.core import events as ev
+from penstock.core.events import Action, Kind
 from penstock.sim import Fault, Scenario, Violation, World, simulate
 from penstock.sim.agenda import Agenda, Link
 from penstock.sim.agent import FakeAgent

@@ -15,11 +15,11 @@ import pytest
 
 from penstock.errors import ConfigError, MissingExtra
 from penstock.policy.retry import RetryLimits
-from penstock.store import object_stores
-from penstock.store.anywhere import AnyFiles, local_path
-from penstock.store.http import HttpFiles
-from penstock.store.object_stores import FsspecFiles
-from penstock.store.sources import (
+from penstock.sources import object_stores
+from penstock.sources.anywhere import AnyFiles, local_path
+from penstock.sources.http import HttpFiles
+from penstock.sources.object_stores import FsspecFiles
+from penstock.sources.sources import (
     NEAR_BYTES,
     BadRead,
     ByteRange,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.store import tarindex
-from penstock.store.sources import LocalFiles, Memory
-from penstock.store.tarindex import TarIndex, index_of, places_of
-from penstock.store.tarwalk import BLOCK, BadTar, Member, walk
+from penstock.sources import tar_index as tarindex
+from penstock.sources.sources import LocalFiles, Memory
+from penstock.sources.tar_index import TarIndex, index_of, places_of
+from penstock.sources.tar_walk import BLOCK, BadTar, Member, walk
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 FILES = [

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, _utils, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
 
-from penstock.lanes.torch_private import (
+from penstock.torch_private import (
     ExceptionWrapper,
     enter_worker,
     numpy_worker_seed,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from penstock import ConfigError, DataLoader
-from penstock.lanes.kinds import Kind
 from penstock.measure.counters import Counters
 from penstock.measure.trace import KINDS, check_trace, trace_events, write_trace
+from penstock.wire.kinds import Kind
 
 
 def one_batch() -> Counters:

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import penstock
 from penstock import ConfigError, DataLoader
+from penstock.client.arguments import TorchArguments
 from penstock.config import KEYWORDS, LoaderConfig
-from penstock.engine.arguments import TorchArguments
 
 
 def parameters(kind: type) -> dict[str, inspect.Parameter]:

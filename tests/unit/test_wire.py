@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.lanes import wire
-from penstock.lanes.pickles import pack_keys, unpack_keys
-from penstock.lanes.wire import HEAD, INTS, MAX_FRAME, OBJECTS, Channel, Msg, slice_keys
+from penstock.wire import frames as wire
+from penstock.wire.frames import HEAD, INTS, MAX_FRAME, OBJECTS, Channel, Msg, slice_keys
+from penstock.wire.pickles import pack_keys, unpack_keys
 
 FRAMES = st.lists(st.tuples(st.sampled_from(list(Msg)), st.binary(max_size=40)), max_size=8)
 

@@ -15,8 +15,8 @@ from penstock.cli.table import aligned
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.store.disk import DiskStore
-    from penstock.store.disk_listing import Listed
+    from penstock.reuse.stores.disk import DiskStore
+    from penstock.reuse.stores.disk_listing import Listed
 
 Progress = Callable[[int, int], None]
 ACTIONS = {
@@ -58,7 +58,7 @@ def add_cache(commands: Any) -> None:
 
 
 def found_in(options: argparse.Namespace) -> list[Listed]:
-    from penstock.store.disk_listing import listing
+    from penstock.reuse.stores.disk_listing import listing
 
     if not Path(options.path).is_dir():
         raise ConfigError(f"there is no folder {options.path!r}")
@@ -77,7 +77,7 @@ def nothing(options: argparse.Namespace) -> int:
 
 @contextmanager
 def opened(options: argparse.Namespace, each: Listed) -> Iterator[DiskStore]:
-    from penstock.store.disk import DiskStore
+    from penstock.reuse.stores.disk import DiskStore
 
     store = DiskStore(options.path, each.namespace, max(1, each.samples), 1 << 62, upkeep_s=0)
     try:
@@ -145,7 +145,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def clear(options: argparse.Namespace) -> int:
-    from penstock.store.disk_listing import clear as remove
+    from penstock.reuse.stores.disk_listing import clear as remove
 
     found = found_in(options)
     if not found:

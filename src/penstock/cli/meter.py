@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import default_collate
 
-from penstock.engine.advice import advice_on
+from penstock.client.advice import advice_on
 from penstock.loader import DataLoader
 from penstock.measure.counters import Counters
 from penstock.measure.trace import described, write_trace

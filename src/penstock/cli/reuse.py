@@ -215,7 +215,7 @@ def made(found: Any) -> Any:
 def with_photos(folder: str, chain: Any) -> StagedDataset:
     """A chain, with the images in a folder: by class as ImageFolder has them, or without classes."""
     from penstock.pipeline.staged import EXTENSIONS, ImageFolder, StagedDataset
-    from penstock.store.sources import WholeFiles
+    from penstock.sources.sources import WholeFiles
 
     if not Path(folder).is_dir():
         raise ConfigError(f"--photos {folder}: there is no such folder")

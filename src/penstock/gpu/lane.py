@@ -26,9 +26,9 @@ import torch
 from penstock.gpu.gate import Gate
 from penstock.gpu.modes import Modes
 from penstock.gpu.pending import Job, Pending, Readiness, Station, start
+from penstock.gpu.requests import AS_THERE_IS_ROOM, Wishes
 from penstock.gpu.residents import Residents
 from penstock.gpu.slots import DECODED, ENCODED, KEPT, RESIDENT, Contents, pixels_in
-from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.kernels.finish import normalised
 from penstock.policy.backlog import Seen
 from penstock.transforms.steps import Size

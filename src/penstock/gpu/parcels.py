@@ -16,6 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.dataset.offers import Offer, Offers, offered
+from penstock.dataset.seeding import call_seed, company
+from penstock.dataset.unfinished import Unfinished, finished
+from penstock.gpu.requests import AS_THERE_IS_ROOM, Wishes
 from penstock.gpu.slots import (
     BESIDE,
     DECODED,
@@ -26,11 +30,7 @@ from penstock.gpu.slots import (
     write_head,
     write_pixels,
 )
-from penstock.gpu.wishes import AS_THERE_IS_ROOM, Wishes
 from penstock.kernels.layout import interleaved, lay_out
-from penstock.lanes.offers import Offer, Offers, offered
-from penstock.lanes.seeding import call_seed, company
-from penstock.lanes.unfinished import Unfinished, finished
 from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import executed, opened, opening, shape_of, size_of
 from penstock.pipeline.decode import Encoded

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from penstock.daemon_threads import leaves
 from penstock.errors import DeviceLost
 from penstock.gpu.gate import Gate
 from penstock.gpu.residents import Residents
 from penstock.gpu.slots import Contents, Task
-from penstock.lanes.leaving import leaves
 
 log = logging.getLogger("penstock")
 LOOK_S = 0.1

@@ -13,26 +13,26 @@ import torch
 from torch.utils.data import default_collate
 
 from penstock.config import GpuPrep
+from penstock.dataset.offers import offered
 from penstock.gpu.lane import GpuLane
 from penstock.gpu.modes import Modes
 from penstock.gpu.parcels import Parcels
 from penstock.gpu.pending import Station
+from penstock.gpu.requests import Wishes
 from penstock.gpu.residents import Residents
 from penstock.gpu.reused_parcels import ReusedParcels
 from penstock.gpu.slots import BESIDE, HEAD_ROOM
-from penstock.gpu.wishes import Wishes
 from penstock.kernels.forms import supported
-from penstock.lanes.offers import offered
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioFolder
 from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import calls, opening, size_of
-from penstock.pipeline.reused import Reused
-from penstock.pipeline.reused_begun import ReuseBegun
-from penstock.pipeline.reused_device import ReusedOnDevice
 from penstock.pipeline.staged import StagedDataset
 from penstock.policy.sharing import Memory
+from penstock.reuse.begun import ReuseBegun
+from penstock.reuse.images import Reused
+from penstock.reuse.on_device import ReusedOnDevice
 from penstock.transforms.steps import Code, Size, program_size
 from penstock.transforms.tail import Tail
 from penstock.transforms.windows import Window

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from penstock.gpu.slots import KEPT, Bytes, Parcel, Task
 from penstock.kernels.run import TaskTooLarge
-from penstock.store.kept_device import CHANNELS, DeviceStore, Place, Places
-from penstock.store.partial import Wanted
+from penstock.reuse.stores.contract import Wanted
+from penstock.reuse.stores.device import CHANNELS, DeviceStore, Place, Places
 from penstock.transforms.steps import Program
 
 log = logging.getLogger("penstock")

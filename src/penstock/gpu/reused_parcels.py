@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from penstock.gpu.parcels import Parcels
+from penstock.gpu.requests import AS_THERE_IS_ROOM
 from penstock.gpu.slots import KEPT, NO_PIXELS, RESIDENT
-from penstock.gpu.wishes import AS_THERE_IS_ROOM
 from penstock.kernels.layout import interleaved
 from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import opened, size_of
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.reused_begun import Loan, ReuseBegun
-from penstock.store.kept_device import Resident
+from penstock.reuse.begun import Loan, ReuseBegun
+from penstock.reuse.stores.device import Resident
 
 
 class ReusedParcels(Parcels):

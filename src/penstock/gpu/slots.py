@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from penstock.accel import pointer
 from penstock.kernels.layout import Layout, interleaved, lay_out
 from penstock.kernels.table import Pixels, Rows, Sample, rows_of
-from penstock.lanes.pickles import dumps_local, dumps_plain, loads, loads_plain
-from penstock.store.kept_device import Place, Places
+from penstock.reuse.stores.device import Place, Places
 from penstock.transforms.steps import Code, Program, Size, Step
+from penstock.wire.pickles import dumps_local, dumps_plain, loads, loads_plain
 
 FINISHED, ENCODED, DECODED, RESIDENT, KEPT = range(5)
 HEAD = struct.Struct("<12i")

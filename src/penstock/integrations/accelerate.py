@@ -23,11 +23,11 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import RandomSampler
 
+from penstock.client.trainers import CARRIED, SeededOrder
 from penstock.config import KEYWORDS
-from penstock.engine.progress import fresh_state
-from penstock.engine.replay import chain_of
-from penstock.engine.shard import shared_seed
-from penstock.engine.trainers import CARRIED, SeededOrder
+from penstock.epochs.progress import fresh_state
+from penstock.epochs.replay import chain_of
+from penstock.epochs.shard import shared_seed
 from penstock.errors import ConfigError, MissingExtra
 from penstock.loader import DataLoader
 

@@ -229,3 +229,8 @@ def name_process(name: str) -> None:
     """The name that `ps` and `top` show (15 characters)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name[:15])
+
+
+def local_world() -> int:
+    """Training processes on this machine, by torchrun's word."""
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))

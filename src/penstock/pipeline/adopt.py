@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.dataset.offers import Offer, Offers
+from penstock.dataset.unfinished import finished
 from penstock.errors import MissingExtra
-from penstock.lanes.offers import Offer, Offers
-from penstock.lanes.unfinished import finished
 from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import executed, size_of
 from penstock.pipeline.decode import Encoded
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import unfinished
 from penstock.pipeline.their_draws import Draw, Unadoptable, adopters, is_patched, nested
-from penstock.store.sources import ByteRange, WholeFiles
+from penstock.sources.sources import ByteRange, WholeFiles
 from penstock.transforms.cpu import picture
 from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops
 from penstock.transforms.steps import Step, program_size

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.lanes.offers import Offer
+from penstock.dataset.offers import Offer
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.chain import Chain
 from penstock.pipeline.decode import Encoded, Image
@@ -36,7 +36,7 @@ from penstock.pipeline.their_draws import (
     way,
     whole_fill,
 )
-from penstock.store.sources import ByteRange
+from penstock.sources.sources import ByteRange
 from penstock.transforms import ops as ours
 from penstock.transforms import policies
 from penstock.transforms.cpu import crop, picture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from penstock.dataset.seeding import call_seed, company
 from penstock.errors import ConfigError
-from penstock.lanes.seeding import call_seed, company
 from penstock.pipeline.header import MAX_PIXELS
 from penstock.pipeline.staged import StagedDataset
 

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from penstock.dataset.offers import Offer, Offers
+from penstock.dataset.seeding import call_seed
 from penstock.errors import ConfigError
-from penstock.lanes.offers import Offer, Offers
-from penstock.lanes.seeding import call_seed
 from penstock.pipeline.chain import flattened
 from penstock.pipeline.staged import classes_in
 from penstock.plan.seeds import op_seed
-from penstock.store.sources import ByteRange, Source, WholeFiles
+from penstock.sources.sources import ByteRange, Source, WholeFiles
 from penstock.transforms.audio import AudioOp, Drawn, Function, Resample, Shape, Wave, check_count
 from penstock.transforms.draws import Draws
 from penstock.transforms.libs import AUDIO_LIBRARIES, preload, soundfile

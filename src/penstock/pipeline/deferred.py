@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from penstock import accel
-from penstock.lanes.seeding import company
-from penstock.lanes.unfinished import Unfinished
+from penstock.dataset.seeding import company
+from penstock.dataset.unfinished import Unfinished
 from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import shape_of
 from penstock.pipeline.decode import Image

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from penstock.dataset.unfinished import finished
 from penstock.kernels.forms import supported
-from penstock.lanes.unfinished import finished
 from penstock.pipeline.adopt import AdoptedFolder, verdict
 from penstock.pipeline.annotated import AnnotatedDataset
 from penstock.pipeline.audio import AudioFolder

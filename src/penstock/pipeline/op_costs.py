@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.dataset.seeding import generators_kept, seed_all
 from penstock.errors import ConfigError
-from penstock.lanes.seeding import generators_kept, seed_all
 from penstock.pipeline.audio import AudioChain, AudioFolder, BadAudio
 from penstock.pipeline.chain import Chain, calls, size_of
 from penstock.pipeline.header import BadImage

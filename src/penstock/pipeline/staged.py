@@ -15,16 +15,16 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from penstock.dataset.offers import Offer, Offers
+from penstock.dataset.seeding import call_seed, company
+from penstock.dataset.unfinished import Unfinished, finished
 from penstock.errors import ConfigError
-from penstock.lanes.offers import Offer, Offers
-from penstock.lanes.seeding import call_seed, company
-from penstock.lanes.unfinished import Unfinished, finished
 from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import Chain, calls, executed, size_of
 from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.deferred import Deferred, Form
 from penstock.pipeline.header import MAX_PIXELS, BadImage
-from penstock.store.sources import ByteRange, Source, WholeFiles, shown
+from penstock.sources.sources import ByteRange, Source, WholeFiles, shown
 from penstock.transforms.libs import IMAGE_LIBRARIES, preload, simplejpeg, warn_without_loops
 from penstock.transforms.tail import Tail
 

@@ -1,6 +1,6 @@
 """Images in tar shards in WebDataset's layout, at random access: files of one sample share their name up to the first dot.
 
-A shard is gone through once, over its headers; the index that comes of it is kept (`penstock.store.tarindex`).
+A shard is gone through once, over its headers; the index that comes of it is kept (`penstock.sources.tar_index`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from penstock.errors import ConfigError
 from penstock.pipeline.header import MAX_PIXELS, BadImage, read_header
 from penstock.pipeline.staged import EXTENSIONS, StagedDataset
 from penstock.policy.retry import RetryLimits
-from penstock.store.anywhere import AnyFiles, local_path
-from penstock.store.sources import ByteRange, shown
-from penstock.store.tarindex import TarIndex, index_of, places_of
-from penstock.store.tarwalk import BadTar
+from penstock.sources.anywhere import AnyFiles, local_path
+from penstock.sources.sources import ByteRange, shown
+from penstock.sources.tar_index import TarIndex, index_of, places_of
+from penstock.sources.tar_walk import BadTar
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The driver of the simulator: performs what the core decides, as `engine/agent.py` does, and objects to what is not legal."""
+"""The driver of the simulator: performs what the core decides, as `agent/loop.py` does, and objects to what is not legal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
-from penstock.engine import events as ev
-from penstock.engine.core import CoreConfig, new_state, on_event
-from penstock.engine.events import Action, Event, Kind
-from penstock.engine.feed import Ask
-from penstock.engine.pools import PoolConfig
-from penstock.engine.state import State
+from penstock.core import events as ev
+from penstock.core.core import CoreConfig, new_state, on_event
+from penstock.core.events import Action, Event, Kind
+from penstock.core.pools import PoolConfig
+from penstock.core.state import State
+from penstock.epochs.feed import Ask
 from penstock.policy.tasks import deepest
 from penstock.sim.agenda import Agenda, Link
 from penstock.sim.memory import FakeMemory, Shape, room_beside
@@ -26,7 +26,7 @@ from penstock.sim.worker import (
     StopMessage,
     TaskMessage,
 )
-from penstock.store.extents import ALIGN, aligned, lane_offsets
+from penstock.wire.extents import ALIGN, aligned, lane_offsets
 
 TICK_S, SLOW_TICK_S = 0.05, 0.5
 DUMP_WAIT_S = 0.3

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.engine.ledger import Batch, Slab
-from penstock.engine.state import State
+from penstock.core.ledger import Batch, Slab
+from penstock.core.state import State
 from penstock.sim.violation import Violation
-from penstock.store.extents import aligned
+from penstock.wire.extents import aligned
 
 
 def audit(state: State) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from penstock.sim.violation import Violation
-from penstock.store.extents import aligned, lane_offsets
+from penstock.wire.extents import aligned, lane_offsets
 
 CELL = 64
 

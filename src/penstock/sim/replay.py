@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.engine.core import CoreConfig, new_state, on_event
-from penstock.engine.events import Action, Event
+from penstock.core.core import CoreConfig, new_state, on_event
+from penstock.core.events import Action, Event
 
 
 class Difference(NamedTuple):

@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.engine.events import Kind
+from penstock.core.events import Kind
 from penstock.sim.memory import CELL, Shape
-from penstock.store.extents import ALIGN
+from penstock.wire.extents import ALIGN
 
 FAULTS = ("kill", "freeze", "agent", "restore", "retire", "resize")
 """A worker is killed; is stopped; the agent is killed; the training process is killed and resumes; a worker is too large; there

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.engine.core import CoreConfig, new_state, on_event
-from penstock.engine.events import Action, Event
+from penstock.core.core import CoreConfig, new_state, on_event
+from penstock.core.events import Action, Event
 from penstock.sim.scenario import Scenario
 from penstock.sim.world import World
 

@@ -1,4 +1,4 @@
-"""The training process of the simulator: asks, waits, takes batches and lets go of them, as `engine/iterator.py` does.
+"""The training process of the simulator: asks, waits, takes batches and lets go of them, as `client/iterator.py` does.
 
 It judges each batch when it is taken and again when it is let go of: every sample in its slot, and still there. What was
 delivered is written into the world's log, whose order and completeness are judged at the end.
@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
-from penstock.engine import events as ev
-from penstock.engine.events import Kind
-from penstock.engine.feed import Ask
-from penstock.engine.progress import Run
+from penstock.core import events as ev
+from penstock.core.events import Kind
+from penstock.epochs.feed import Ask
+from penstock.epochs.progress import Run
 from penstock.sim.agent import Delivery, End, FakeAgent, Gone, StarvedMessage
 from penstock.sim.memory import FakeMemory
 from penstock.sim.scenario import Scenario

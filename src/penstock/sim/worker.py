@@ -1,4 +1,4 @@
-"""A worker as the agent sees it: what `lanes/worker.py` does, without user code and without time of its own.
+"""A worker as the agent sees it: what `worker/loop.py` does, without user code and without time of its own.
 
 Its life is a generator. It yields how long the next thing takes, IDLE when only a message can wake it, DIES or HANGS when
 the sample does that to it. Whoever drives it decides when, and whether, it goes on. The order of what it does is the
@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from penstock.engine import events as ev
-from penstock.engine.events import Event, Kind, Task
-from penstock.engine.feed import Ask
+from penstock.core import events as ev
+from penstock.core.events import Event, Kind, Task
+from penstock.epochs.feed import Ask
 from penstock.sim.memory import FakeMemory, FakeResult, Shape
 from penstock.sim.scenario import FakePool, FakeSample, Scenario
 from penstock.sim.violation import Violation

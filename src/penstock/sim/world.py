@@ -11,10 +11,10 @@ import random
 from collections import Counter, deque
 from typing import Any
 
-from penstock.engine import events as ev
-from penstock.engine.events import Action, Event, Kind
-from penstock.engine.feed import Ask
-from penstock.engine.state import State
+from penstock.core import events as ev
+from penstock.core.events import Action, Event, Kind
+from penstock.core.state import State
+from penstock.epochs.feed import Ask
 from penstock.sim.agenda import Agenda, Link
 from penstock.sim.agent import FakeAgent, Gone
 from penstock.sim.audit import audit

@@ -14,8 +14,8 @@ import torch
 from torch.nn.functional import one_hot
 from torch.utils.data import default_collate
 
+from penstock.dataset.seeding import call_seed
 from penstock.errors import ConfigError
-from penstock.lanes.seeding import call_seed
 from penstock.transforms.draws import Draws
 from penstock.transforms.steps import Size
 

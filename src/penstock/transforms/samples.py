@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from penstock.dataset.seeding import call_seed, company
 from penstock.errors import ConfigError
-from penstock.lanes.seeding import call_seed, company
-from penstock.lanes.torch_private import tree_flatten, tree_unflatten
 from penstock.plan.seeds import op_seed
+from penstock.torch_private import tree_flatten, tree_unflatten
 from penstock.transforms.cpu import array, execute, picture
 from penstock.transforms.draws import Draws
 from penstock.transforms.libs import torchvision_v2

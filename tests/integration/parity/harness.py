@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.engine import arguments
+from penstock.client import arguments
 from tests.leaks import Snapshot
 
 Loader = type[DataLoader[Any]]

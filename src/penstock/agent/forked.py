@@ -1,0 +1,135 @@
+"""Starting the agent by fork: it inherits the dataset as it is now and forks workers, and replacements, from that."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from penstock.agent.config import AgentConfig
+from penstock.agent.exposure import our_own_fork
+from penstock.agent.loop import Agent
+from penstock.agent.processes import LocalWorker
+from penstock.measure.host import name_process
+from penstock.wire.arena import Arena, anonymous_file
+from penstock.wire.frames import Channel
+from penstock.worker.entry import work
+from penstock.worker.loop import WorkerSpec
+
+ASKS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+"""By these a training process is asked for something."""
+HELD = (signal.SIGINT, *ASKS)  # guard: signals-held
+RESET = (signal.SIGCHLD, *ASKS)
+"""Handlers of the training process that mean nothing in its agent."""
+
+
+def fork_agent(
+    config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any
+) -> tuple[int, socket.socket]:
+    """Fork an agent; returns its pid and our end of its socket."""
+    ours, theirs = socket.socketpair()
+    pid = -1
+    try:
+        with our_own_fork(), signals_held(), warnings.catch_warnings():
+            # Forking beside torch's threads is torch's own rule here; the children touch nothing those threads own.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+            if pid == 0:
+                ours.close()
+                be_agent(config, spec, arena, context, theirs)
+        theirs.close()
+        return pid, ours  # within: an interrupt may come up to here
+    except BaseException:
+        ours.close()
+        theirs.close()
+        if pid > 0:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold back what the user's handlers do, for the moment of a fork. What they raise within the interpreter's own hooks around it would be
+    swallowed, and locks that those take (`logging`'s) would stay taken; and in the child they would run a second time."""
+    if threading.current_thread() is not threading.main_thread():  # handlers run in that one only
+        yield
+        return
+    before = [(number, handler) for number in HELD if callable(handler := signal.getsignal(number))]
+    seen: list[int] = []
+    held = True
+
+    def stand_in(handler: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda number, frame: seen.append(number) if held else handler(number, frame)
+
+    try:
+        for number, handler in before:
+            signal.signal(number, stand_in(handler))  # guard: signals-in-fork
+        yield
+    finally:
+        held = False  # from here on handlers may raise: one that is not put back is called all the same
+        with ExitStack() as last_first:
+            for late in seen:
+                last_first.callback(signal.raise_signal, late)
+            for number, handler in before:
+                last_first.callback(signal.signal, number, handler)
+
+
+def be_agent(
+    config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any, trainer: socket.socket
+) -> NoReturn:
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # guard: agent-ignores-interrupt
+        for number in RESET:
+            signal.signal(number, signal.SIG_DFL)
+        name_process("penstock agent")
+        gc.freeze()
+        run_agent(config, spec, arena, context, Channel(trainer))
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it was, a forked child must not return from here
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def run_agent(config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any, trainer: Channel) -> None:
+    agent = Agent(config, trainer, arena, lambda worker: fork_worker(agent, spec, worker, context))
+    agent.run()
+
+
+def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> LocalWorker:
+    """Fork worker n from the agent, which holds the dataset as it was when the agent was forked."""
+    ours, theirs = socket.socketpair()
+    lifeline, held = os.pipe()
+    crash = anonymous_file()
+
+    def enter() -> None:
+        ours.close()
+        os.close(held)
+        close_inherited(agent)
+        work(replace(spec, workers=agent.state.local.size), worker, theirs, agent.arena, lifeline, crash)
+
+    process = context.Process(target=enter, name=f"penstock worker {worker}", daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    theirs.close()
+    os.close(lifeline)
+    return LocalWorker(worker, process.pid, Channel(ours), held, crash, process)
+
+
+def close_inherited(agent: Agent) -> None:
+    """What only the agent may hold: as long as a worker held it too, the agent's end would go unnoticed."""
+    agent.selector.close()
+    agent.trainer.close()
+    for worker in agent.workers.values():
+        worker.disinherit()

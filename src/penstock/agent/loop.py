@@ -1,0 +1,403 @@
+"""The agent: a small event loop in its own process that owns the workers and performs what the core decides.
+
+It never runs user code and never touches sample data, so it always answers at once. It ends when its training process
+does: by the end of its socket or of the process itself, whichever shows first. Its workers end with it (`worker/entry`).
+Nothing here imports torch: where processes are spawned, the agent starts as a bare interpreter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from struct import unpack_from
+
+from penstock.agent.capacity import Capacity
+from penstock.agent.config import AgentConfig
+from penstock.agent.handles import WorkerHandle
+from penstock.agent.processes import open_pidfd, sent_worker
+from penstock.agent.record import Recorder
+from penstock.agent.troubles import after_text, apart, grown_text, packed
+from penstock.core import events as ev
+from penstock.core.core import new_state, on_event
+from penstock.core.events import Action, Event, Kind, Trouble
+from penstock.measure import host
+from penstock.wire import frames as wire
+from penstock.wire.arena import AS_CORES, Arena, Board
+from penstock.wire.frames import Channel, Fed, Msg, slice_keys
+
+TICK_S = 0.05
+SLOW_TICK_S = 0.5
+MEMORY_CHECK_S = 1.0
+STOP_GRACE_S = 1.0
+
+ANSWERS: dict[Msg, Callable[[int, int], Event]] = {
+    Msg.REFUSED: ev.Refused,
+    Msg.EXHAUSTED: ev.Exhausted,
+    Msg.DROPPED: ev.Dropped,
+}
+"""What a worker says of a task in one word."""
+
+
+class Agent:
+    """Performs what the core decides. `start_worker(n)` starts worker n and returns it, or None: it will be sent."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        trainer: Channel,
+        arena: Arena,
+        start_worker: Callable[[int], WorkerHandle | None],
+    ) -> None:
+        self.config, self.trainer, self.arena, self.start_worker = config, trainer, arena, start_worker
+        self.state = new_state(config.core)
+        self.recorder = Recorder(config.record, config.core)
+        self.selector: selectors.BaseSelector = selectors.DefaultSelector()
+        self.events: deque[Event] = deque()
+        self.workers: dict[int, WorkerHandle] = {}
+        self.to_start: deque[int] = deque()
+        self.fed: dict[int, Fed] = {}
+        self.layouts: dict[bytes, int] = {}
+        self.blobs: list[bytes] = []
+        self.ooms = host.oom_kills()
+        self.capacity = Capacity(config.parent, config.local_world, lane=config.has_gpu_lane)
+        self.next_tick_s = self.next_memory_s = 0.0
+        self.follows, self.stopping, self.polite = config.follows, False, False
+        self.begun = b""
+        """What workers were told of the epoch that began last, if it was not the first."""
+
+    def run(self, adoptions: socket.socket | None = None) -> None:
+        """Work until the training process ends or says goodbye."""
+        self.trainer.sock.setblocking(False)
+        self.selector.register(self.trainer.sock, selectors.EVENT_READ, self._on_trainer)
+        parent = open_pidfd(self.config.parent)
+        if parent >= 0:
+            self.selector.register(parent, selectors.EVENT_READ, self._on_parent_end)
+        if adoptions is not None:
+            self.selector.register(adoptions, selectors.EVENT_READ, lambda _: self._adopt_sent(adoptions))
+        else:
+            for worker in self.state.workers:
+                self._start(worker.id)
+        while not self.stopping:
+            busy = any(worker.tasks for worker in self.state.workers) or self.state.memory.free > 0
+            self._hear(0.0 if self.to_start else TICK_S if busy else SLOW_TICK_S)
+            if self.to_start:  # one at a time: a fork takes a while, and others want tasks meanwhile
+                self._start(self.to_start.popleft())
+            self._tick(time.monotonic())
+        if adoptions is not None:
+            self._adopt_rest(adoptions)
+        self._stop_workers()
+
+    def _hear(self, within_s: float) -> None:
+        for key, mask in self.selector.select(within_s):
+            key.data(mask)
+
+    # ---- the core
+
+    def happen(self, event: Event) -> None:
+        """Tell the core and do what it says; an event that an action causes at once waits until all are performed."""
+        self.events.append(event)
+        if len(self.events) > 1:
+            return
+        while self.events:
+            actions = on_event(self.state, self.events[0])
+            self.recorder.add(self.events[0], actions)
+            for action in actions:
+                self.perform(action)
+            self.events.popleft()
+
+    def perform(self, action: Action) -> None:
+        match action:
+            case ev.Assign(worker, task):
+                self._assign(self.workers[worker], task)
+            case ev.PlaceResult(worker, task_id, offset, layout):
+                self._teach(self.workers[worker], layout)
+                self.workers[worker].post(Msg.PLACE, wire.PLACE.pack(task_id, offset, layout))
+            case ev.Cancel(worker, task_id):
+                if worker in self.workers:
+                    self.workers[worker].post(Msg.CANCEL, wire.TASK.pack(task_id))
+            case ev.Deliver(seq, offset, layout, dropped, nbytes):
+                del self.fed[seq]
+                tail = b"".join(ordinal.to_bytes(4, "little") for ordinal in dropped)
+                self._tell(Msg.BATCH, wire.BATCH.pack(seq, offset, nbytes, layout, len(dropped)), tail)
+            case ev.DeliverError(seq, error):
+                del self.fed[seq]
+                self._tell(
+                    Msg.ERROR, wire.SEQ.pack(seq), error if isinstance(error, bytes) else packed(error)
+                )
+            case ev.DeliverEnd(seq):
+                self.fed.clear()
+                self._tell(Msg.END, wire.SEQ.pack(seq))
+            case ev.Start(worker):
+                self.to_start.append(worker)
+            case ev.Stop(worker):
+                self.workers[worker].stop()
+            case ev.Kill(worker, _):
+                self.workers[worker].condemn(time.monotonic())
+            case ev.Dump(worker, silent_s):
+                self.workers[worker].ask_stack(time.monotonic(), silent_s)
+            case ev.Grow(start, end):
+                self._grow(start, end)
+            case ev.Shrink(start, end):
+                self.arena.unback(start, end)
+            case ev.Starved(seq, need):
+                self._tell(Msg.STARVED, wire.NEED.pack(seq, need))
+
+    def _assign(self, handle: WorkerHandle, task: ev.Task) -> None:
+        self._teach(handle, task.layout)
+        fed = self.fed[task.seq]
+        if task.kind is Kind.COLLATE:
+            tail = b"".join(offset.to_bytes(8, "little") for offset in task.parts)
+        else:
+            tail = slice_keys(fed.key_kind, fed.keys, task.start, task.samples)
+        head = wire.ASSIGN.pack(
+            task.id, task.seq, fed.epoch, fed.first, fed.stride, task.offset, fed.batch, task.start,
+            fed.size, task.layout, task.kind, fed.key_kind, task.poisoned,
+        )  # fmt: skip
+        handle.post(Msg.ASSIGN, head, tail)
+
+    def _teach(self, handle: WorkerHandle, layout: int) -> None:
+        if layout >= 0 and layout not in handle.layouts:
+            handle.layouts.add(layout)
+            handle.post(Msg.LAYOUT, wire.LAYOUT.pack(layout), self.blobs[layout])
+
+    def _grow(self, start: int, end: int) -> None:
+        memory = self.state.memory
+        try:
+            self.arena.back(start, end)
+        except OSError as exc:
+            if not memory.used:
+                there = memory.used + memory.free
+                trouble = Trouble("memory", cause=str(exc), need_bytes=end - start, limit_bytes=there)
+                self.happen(ev.InitFailed(-1, trouble))
+            self.happen(ev.GrowDenied(str(exc)))
+        else:
+            self.happen(ev.Grown(start, end))
+            self._post_board(
+                more=end - start
+            )  # the event waits its turn, but batches may be pinned by this number
+
+    # ---- the training process
+
+    def _on_trainer(self, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE and self.trainer.flush():
+            self.selector.modify(self.trainer.sock, selectors.EVENT_READ, self._on_trainer)
+        if not mask & selectors.EVENT_READ:
+            return
+        frames = self.trainer.receive(wait=False)
+        if frames is None:
+            self.stopping = True  # guard: trainer-hangs-up
+            return
+        for kind, payload in frames:
+            self._on_trainer_frame(kind, payload)
+
+    def _on_trainer_frame(self, kind: int, payload: bytes) -> None:
+        if kind == Msg.FEED:
+            fed = Fed._make((*wire.FEED.unpack_from(payload), payload[wire.FEED.size :]))
+            self.fed[fed.seq] = fed
+            self.happen(ev.Feed(fed.seq, fed.size, time.monotonic() if len(self.state.pools) > 1 else 0.0))
+            if fed.seq not in self.state.batches and fed.seq in self.fed and self.state.kind is Kind.STREAM:
+                del self.fed[fed.seq]
+        elif kind == Msg.RELEASE:
+            self.happen(ev.Released(*wire.SEQ.unpack(payload)))
+        elif kind == Msg.ABORT:
+            running = [handle for handle in self.workers.values() if not handle.ended]
+            self.happen(ev.Abort())
+            self.fed.clear()
+            self.begun = payload
+            for handle in running:
+                handle.post(Msg.RESTART, payload)
+        elif kind == Msg.STUCK:
+            self.happen(ev.Stuck(*wire.NEED.unpack(payload)))
+        elif kind == Msg.EXITED:
+            worker, code = wire.WORKER.unpack(payload)
+            self.workers[worker].exit_code = code
+            self._lost(self.workers[worker])
+        elif kind == Msg.STOP:
+            self.stopping = self.polite = True
+
+    def _on_parent_end(self, _: int) -> None:
+        self.stopping = True  # guard: trainer-ends
+
+    def _tell(self, kind: Msg, *chunks: bytes) -> None:
+        self.trainer.post(kind, *chunks)
+        if self.trainer.clogged:
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self.selector.modify(self.trainer.sock, both, self._on_trainer)
+
+    # ---- workers
+
+    def _start(self, worker: int) -> None:
+        handle = self.start_worker(worker)
+        if handle is not None:
+            self._adopt(handle)
+
+    def _adopt_sent(self, adoptions: socket.socket) -> None:
+        handle = sent_worker(adoptions, self._tell)
+        if handle is not None:
+            self._adopt(handle)
+        else:
+            self.selector.unregister(adoptions)
+
+    def _adopt_rest(self, adoptions: socket.socket) -> None:
+        """Workers that are still on their way to us are ours to end: they cannot notice our end before they are up."""
+        adoptions.setblocking(False)
+        with contextlib.suppress(BlockingIOError, KeyError):
+            while True:
+                self._adopt_sent(adoptions)
+
+    def _adopt(self, handle: WorkerHandle) -> None:
+        self.workers[handle.id] = handle
+        row = self.arena.board.row(handle.id)
+        row[Board.TASK] = row[Board.ORDINAL] = -1
+        handle.show(row)
+        handle.watch(
+            self.selector, partial(self._on_worker_frame, handle), partial(self._on_worker_end, handle)
+        )
+        self.happen(ev.WorkerStarted(handle.id, time.monotonic()))
+        if self.begun and self.state.kind is Kind.STREAM:  # it was made for an epoch that is over
+            handle.post(Msg.RESTART, self.begun)
+
+    def _on_worker_frame(self, handle: WorkerHandle, kind: int, payload: bytes) -> None:
+        worker, now = handle.id, time.monotonic()
+        if kind == Msg.DONE:
+            task, took_ns, holds, refers, count = wire.DONE.unpack_from(payload)
+            dropped = unpack_from(f"<{count}i", payload, wire.DONE.size)
+            if self.config.spans:
+                self._report_span(handle, task, took_ns)
+            self.happen(ev.Done(worker, task, took_ns / 1e9, now, bool(holds), dropped, bool(refers)))
+        elif kind == Msg.PREPARED:
+            task, nbytes, described = wire.PREPARED.unpack_from(payload)
+            layout = self._layout(payload[wire.PREPARED.size :]) if described else -1
+            self.happen(ev.Prepared(worker, task, nbytes, layout))
+        elif kind == Msg.MISMATCH:
+            (task,) = wire.TASK.unpack_from(payload)
+            self.happen(ev.Misfit(worker, task, self._layout(payload[wire.TASK.size :])))
+        elif kind == Msg.FAILED:
+            task, ordinal = wire.FAILED.unpack_from(payload)
+            self.happen(ev.Failed(worker, task, ordinal, payload[wire.FAILED.size :]))
+        elif kind == Msg.UP:
+            self.happen(ev.WorkerUp(worker, now))
+        elif kind == Msg.INIT_FAILED:
+            self.happen(ev.InitFailed(worker, payload))
+        elif kind in wire.PASSED_ON:
+            self._tell(wire.PASSED_ON[Msg(kind)], payload)
+        else:
+            (task,) = wire.TASK.unpack(payload)
+            self.happen(ANSWERS[Msg(kind)](worker, task))
+
+    def _layout(self, data: bytes) -> int:
+        """The number of a layout that a worker describes; new ones are announced to all who need them."""
+        items, blob = wire.split_sizes(data)
+        number = self.layouts.get(blob)
+        if number is None:
+            number = self.layouts[blob] = len(self.blobs)
+            self.blobs.append(blob)
+            self._tell(Msg.LAYOUT, wire.LAYOUT.pack(number), blob)
+            self.happen(ev.LayoutKnown(number, items))
+        return number
+
+    def _report_span(self, handle: WorkerHandle, number: int, took_ns: int) -> None:
+        issued = self.state.workers[handle.id].tasks.get(number)
+        if issued is not None:
+            fed = self.fed.get(issued.task.seq)
+            epoch, index = (fed.epoch, fed.batch) if fed is not None else (-1, -1)
+            end, task = time.monotonic_ns(), issued.task
+            span = (handle.id, task.kind, index, epoch, end, took_ns, task.samples)
+            self._tell(Msg.SPAN, wire.SPAN.pack(*span))
+
+    # ---- ends
+
+    def _on_worker_end(self, handle: WorkerHandle) -> None:
+        """Take what the worker still had to say, then find out how it ended."""
+        if handle.ended:
+            return
+        handle.ended = True
+        handle.hear_out()
+        if self.state.workers[handle.id].surplus:
+            self.arena.board.row(handle.id)[Board.PID] = 0
+        if handle.reap():
+            self._lost(handle)
+
+    def _lost(self, handle: WorkerHandle) -> None:
+        row = self.arena.board.row(handle.id)
+        task, ordinal = row[Board.TASK], row[Board.ORDINAL]
+        row[Board.TASK] = -1
+        before, self.ooms = self.ooms, host.oom_kills()
+        cause = handle.cause(oom=self.ooms > before)
+        handle.close()
+        worker = self.state.workers[handle.id]
+        if not worker.stopping:
+            what, stack = apart(cause)
+            streams, surplus = self.state.kind is Kind.STREAM, worker.surplus
+            then = after_text(streams=streams, surplus=surplus)
+            self._tell(Msg.WARN, f"{what}; {then}{stack}".encode())
+        self.happen(ev.WorkerLost(handle.id, task, ordinal, cause, handle.hung))
+
+    def _tick(self, now: float) -> None:
+        if now < self.next_tick_s:
+            return
+        self.next_tick_s = now + TICK_S
+        self._hear(
+            0.0
+        )  # all that was said by `now`: we may have been without a core since we heard the last of it
+        if os.getppid() != self.config.parent:  # guard: trainer-is-parent
+            self.stopping = True
+        self._follow(now)
+        self._post_board()
+        self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT)), self._waits(now)))
+        for handle in list(self.workers.values()):
+            if report := handle.look_after(now):
+                self._tell(Msg.WARN, report.encode())
+        if self.config.worker_memory and now >= self.next_memory_s:
+            self.next_memory_s = now + MEMORY_CHECK_S
+            self._check_memory()
+
+    def _waits(self, now: float) -> tuple[float, ...]:
+        workers = (self.workers.get(worker.id) for worker in self.state.workers)
+        return tuple(0.0 if handle is None or handle.ended else handle.waited_s(now) for handle in workers)
+
+    def _follow(self, now: float) -> None:
+        """As many workers as the training process wants: by its own word, or by the cores that it may use."""
+        row = self.arena.board.agent
+        if row[Board.WANTED]:
+            self.follows = row[Board.WANTED] == AS_CORES
+        number = 0 if self.follows else max(0, row[Board.WANTED]) or self.config.core.workers
+        alive = [handle for handle in self.workers.values() if not handle.ended]
+        wanted = self.capacity.wanted(number, now, alive, lane=bool(row[Board.LANE]))
+        if wanted != self.state.local.size and self.arena.has_room_for(wanted):
+            self.happen(ev.ResizePool(wanted))
+            if self.follows:
+                self._tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
+
+    def _post_board(self, *, more: int = 0) -> None:
+        row = self.arena.board.agent
+        row[Board.LANES] = len(self.state.workers)
+        row[Board.AGENT_BEAT] += 1
+        row[Board.BACKED] = self.state.memory.used + self.state.memory.free + more
+        row[Board.REISSUED] = self.state.reissued
+        row[Board.TASK_SIZE] = self.state.task_size
+
+    def _check_memory(self) -> None:
+        for handle in self.workers.values():
+            used = 0 if handle.ended else handle.private_bytes()
+            if used > self.config.worker_memory and not self.state.workers[handle.id].retiring:
+                self._tell(Msg.WARN, grown_text(handle.name, used, self.config.worker_memory).encode())
+                self.happen(ev.Retire(handle.id))
+
+    def _stop_workers(self) -> None:
+        """Ask politely, wait a moment, then kill. User code in the middle of a sample is not waited for longer, and
+        nothing is waited for when the training process has ended."""
+        self._post_board()
+        self.recorder.close()
+        alive = [handle for handle in self.workers.values() if not handle.ended]
+        for handle in alive:
+            handle.stop()
+        deadline = time.monotonic() + (STOP_GRACE_S if self.polite else 0.0)  # guard: stop-grace
+        for handle in alive:
+            handle.end_by(deadline)

@@ -1,0 +1,171 @@
+"""Starting agent and workers without fork (spawn, forkserver).
+
+The agent is a bare interpreter that never sees the dataset. The training process starts the workers by torch's rules,
+pickling the dataset afresh each time, and hands each one's socket and lifeline over to the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import warnings
+from dataclasses import asdict, replace
+from multiprocessing import spawn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.agent.config import AgentConfig
+from penstock.agent.loop import Agent
+from penstock.core.state import CoreConfig
+from penstock.measure.host import name_process
+from penstock.wire import frames as wire
+from penstock.wire.arena import Arena, anonymous_file
+from penstock.wire.frames import Channel, Msg
+
+if TYPE_CHECKING:
+    from penstock.worker.loop import WorkerSpec
+
+UNPICKLABLE = (
+    "Got pickle error when attempting to start a worker Process. This might be because the worker Process arguments are "
+    "not picklable. Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms to 'forkserver', "
+    "which requires the worker Process arguments to be picklable. You can also try "
+    "multiprocessing.set_start_method('fork')."
+)
+"""torch's words for it."""
+AGENT = "from penstock.agent.spawned import agent_main; agent_main()"
+
+
+def exec_agent(
+    config: AgentConfig, arena: Arena
+) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
+    """Start an agent as a program of its own; returns it, our end of its socket, and where to send workers."""
+    ours, theirs = socket.socketpair()
+    send, receive = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    fds = (theirs.fileno(), receive.fileno(), arena.fd)
+    facts = {"config": asdict(config), "fds": fds, "size": arena.size, "workers": arena.workers}
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    process = subprocess.Popen(
+        [os.fsdecode(spawn.get_executable()), "-c", AGENT, json.dumps(facts)],
+        pass_fds=fds,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    theirs.close()
+    receive.close()
+    return process, ours, send
+
+
+def agent_main() -> None:
+    """The agent's side: everything it needs is in its one argument."""
+    import signal
+
+    facts = json.loads(sys.argv[1])
+    core = CoreConfig.of(facts["config"].pop("core"))
+    config = AgentConfig(core=core, **facts["config"])
+    trainer_fd, adoptions_fd, arena_fd = facts["fds"]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    name_process("penstock agent")
+    trainer = Channel(socket.socket(fileno=trainer_fd))
+    arena = Arena(arena_fd, facts["size"], facts["workers"])
+
+    def ask(worker: int) -> None:
+        trainer.post(Msg.NEED_WORKER, wire.WORKER.pack(worker, agent.state.local.size))
+
+    agent = Agent(config, trainer, arena, ask)
+    agent.run(socket.socket(fileno=adoptions_fd))
+
+
+class SpawnedWorkers:
+    """Worker processes whose parent is the training process."""
+
+    def __init__(self, spec: WorkerSpec, arena: Arena, context: Any, adoptions: socket.socket) -> None:
+        self._spec, self._arena, self._context, self._adoptions = spec, arena, context, adoptions
+        self._processes: dict[int, Any] = {}
+
+    def start(self, worker: int, workers: int) -> None:
+        """Start worker n, one of so many."""
+        from multiprocessing.reduction import DupFd
+
+        ours, theirs = socket.socketpair()
+        lifeline, held = os.pipe()
+        crash = anonymous_file()
+        arena = self._arena
+        parcel = [_Later(DupFd, fd) for fd in (arena.fd, lifeline, crash)]
+        process = self._context.Process(
+            target=enter_spawned,
+            args=(replace(self._spec, workers=workers), worker, theirs, arena.size, arena.workers, parcel),
+            name=f"penstock worker {worker}",
+            daemon=True,
+        )
+        try:
+            self._launch(process)
+            socket.send_fds(
+                self._adoptions, [wire.WORKER.pack(worker, process.pid)], [ours.fileno(), held, crash]
+            )
+        finally:
+            for end in (ours, theirs):
+                end.close()
+            for fd in (lifeline, held, crash):
+                os.close(fd)
+        self._processes[worker] = process
+
+    @staticmethod
+    def _launch(process: Any) -> None:
+        from penstock.wire.pickles import PicklingError
+
+        try:
+            process.start()
+        except (TypeError, AttributeError, PicklingError):
+            warnings.warn(UNPICKLABLE, stacklevel=2)
+            raise
+
+    def exit_code(self, worker: int) -> int | None:
+        """How worker n ended; it is known to have."""
+        process = self._processes.pop(worker, None)
+        if process is None:
+            return None
+        process.join(2.0)
+        code: int | None = process.exitcode
+        process.close() if code is not None else process.kill()
+        return code
+
+    def close(self) -> None:
+        """Reap all; they end with the agent."""
+        self._adoptions.close()
+        for process in self._processes.values():
+            with contextlib.suppress(ValueError):  # closed already, when an interrupt cut this short before
+                process.join(1.0)
+                if process.exitcode is None:
+                    process.kill()
+                    process.join(1.0)
+                process.close()
+        self._processes.clear()
+
+
+class _Later:
+    """A descriptor that is duplicated for the child at the moment it is pickled into it."""
+
+    def __init__(self, duplicate: Any, fd: int) -> None:
+        self._duplicate, self._fd = duplicate, fd
+
+    def __reduce__(self) -> tuple[Any, tuple[Any]]:
+        return _detached, (self._duplicate(self._fd),)
+
+
+def _detached(handle: Any) -> int:
+    fd: int = handle.detach()
+    return fd
+
+
+def enter_spawned(
+    spec: WorkerSpec, worker: int, sock: socket.socket, size: int, workers: int, fds: list[int]
+) -> None:
+    """The body of a spawned worker process."""
+    from penstock.worker.entry import work
+
+    arena_fd, lifeline, crash = fds
+    work(spec, worker, sock, Arena(arena_fd, size, workers), lifeline, crash)

@@ -1,0 +1,133 @@
+"""The words for troubles that the engine itself finds. Every message says what happened, what was tried, what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from penstock.core.events import Trouble
+from penstock.errors import ArenaFull, PenstockError, WorkerDied, WorkerHung, every_sample_failed
+from penstock.wire.kinds import STAGES
+
+OURS = f"{os.sep}penstock{os.sep}lanes{os.sep}"
+
+
+def exit_text(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "ended for an unknown reason"
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"exited with code {code}"
+
+
+def user_frames(stack: str) -> str:
+    """A stack as the fault handler wrote it, without what lies below the user's code: frames of ours and of the start."""
+    kept: list[str] = []
+    below = False
+    for line in stack.partition("Extension modules:")[0].strip().splitlines():
+        if not line.startswith("  "):
+            below = False
+        elif below or OURS in line:
+            below = True
+            continue
+        kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def end_text(who: str, code: int | None, *, oom: str, verdict: str, stack: str) -> str:
+    """How a worker ended and why: killed by us for its silence, by the kernel for its memory, by its own crash."""
+    if verdict:
+        return f"{who} {verdict}"
+    below = f" (stack below)\n{stack}" if stack else ""
+    return f"{who} {exit_text(code)}{oom}{below}"
+
+
+def grown_text(who: str, used_bytes: int, limit_bytes: int) -> str:
+    return (
+        f"{who} holds {used_bytes:,} bytes, over worker_memory={limit_bytes:,}: it is replaced when its tasks are done. Does "
+        f"the dataset or a transform keep what it has made?"
+    )
+
+
+def after_text(*, streams: bool, surplus: bool) -> str:
+    """What becomes of the place of a worker that has ended."""
+    if streams:
+        return "its share is lost"
+    return "it was about to leave" if surplus else "it is replaced"
+
+
+def apart(cause: str) -> tuple[str, str]:
+    """The sentence of a cause, and its stack as lines to put behind everything else."""
+    what, newline, stack = cause.partition("\n")
+    return what, newline + stack
+
+
+def oom_text(limit_bytes: int, used_bytes: int) -> str:
+    return f" (out of memory: the kernel's OOM killer ended it; cgroup limit {limit_bytes:,} bytes, in use {used_bytes:,})"
+
+
+def packed(trouble: Trouble) -> bytes:
+    """For the journey to the training process, which knows the batch's keys and finds the words."""
+    return b"J" + json.dumps(trouble).encode()
+
+
+def unpacked(data: bytes) -> Trouble | None:
+    """The trouble, or None where it is a worker's exception."""
+    return Trouble(*json.loads(data[1:])) if data[:1] == b"J" else None
+
+
+def worded(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -> PenstockError:
+    """The error to raise for a trouble with a batch; sample `key` is the one at fault where one is."""
+    cause, stack = apart(trouble.cause)
+    stage = STAGES.get(trouble.ordinal, "prepare")
+    if trouble.ordinal in STAGES:
+        subject, look = (
+            f"batch {batch} of epoch {epoch}",
+            "Run with num_workers=0 to see it happen in this process.",
+        )
+    else:
+        subject = f"sample {key} (position {position} of epoch {epoch}, batch {batch})"
+        look = (
+            f"Look at it with loader.debug({key}, {epoch}), or leave such samples out with on_error='skip'."
+        )
+    match trouble.kind:
+        case "died":
+            return WorkerDied(
+                f"DataLoader worker exited unexpectedly: {subject} took down {trouble.tries} workers in '{stage}'; the last, "
+                f"{cause}. Each time a new worker was given its work. {look}{stack}"
+            )
+        case "hung":
+            return WorkerHung(
+                f"{subject} hung in '{stage}' on {trouble.tries} workers, each of which was killed and replaced; the last, "
+                f"{cause}. Raise hang_timeout (or timeout) if it is merely slow. {look}{stack}"
+            )
+        case "start":
+            return WorkerDied(
+                f"DataLoader worker exited unexpectedly: one was lost {trouble.tries} times in a row, with nothing done; "
+                f"the last, {cause}. Look at worker_init_fn and at what the dataset does first, or run with num_workers=0 to "
+                f"see it happen in this process.{stack}"
+            )
+        case "stream":
+            return WorkerDied(
+                f"DataLoader worker exited unexpectedly while it iterated an iterable dataset: {cause}. What it had not "
+                f"yielded is lost, since an iterable dataset cannot be asked again: give the dataset state_dict() and "
+                f"load_state_dict(), or use a map-style dataset.{stack}"
+            )
+        case "memory" if cause:
+            return ArenaFull(
+                f"batch {batch} of epoch {epoch} needs {trouble.need_bytes:,} bytes of shared memory, and the system gives no "
+                f"more than the {trouble.limit_bytes:,} there are ({cause}). Give the container more memory (docker: "
+                f"--memory, --shm-size), or lower batch_size or prefetch_batches."
+            )
+        case "memory":
+            return ArenaFull(
+                f"batch {batch} of epoch {epoch} needs {trouble.need_bytes:,} bytes of shared memory, which do not fit into "
+                f"{trouble.limit_bytes:,} beside the batches that you hold. Raise slab_bytes, lower batch_size, or let go of "
+                f"batches earlier."
+            )
+    return every_sample_failed(int(key) if key.isdecimal() else key, "all workers", batch=batch, epoch=epoch)

@@ -1,0 +1,81 @@
+"""What a loader says of itself: `diagnose()` and `explain()`. They ask; what is said is decided in `policy.diagnosis` and `pipeline.explain`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from penstock.client.arguments import TorchArguments, on_cuda
+from penstock.client.device_side import DeviceSide
+from penstock.client.gpu_choice import adopted_of, missing_for_lane, why_not_auto
+from penstock.client.worker_count import count_workers
+from penstock.config import LoaderConfig
+from penstock.dataset.seeding import generators_kept
+from penstock.gpu.queues import too_few
+from penstock.policy.diagnosis import diagnose
+
+
+def advice_on(stats: dict[str, Any], *, gpu: bool = False) -> str:
+    """One sentence: what limits a run with these numbers, and what would help. `gpu`: there is one that does not help to prepare, and may be able to."""
+    # While a GPU lane works, workers leave it cores, whatever their number should be.
+    beside_lane = stats["gpu"] is not None and stats["gpu"]["mode"] != "off"
+    cores = count_workers(lane=beside_lane)
+    return diagnose(stats, cores=cores, most=cores if beside_lane else None, gpu=gpu)
+
+
+def could_be_asked(config: LoaderConfig, given: TorchArguments, held: DeviceSide) -> bool:
+    """Whether there is a GPU that does not help to prepare, and may be able to."""
+    if held.stats() is not None or not torch.cuda.is_available():
+        return False
+    from penstock.gpu.prep import unsuited
+
+    return not unsuited(adopted_of(config, given.dataset) or given.dataset, given.collate_fn)
+
+
+def explanation(
+    config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, shuffles: bool, reused: str = ""
+) -> str:
+    """What is done to a sample, piece by piece; `reused`: the line about `reuse=`, where there is one."""
+    from penstock.pipeline.explain import explained
+
+    with generators_kept():
+        lane = lane_line(config, given, held, shuffles=shuffles)
+        return explained(given.dataset, lane=f"{lane}\n  {reused}" if reused else lane)
+
+
+def lane_line(config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, shuffles: bool) -> str:
+    """Whether the GPU helps, could, or what keeps it from it."""
+    from penstock.gpu.prep import looked, unsuited
+
+    dataset = adopted_of(config, given.dataset) or given.dataset
+    look = unsuited(dataset, given.collate_fn) or looked(dataset)
+    if isinstance(look, str):
+        return f"the GPU cannot help: {look}"
+    if not torch.cuda.is_available():
+        return "a GPU could help, and torch finds none here: it takes a CUDA device, torch built for CUDA, and pip install 'penstock[gpu]'"
+    lacks = lacking(config, given.num_workers, shuffles=shuffles)
+    if lacks:
+        return f"the GPU could help, {lacks}"
+    stats = held.stats()
+    if stats is not None and stats["cannot"]:
+        return f"the GPU does not help: {stats['cannot']}"
+    helps = f"the GPU helps (gpu_prep, {config.gpu.mode}) with what is baseline JPEG and at most {look.room:,} bytes"
+    return f"{helps}; {few}" if (few := too_few()) else helps
+
+
+def lacking(config: LoaderConfig, workers: int, *, shuffles: bool) -> str:
+    """What is missing for the GPU to help; "" where nothing is."""
+    mode = config.gpu.mode
+    if not on_cuda(config):
+        return "with device='cuda'" + (" and gpu_prep='auto'" if mode == "off" else "")
+    if mode == "off":
+        return "with gpu_prep='auto', 'concurrent' or 'idle'"
+    if missing := missing_for_lane():
+        return f"but {missing}"
+    if not workers:
+        return "with workers: give num_workers"
+    why = why_not_auto(config, shuffles=shuffles) if mode == "auto" else ""
+    if why and not config.keeps_on_device:
+        return f"but gpu_prep='auto' leaves it out: {why}. 'concurrent' and 'idle' ask for it by name"
+    return ""

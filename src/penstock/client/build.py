@@ -1,0 +1,95 @@
+"""From a loader's settings to what an engine is built from."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+
+import torch.multiprocessing
+from torch.utils.data import IterableDataset
+
+from penstock.agent.config import AgentConfig
+from penstock.client.arguments import TorchArguments, check_on_error
+from penstock.client.session import Blueprint
+from penstock.client.worker_count import enough_of, lane_keeps_cores
+from penstock.config import LoaderConfig
+from penstock.core.state import CoreConfig
+from penstock.epochs.epochs import Epochs
+from penstock.measure import host
+from penstock.measure.host import local_world
+from penstock.policy.workers import arena_limit
+from penstock.wire.arena import board_bytes, board_rows
+from penstock.wire.kinds import Kind
+from penstock.worker.loop import WorkerSpec
+from penstock.worker.prepare import Recipe
+
+ONE_TASK = 1 << 30
+"""Task size that makes every batch one task: for datasets that want a whole batch's keys at once."""
+
+
+def kind_of(recipe: Recipe, *, streams: bool) -> Kind:
+    """How batches are made, before anything is known of the samples."""
+    if streams:
+        return Kind.STREAM
+    if recipe.stacks:
+        return Kind.SLOTS
+    return Kind.PARTS if recipe.auto_collation and not recipe.batched else Kind.WHOLE
+
+
+def blueprint_of(
+    config: LoaderConfig,
+    given: TorchArguments,
+    recipe: Recipe,
+    *,
+    base_seed: int,
+    follows: bool,
+    spans: bool,
+    epochs: Epochs,
+) -> Blueprint:
+    if multiprocessing.current_process().daemon:  # guard: daemonic
+        raise AssertionError("daemonic processes are not allowed to have children")
+    streams = isinstance(given.dataset, IterableDataset)
+    check_on_error(config, streams=streams)
+    ranks = local_world()
+    limit = config.arena_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=ranks)
+    shares = epochs.shares(given.num_workers)
+    core = CoreConfig(
+        workers=given.num_workers,
+        kind=kind_of(recipe, streams=streams),
+        task_size=ONE_TASK if recipe.batched else config.task_samples,
+        in_order=given.in_order,
+        limit_bytes=limit,
+        enough=enough_of(config, given, recipe),
+        base=board_bytes(board_rows(given.num_workers)),
+        first_worker=shares.next,
+        trims=config.device is None,
+        hang_s=float(config.hang_timeout or given.timeout),
+        poison_raises=config.on_error == "raise",
+        repeatable=recipe.repeatable,
+    )
+    agent = AgentConfig(
+        core=core,
+        parent=os.getpid(),
+        worker_memory=config.worker_bytes,
+        local_world=ranks,
+        has_gpu_lane=lane_keeps_cores(config),
+        follows=follows and not streams,
+        spans=spans,
+        record=os.environ.get("PENSTOCK_RECORD", ""),
+    )
+    spec = WorkerSpec(
+        recipe=recipe,
+        workers=given.num_workers,
+        base_seed=base_seed,
+        init_fn=given.worker_init_fn,
+        streams=streams,
+        drop_last=given.drop_last,
+        places=shares.places,
+        epoch=epochs.upcoming,
+        keyed=epochs.keyed,
+        snapshot_every=config.snapshot_every_n_steps or 0,
+    )
+    context = given.multiprocessing_context
+    if context is None:
+        context = torch.multiprocessing.get_context()
+    return Blueprint(agent=agent, spec=spec, context=context, limit_bytes=limit)

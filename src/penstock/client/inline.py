@@ -1,0 +1,170 @@
+"""`num_workers=0`: samples are prepared in the training process, when they are asked for, as torch does.
+
+The order and the randomness are the engine's, so the batches are those of any number of workers. The process's own
+generators are put back after each batch, so preparing data does not disturb the program's random numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+from penstock.client.outcome import Outcome
+from penstock.dataset.seeding import generators_kept
+from penstock.epochs.feed import PLACE_LOST, Ask
+from penstock.epochs.progress import Run
+from penstock.epochs.shares import Told
+from penstock.errors import PenstockError
+from penstock.measure.counters import Counters
+from penstock.sources.retries import TALLY
+from penstock.worker.prepare import Preparer, Recipe, Stopped, Where
+from penstock.worker.streaming import Place, Share, Streamer
+
+
+class InlineIterator:
+    """`next()` has one batch prepared here, by `prepare`, and counts it."""
+
+    def __init__(
+        self, prepare: Callable[[Ask], tuple[Any, Any]], asks: Iterator[Ask], counters: Counters
+    ) -> None:
+        self._prepare, self._asks, self._counters = prepare, asks, counters
+        self.run = Run("planned", 0, 0)
+        self.told = Told()
+        self._ask: Ask | None = None
+        """What is being prepared; after an interrupt it is prepared again."""
+        self._drawing = False
+        """True for the moment of a draw; found true later, an interrupt fell into it."""
+        self.on_end: Callable[[], None] = lambda: None
+        self.length: Callable[[], int] = lambda: 0
+        self.before_first: Callable[[], None] | None = None
+
+    def hear_out(self) -> None:
+        """As EngineIterator: there is nobody to wait for."""
+
+    def begin(self, asks: Iterator[Ask], epoch: int) -> None:  # noqa: ARG002 - as EngineIterator
+        self._asks, self._ask, self._drawing = asks, None, False
+
+    def pull(self) -> tuple[Ask, Outcome] | None:
+        taken = self._take()
+        if taken is None:
+            return None
+        self._ask = None
+        return taken[0], Outcome(taken[1], b"")
+
+    def _take(self) -> tuple[Ask, Any] | None:
+        began = time.monotonic()
+        self.run.count()
+        if self.before_first is not None:
+            self.before_first()
+            self.before_first = None
+        if self._ask is None:
+            self._draw()
+        ask = self._ask
+        if ask is None:
+            return None
+        retries = TALLY.count
+        try:
+            batch, state = self._prepare(ask)
+        except StopIteration:
+            self._ask = None
+            return None
+        except Exception:
+            # As with workers, a batch that failed has been dealt with: `next()` goes on behind it.
+            self.run.hand, self._ask = ask, None
+            raise
+        finally:
+            self._counters.source_retries += TALLY.count - retries
+        self._counters.delivered(began, time.monotonic(), ask.size, 0)
+        return ask if state is None else ask._replace(state=state), batch
+
+    def _draw(self) -> None:
+        if self._drawing:
+            raise PenstockError(PLACE_LOST)
+        self._drawing = True
+        try:
+            self._ask = next(self._asks, None)
+        except Exception:
+            self._drawing = False
+            raise
+        self._drawing = False
+
+    def __iter__(self) -> InlineIterator:
+        return self
+
+    def __len__(self) -> int:
+        return self.length()
+
+    def __getstate__(self) -> Any:
+        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
+
+    def __next__(self) -> Any:
+        taken = self._take()
+        if taken is None:
+            self.on_end()
+            raise StopIteration
+        self.run.check_promise()
+        ask, batch = taken
+        self.run.hand, self._ask = ask, None
+        return batch
+
+
+def prepare_keyed(
+    recipe: Recipe, on_skip: Callable[[dict[str, Any]], None]
+) -> Callable[[Ask], tuple[Any, Any]]:
+    """Prepares batches of a map-style dataset."""
+    preparer = Preparer(recipe)
+
+    def prepare(ask: Ask) -> tuple[Any, Any]:
+        where = Where(ask.epoch, ask.batch, ask.first, ask.stride, 0)
+        try:
+            with generators_kept():  # guard: inline-generators
+                return preparer.whole(where, ask.keys), None
+        except Stopped as stopped:
+            raise stopped.original from None
+        finally:
+            for skip in preparer.skips:
+                on_skip(skip._asdict())
+            preparer.skips.clear()
+
+    return prepare
+
+
+class InlineStream:
+    """Takes batches off an iterable dataset, with their places. Without a seed it draws from the process's own generators, as torch
+    does; with one the process's generators are put back."""
+
+    def __init__(self, recipe: Recipe, drop_last: bool, every: int, run: Run) -> None:
+        self._recipe, self._drop_last, self._every = recipe, drop_last, every
+        self._keyed = run.streams.keyed
+        self._kept = generators_kept if self._keyed else nullcontext
+        self.told = Told()
+        self._begin(run.epoch, run.streams.shares.places.get(0))
+
+    def _begin(self, epoch: int, place: Place | None = None) -> None:
+        share = Share(0, epoch, self._keyed, self._every)
+        with self._kept():
+            self._streamer = Streamer(self._recipe, self._drop_last, share, place)
+        self._epoch = epoch
+        self.told.started[0] = self._place = self._streamer.started
+
+    def __call__(self, ask: Ask) -> tuple[Any, Any]:
+        with self._kept():
+            if ask.epoch != self._epoch:
+                self._begin(ask.epoch)
+            try:
+                batch = self._streamer.next_batch(ask.size)
+            except StopIteration:
+                self.told.ended[0] = self._streamer.end()
+                raise
+            self._place = self._streamer.place().after(self._place)
+            return batch, (0, self._place)
+
+
+def prepare_one(recipe: Recipe, where: Where, key: Any) -> Any:
+    """One sample, as any worker would prepare it there."""
+    try:
+        return next(sample for _, sample in Preparer(recipe).samples(where, [key]))
+    except Stopped as stopped:
+        raise stopped.original from None

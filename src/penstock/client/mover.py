@@ -1,0 +1,325 @@
+"""How a batch comes to its device.
+
+The copies leave from the arena's own memory, pinned once, on a stream of their own; a batch's slab goes back when its
+copy is complete. Without `device=`, `pin_memory=True` hands out memory of torch's pinned allocator, as torch does: torch
+does not track copies out of memory that it did not pin itself, so our slabs serve only copies that we launch.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from penstock.client.arguments import TorchArguments, on_cuda
+from penstock.client.device_side import DeviceSide
+from penstock.client.idle_time import IdleTime
+from penstock.client.pinning import unsplit
+from penstock.client.places import CudaCard, InUse, Places
+from penstock.config import LoaderConfig
+from penstock.epochs.feed import Ask
+from penstock.errors import ConfigError
+
+
+def check_device(config: LoaderConfig) -> None:
+    device = config.device
+    if device is None:
+        if config.dtype is not None or config.memory_format is not None:
+            raise ConfigError(
+                "dtype and memory_format describe batches on a device: give device= too ('cpu' works)"
+            )
+        return
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as exc:
+        raise ConfigError(
+            f"device must be a torch device such as 'cuda' or 'cpu', got {device!r}: {exc}"
+        ) from exc
+    if reason := missing(wanted):
+        raise ConfigError(
+            f"device={device!r}, but {reason}: give another, 'cpu' for example, or leave it out"
+        )
+
+
+def missing(device: torch.device) -> str:
+    """Why this process does not have the device, in words; "" where it has it, or nobody can say."""
+    if device.type in ("cpu", "meta"):
+        return ""
+    try:
+        kind = torch.get_device_module(device)
+        if not kind.is_available():
+            return f"torch finds no {device.type} device here (torch.{device.type}.is_available() is False)"
+        if (device.index or 0) >= (count := kind.device_count()):
+            return f"torch finds only {count} such device{'' if count == 1 else 's'} here"
+    except (RuntimeError, AttributeError):
+        return ""  # a backend of others, which tells when it is used
+    return ""
+
+
+def mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The batch with `move` applied to every tensor, by the rules of torch's `pin_memory`."""
+    if isinstance(batch, torch.Tensor):
+        return move(batch)
+    if isinstance(batch, (str, bytes)):
+        return batch
+    if isinstance(batch, dict):
+        moved = {key: mapped(value, move) for key, value in batch.items()}
+        return moved if type(batch) is dict else type(batch)(moved)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(mapped(value, move) for value in batch))
+    if type(batch) in (list, tuple):
+        return type(batch)(mapped(value, move) for value in batch)
+    return batch
+
+
+class Arrival(Protocol):
+    """A batch on its way to the device."""
+
+    def order(self, stream: Any) -> None:
+        """`stream` goes on when it is there."""
+
+    def is_over(self) -> bool:
+        """Whether nothing reads the batch's host memory any more."""
+
+    def outlast(self, until_s: float) -> None:
+        """Wait until that is so; for what can hang, not beyond that time (of the monotonic clock)."""
+
+
+class Copy(NamedTuple):
+    """A batch that is copied and no more."""
+
+    event: Any
+
+    def order(self, stream: Any) -> None:
+        stream.wait_event(self.event)
+
+    def is_over(self) -> bool:
+        return bool(self.event.query())
+
+    def outlast(self, until_s: float) -> None:  # noqa: ARG002 - a copy does not hang
+        self.event.synchronize()
+
+
+class Lane(Protocol):
+    """What makes a batch on the device of what workers leave (`gpu.lane.GpuLane`)."""
+
+    gate: Any
+    residents: Any
+    """Samples that are kept on the device; None where none are."""
+
+    @property
+    def takes_cores(self) -> bool:
+        """Whether workers must leave cores to it now."""
+
+    @property
+    def mode(self) -> str:
+        """How it shares the device with training now."""
+
+    def rest(self) -> None:
+        """Training does not ask for batches for a while."""
+
+    def belong_to(self, owner: Any) -> None:
+        """Make batches for this iterator."""
+
+    def begin(self, batch: Any, *, spare_known: bool) -> Any:
+        """`images` there, `others` where they were, and what is still to be made. `spare_known`: training has all the memory that it
+        needs, and the lane may take of the rest."""
+
+    def make(self, begun: Any, copied: Any) -> Any:
+        """Has that made when `copied` has come to pass; gives an `Arrival`."""
+
+    def taken(self, arrival: Any, asked_s: float, ready: int, ahead: int) -> None:
+        """Training asked for the batch then and has it now; so many more are ready, of those asked for ahead."""
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers."""
+
+
+class Mover:
+    """Moves a batch's tensors; knows when the copies are complete."""
+
+    def __init__(
+        self,
+        device: Any,
+        dtype: torch.dtype | None,
+        memory_format: torch.memory_format | None,
+        pin: bool,
+        lane: Lane | None = None,
+        places: Places | None = None,
+    ) -> None:
+        self.device = None if device is None else torch.device(device)
+        self.lane = lane
+        self._dtype, self._format, self._pin = dtype, memory_format, pin
+        self._seams: list[int] = []
+        self._places, self.in_use = places or Places(None), InUse()
+        self.idle_time = IdleTime()
+        if self.device is not None and self.device.type == "cuda" and self._places.stream is None:
+            self._places.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._stream = self._places.stream
+
+    def pin(self, source: Any) -> None:
+        if self._stream is not None and hasattr(source, "pin"):
+            with torch.cuda.device(
+                self._stream.device
+            ):  # a thread begins with device 0, which may be another rank's
+                self._seams = source.pin()
+
+    def move(self, batch: Any) -> tuple[Any, Arrival | None]:
+        """The batch on the device, and its arrival there (None when it is there already)."""
+        if self._stream is None:
+            moved, begun = self._moved(batch)
+            return moved, None if self.lane is None else self.lane.make(begun, None)
+        with torch.cuda.stream(self._stream):
+            if self._seams:
+                batch = mapped(batch, lambda tensor: unsplit(tensor, self._seams))
+            self._places.settle()
+            moved, begun = self._moved(batch)
+            self._places.on_batch(sizes_of(moved))
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+        return moved, Copy(event) if self.lane is None else self.lane.make(begun, event)
+
+    def _moved(self, batch: Any) -> tuple[Any, Any]:
+        """The batch there, and what the lane has still to do for it."""
+        if self.lane is None:
+            return mapped(batch, self._tensor), None
+        begun = self.lane.begin(batch, spare_known=self._places.are_settled)
+        return [begun.images, *(mapped(other, self._tensor) for other in begun.others)], begun
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.device is None:
+            return tensor.pin_memory() if self._pin else tensor
+        moved = tensor.to(self.device, non_blocking=True)
+        if tensor.dim() == 4:
+            if self._dtype is not None:
+                moved = moved.to(self._dtype)
+            if self._format is not None:
+                moved = moved.contiguous(memory_format=self._format)
+        return moved
+
+    def arrive(self, batch: Any, arrival: Arrival | None) -> Any:
+        """Order the consumer's stream behind it; the memory then belongs to that stream too."""
+        if arrival is not None:
+            current = None if self._stream is None else torch.cuda.current_stream(self.device)
+            arrival.order(current)
+            if current is not None:
+                mapped(batch, lambda tensor: recorded(tensor, current))
+        return batch
+
+    def has_place(self, others: int) -> bool:
+        """Whether one more batch may be begun, beside so many that training has or may have."""
+        return others + len(self.in_use) < self._places.most
+
+    @property
+    def writes_over(self) -> bool:
+        """Whether an epoch's batches write where those of the epoch before are read from: then those come first. What is written over too
+        early is made again."""
+        return self.lane is not None and self.lane.residents is not None
+
+    def let_go(self) -> None:
+        """Training asks for another batch; the lane may work while what it has given the device is done."""
+        if self._stream is not None:
+            event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))
+            self.in_use.until(event)
+            self.idle_time.asked(event)
+            if self.lane is not None and self.lane.gate.idle_only:
+                self.lane.gate.opens_after(event)
+
+    def there(self, ready: int) -> None:
+        """Training's stream is behind the batch; so many more are ready."""
+        if self._stream is not None:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))
+            self.idle_time.there(event, ready)
+
+    def taken(self, arrival: Arrival | None, asked_s: float, ready: int, ahead: int) -> None:
+        """Training has the batch. It has waited for it only if the device has run out of what it was given before: a loop that runs
+        ahead of the device waits for that, and not for us."""
+        if self.lane is not None:
+            if self.in_use.last is not None and not self.in_use.last.query():
+                asked_s = time.perf_counter()
+            self.lane.gate.shuts()
+            self.lane.taken(arrival, asked_s, ready, ahead)
+
+    def rest(self) -> None:
+        """An epoch has ended."""
+        if self.lane is not None:
+            self.lane.rest()
+
+    @property
+    def takes_cores(self) -> bool:
+        """Whether workers must leave cores to the lane now."""
+        return self.lane is not None and self.lane.takes_cores
+
+    @property
+    def lane_mode(self) -> str:
+        return "off" if self.lane is None else self.lane.mode
+
+    def begun(self, pump: Any) -> None:
+        """Somebody asks for batches, through this pump."""
+        if self.lane is not None:
+            self.lane.gate.asked_by(pump)
+
+    def ended(self, pump: Any) -> None:
+        """Nobody does any more; another may already, through another pump."""
+        if self.lane is not None:
+            self.lane.gate.left_by(pump)
+
+
+def mover_for(
+    config: LoaderConfig, given: TorchArguments, held: DeviceSide, lane: Lane | None = None
+) -> Mover | None:
+    """What brings batches to their device or into pinned memory; None when they stay where they are."""
+    pins = given.pin_memory and torch.accelerator.is_available()
+    if given.pin_memory and given.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{given.pin_memory_device}'.",
+            stacklevel=4,
+        )
+    if given.pin_memory and not pins:
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+            stacklevel=4,
+        )
+    if config.device is None and not pins:
+        return None
+    if held.places is None:
+        held.places = Places(CudaCard(torch.device(config.device)) if on_cuda(config) else None)
+    return Mover(config.device, config.dtype, config.memory_format, pins, lane, held.places)
+
+
+def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Callable[[Ask], tuple[Any, Any]]:
+    """`prepare`, and the batch is brought to the device at once. Without workers nothing may run in the background: the
+    dataset would seed the generators that the training loop draws from at that moment."""
+    if mover is None:
+        return prepare
+
+    def prepare_and_move(ask: Ask) -> tuple[Any, Any]:
+        batch, state = prepare(ask)
+        return mover.arrive(*mover.move(batch)), state
+
+    return prepare_and_move
+
+
+def sizes_of(batch: Any) -> list[int]:
+    """Bytes of its tensors on the device."""
+    found: list[int] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_cuda:
+            found.append(tensor.nbytes)
+        return tensor
+
+    mapped(batch, note)
+    return found
+
+
+def recorded(tensor: torch.Tensor, stream: Any) -> torch.Tensor:
+    if tensor.is_cuda:
+        tensor.record_stream(stream)
+    return tensor

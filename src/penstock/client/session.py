@@ -1,0 +1,270 @@
+"""The training process's side of one agent: start it, talk to it, notice its end, leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.agent.config import AgentConfig
+from penstock.agent.forked import fork_agent, signals_held
+from penstock.agent.processes import open_pidfd, wait_readable
+from penstock.agent.spawned import SpawnedWorkers, exec_agent
+from penstock.client.leases import Leases
+from penstock.client.pinning import Pins
+from penstock.measure.counters import Live
+from penstock.measure.host import say_once
+from penstock.wire import frames as wire
+from penstock.wire.arena import Arena, Board, board_bytes, board_rows
+from penstock.wire.frames import Channel, Msg
+from penstock.worker.loop import WorkerSpec
+
+log = logging.getLogger("penstock")
+
+CLOSE_S = 2.0
+"""The agent gives its workers one second; one more and it is killed, and they with it."""
+CHECK_S = 0.1
+SILENT_S = 10.0
+"""An agent that does not tick for this long, while we wait for it, is stopped or stuck: it never runs user code."""
+
+
+class AgentGone(Exception):
+    """The agent has ended; what it had delivered before has been read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """How to start an agent and its workers, as often as needed."""
+
+    agent: AgentConfig
+    spec: WorkerSpec
+    context: Any
+    limit_bytes: int
+
+    def resized(self, workers: int, *, follows: bool) -> Blueprint:
+        """The same, with another number of workers to begin with."""
+        core = replace(self.agent.core, workers=workers, base=board_bytes(board_rows(workers)))
+        agent = replace(self.agent, core=core, follows=follows)
+        return replace(self, agent=agent, spec=replace(self.spec, workers=workers))
+
+
+class Session:
+    """One agent's life. A new agent gets a new session, with an arena of its own."""
+
+    def __init__(self, blueprint: Blueprint, owned_by: Callable[[Session], None]) -> None:
+        """`owned_by` is told before we return, so that at no moment there is an agent that nobody will end."""
+        self._owner = os.getpid()
+        self._closed = self._reaped = self._released = False
+        self._pins: Pins | None = None
+        self._limit = blueprint.limit_bytes
+        self.spawned: SpawnedWorkers | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.pid = self._pidfd = -1
+        self._poll = select.poll()
+        self._beat, self._silent_s = 0, 0.0
+        try:
+            workers = blueprint.agent.core.workers
+            self.arena = Arena.create(blueprint.limit_bytes, board_rows(workers), at_first=workers)
+            self.arena.board.agent[Board.LANES] = workers
+            self.leases = Leases(self.arena, blueprint.limit_bytes)
+            self._start(blueprint)
+            owned_by(self)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, blueprint: Blueprint) -> None:
+        if blueprint.context.get_start_method() == "fork":
+            blueprint.spec.recipe.load_libraries()
+            self.pid, sock = fork_agent(blueprint.agent, blueprint.spec, self.arena, blueprint.context)
+        else:
+            self._process, sock, adoptions = exec_agent(blueprint.agent, self.arena)
+            self.pid = self._process.pid
+            self.spawned = SpawnedWorkers(blueprint.spec, self.arena, blueprint.context, adoptions)
+        self.channel = Channel(sock)
+        with signals_held():  # or one could come when it is open and nobody knows it yet
+            self._pidfd = open_pidfd(self.pid)
+        if self._pidfd < 0:
+            say_once(
+                "pidfd_open is denied: the end of a process is noticed by its socket, and waited for by asking"
+            )
+        self._poll.register(sock, select.POLLIN)
+        if self._pidfd >= 0:
+            self._poll.register(self._pidfd, select.POLLIN)
+        if self.spawned is not None:
+            for worker in range(blueprint.agent.core.workers):
+                self.spawned.start(worker, blueprint.agent.core.workers)
+
+    def want(self, workers: int) -> None:
+        """Tell the agent how many workers there are to be; it looks at every tick. May be called from any thread."""
+        if not self._closed:
+            self.arena.board.agent[Board.WANTED] = workers
+
+    def leave_cores(self, needed: bool) -> None:
+        """Tell the agent whether workers must leave cores to a GPU lane; it looks at every tick. May be called from any thread."""
+        if not self._closed:
+            self.arena.board.agent[Board.LANE] = needed
+
+    def send(self, kind: Msg, *chunks: bytes) -> None:
+        with contextlib.suppress(
+            OSError
+        ):  # it has ended, which `receive` will find, or is being closed again
+            self.channel.send(kind, *chunks)
+
+    def pin(self) -> list[int]:
+        """Pin the memory that batches lie in, for copies to a CUDA device that we launch ourselves; the seams in it."""
+        if self._pins is None:
+            self._pins = Pins(self.arena)
+        backed: int = self.arena.board.agent[Board.BACKED]
+        self._pins.extend(self.arena.base + backed)
+        return self._pins.seams
+
+    def give_back(self) -> None:
+        """Tell the agent which batches' memory is free again."""
+        self.leases.collect()
+        self.leases.sweep()
+        while self.leases.freed:
+            self.send(Msg.RELEASE, wire.SEQ.pack(self.leases.freed.popleft()))
+
+    def receive(self, deadline_s: float | None) -> list[tuple[int, bytes]]:
+        """Frames from the agent; an empty list when the deadline has passed, or nothing came for a while; AgentGone when it has ended."""
+        self.give_back()
+        left = CHECK_S if deadline_s is None else min(CHECK_S, max(0.0, deadline_s - time.monotonic()))
+        ready = {fd for fd, _ in self._poll.poll(left * 1000)}
+        if self.channel.fileno() in ready:
+            frames = self.channel.receive()
+            if frames is None:
+                raise AgentGone
+            return self._without_worker_business(frames)
+        if ready or self._is_silent(left):  # guard: silent-agent
+            raise AgentGone
+        return []
+
+    def _is_silent(self, waited_s: float) -> bool:
+        """Whether the agent has not ticked for long, by time that we were awake ourselves; then it is killed."""
+        beat: int = self.arena.board.agent[Board.AGENT_BEAT]
+        self._silent_s = self._silent_s + waited_s if beat == self._beat else 0.0
+        self._beat = beat
+        if self._silent_s < SILENT_S:
+            return False
+        log.warning("the agent (pid %s) has been silent for %.0f s: it is killed", self.pid, self._silent_s)
+        os.kill(self.pid, signal.SIGKILL)
+        return True
+
+    def arrived(self) -> list[tuple[int, bytes]]:
+        """Frames that are there already, if any; the agent's end is left for `receive` to find."""
+        return self._without_worker_business(self.channel.receive(wait=False) or [])
+
+    def _without_worker_business(self, frames: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Where we are the workers' parent, see to their starts and ends; the rest is for the iterator."""
+        rest = []
+        for kind, payload in frames:
+            if kind == Msg.NEED_WORKER and self.spawned is not None:
+                self.spawned.start(*wire.WORKER.unpack(payload))
+            elif kind == Msg.LOST and self.spawned is not None:
+                worker, _ = wire.WORKER.unpack(payload)
+                code = self.spawned.exit_code(worker)
+                self.send(Msg.EXITED, wire.WORKER.pack(worker, -signal.SIGKILL if code is None else code))
+            else:
+                rest.append((kind, payload))
+        return rest
+
+    def live(self) -> Live:
+        """Numbers of the running engine, off the board."""
+        board = self.arena.board
+        agent = board.agent
+        return Live(
+            agent_pid=0 if self._closed else self.pid,
+            worker_pids=() if self._closed else tuple(pid for pid in board.column(Board.PID) if pid),
+            prepare_ns=tuple(board.column(Board.PREPARE_NS)),
+            write_ns=tuple(board.column(Board.WRITE_NS)),
+            collate_ns=tuple(board.column(Board.COLLATE_NS)),
+            cpu_ns=tuple(board.column(Board.CPU_NS)),
+            delayed_ns=tuple(board.column(Board.DELAYED_NS)),
+            prepared=sum(board.column(Board.SAMPLES)),
+            tasks=sum(board.column(Board.TASKS)),
+            source_retries=sum(board.column(Board.RETRIES)),
+            task_size=agent[Board.TASK_SIZE],
+            reissued=agent[Board.REISSUED],
+            arena_bytes=0 if self._closed else agent[Board.BACKED],
+            arena_limit_bytes=self._limit,
+            held_bytes=self.leases.held_bytes,
+            private_copies=self.leases.private_copies,
+        )
+
+    def end_of_agent(self) -> str:
+        """How the agent ended, in words."""
+        from penstock.agent.troubles import exit_text
+
+        return exit_text(self._reap(time.monotonic() + 1.0))
+
+    def _reap(self, deadline_s: float) -> int | None:
+        """Wait for the agent's end until the deadline; its exit code if it was ours to ask."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(max(0.0, deadline_s - time.monotonic()))
+                self._reaped = True
+                return code
+            return None
+        while not self._reaped:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._reaped = True  # by someone else's wait
+                return None
+            if pid:
+                self._reaped = True
+                return os.waitstatus_to_exitcode(status)
+            left = deadline_s - time.monotonic()
+            if left <= 0:
+                return None
+            if self._pidfd >= 0:
+                wait_readable(self._pidfd, left)
+            else:
+                time.sleep(0.005)
+        return None
+
+    def close(self) -> None:
+        """End the agent and with it the workers. Batches that the user holds stay valid. An interrupt may cut this short
+        anywhere: then it is called again, and goes on."""
+        if self._released:
+            return
+        self._closed = True
+        channel: Channel | None = getattr(self, "channel", None)
+        if os.getpid() != self._owner:  # guard: child-ends-nothing
+            # A forked child of the training process: the agent is not ours to end.
+            if channel is not None:
+                channel.close()
+            return
+        try:
+            if channel is not None and not self._reaped:
+                self.send(Msg.STOP)
+                self._reap(time.monotonic() + CLOSE_S)
+        finally:
+            # Also when a second Ctrl-C cuts the wait short.
+            self._let_go(channel)
+
+    def _let_go(self, channel: Channel | None) -> None:
+        if self.pid > 0 and not self._reaped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._reap(time.monotonic() + CLOSE_S)
+        if self.spawned is not None:
+            self.spawned.close()
+        if channel is not None:
+            channel.close()
+        if self._pins is not None:
+            self._pins.close()
+        if hasattr(self, "arena"):
+            self.arena.close()
+        if self._pidfd >= 0:
+            pidfd, self._pidfd = self._pidfd, -1
+            os.close(pidfd)
+        self._released = True

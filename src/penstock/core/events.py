@@ -1,0 +1,313 @@
+"""The vocabulary of the core: what happens (events) and what the driver must do (actions).
+
+All of them are plain values, so a run can be recorded, compared and replayed. Times are seconds of a monotonic clock
+and arrive in events; the core has no clock of its own. A `task` is named by a number that is never used twice in the
+life of an agent: it is the attempt id, so a late result of a lost or cancelled attempt matches nothing and is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.wire.kinds import Kind
+
+__all__ = ["Action", "Error", "Event", "Kind", "Task", "Trouble"]
+
+
+class Task(NamedTuple):
+    id: int
+    seq: int
+    kind: Kind
+    start: int
+    samples: int
+    offset: int = -1
+    """Slab of the batch, or -1: the worker keeps the result until it is placed."""
+    layout: int = -1
+    parts: tuple[int, ...] = ()
+    """Offsets of the parts to collate, in order."""
+    poisoned: bool = False
+    """The sample killed its workers: do not prepare it, apply `on_error`."""
+
+    @property
+    def weight(self) -> int:
+        """Samples of work; to collate is little beside preparing."""
+        return 1 if self.kind is Kind.COLLATE else self.samples or 1
+
+
+class Trouble(NamedTuple):
+    """An error that the engine itself found; the driver words it."""
+
+    kind: str
+    """`died`, `hung`, `start`, `stream`, `memory` or `empty`."""
+    ordinal: int = -1
+    tries: int = 0
+    cause: str = ""
+    need_bytes: int = 0
+    limit_bytes: int = 0
+
+
+Error = bytes | Trouble
+"""What a batch fails with: a worker's packed exception, passed on unopened, or trouble of the engine's own."""
+
+
+# ---- events
+
+
+class Feed(NamedTuple):
+    """The training process wants one more batch, due after all that were fed before."""
+
+    seq: int
+    size: int
+    at_s: float = 0.0
+    """Told where there are several pools: what a task takes is counted from here on, where it is given to an idle worker."""
+
+
+class Abort(NamedTuple):
+    """The epoch is over for the consumer: everything not yet delivered is void."""
+
+
+class Released(NamedTuple):
+    """Nothing in the training process refers to the memory of a delivered batch any more."""
+
+    seq: int
+
+
+class WorkerStarted(NamedTuple):
+    """Its process is there; when it is ready to work, it will say so itself."""
+
+    worker: int
+    at_s: float
+
+
+class WorkerUp(NamedTuple):
+    worker: int
+    at_s: float
+
+
+class WorkerLost(NamedTuple):
+    worker: int
+    task: int
+    """Task it was working on by its own word, or -1."""
+    ordinal: int
+    """Sample of the batch it was working on, or -1."""
+    cause: str
+    hung: bool = False
+
+
+class Done(NamedTuple):
+    worker: int
+    task: int
+    took_s: float
+    at_s: float
+    holds: bool = False
+    """The worker still refers to the parts it was given (the user's collate kept them)."""
+    dropped: tuple[int, ...] = ()
+    """Samples of the batch that `on_error="skip"` left out."""
+    refers: bool = False
+    """The collated result refers to its parts instead of copying them."""
+
+
+class LayoutKnown(NamedTuple):
+    """A layout has its number; `items` are the bytes per sample of each of its lanes."""
+
+    layout: int
+    items: tuple[int, ...]
+
+
+class Prepared(NamedTuple):
+    """A result is ready in the worker and asks for memory: a slab of `layout`, or `nbytes` of its own."""
+
+    worker: int
+    task: int
+    nbytes: int
+    layout: int = -1
+
+
+class Misfit(NamedTuple):
+    """A sample does not fit the layout of its batch; `layout` is the one it needs."""
+
+    worker: int
+    task: int
+    layout: int
+
+
+class Refused(NamedTuple):
+    """The samples cannot travel between workers: their batch must be prepared by one."""
+
+    worker: int
+    task: int
+
+
+class Failed(NamedTuple):
+    worker: int
+    task: int
+    ordinal: int
+    error: Error
+
+
+class Exhausted(NamedTuple):
+    """This worker's iterator has ended."""
+
+    worker: int
+    task: int
+
+
+class Dropped(NamedTuple):
+    """The worker no longer has this task: it was cancelled before it began, or the parts it held are let go."""
+
+    worker: int
+    task: int
+
+
+class InitFailed(NamedTuple):
+    worker: int
+    error: Error
+
+
+class Retire(NamedTuple):
+    """The worker has grown too large: let it finish what it has, then replace it."""
+
+    worker: int
+
+
+class ResizePool(NamedTuple):
+    """There are to be so many workers from now on; not for iterable datasets, whose workers each have a share of the data."""
+
+    workers: int
+    pool: int = 0
+    """Whose; 0 are the local workers."""
+
+
+class Grown(NamedTuple):
+    start: int
+    end: int
+
+
+class GrowDenied(NamedTuple):
+    cause: str
+
+
+class Stuck(NamedTuple):
+    """Answer to `Starved`: the consumer has given back all that it can."""
+
+    seq: int
+    need: int
+
+
+class Tick(NamedTuple):
+    """Time passes. `beats[w]` counts what worker w has begun, sample by sample; `waits[w]` the seconds in which its process wanted a
+    core and had none, where that is known."""
+
+    at_s: float
+    beats: tuple[int, ...]
+    waits: tuple[float, ...] = ()
+
+
+Event = (
+    Feed | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Misfit | Refused
+    | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Grown | GrowDenied | Stuck | Tick
+)  # fmt: skip
+
+
+# ---- actions
+
+
+class Start(NamedTuple):
+    worker: int
+
+
+class Assign(NamedTuple):
+    worker: int
+    task: Task
+
+
+class PlaceResult(NamedTuple):
+    """Memory for a result that waits in the worker."""
+
+    worker: int
+    task: int
+    offset: int
+    layout: int
+
+
+class Cancel(NamedTuple):
+    worker: int
+    task: int
+
+
+class Deliver(NamedTuple):
+    seq: int
+    offset: int
+    layout: int
+    """Layout of the slab, or -1: an encoded result."""
+    dropped: tuple[int, ...] = ()
+    nbytes: int = 0
+    """Memory that stays in use while anything refers to the batch; 0 asks for a copy instead."""
+
+
+class DeliverError(NamedTuple):
+    seq: int
+    error: Error
+
+
+class DeliverEnd(NamedTuple):
+    """All workers' iterators have ended."""
+
+    asked: int
+    """The newest batch that had been asked for: an end that crosses an abort on its way is not that of the new epoch."""
+
+
+class Kill(NamedTuple):
+    worker: int
+    why: str
+
+
+class Stop(NamedTuple):
+    """Ask an idle worker to end."""
+
+    worker: int
+
+
+class Dump(NamedTuple):
+    """Write down what the worker is doing: it has been silent for a long time."""
+
+    worker: int
+    silent_s: float
+
+
+class Grow(NamedTuple):
+    """Back [start, end) of the arena with memory."""
+
+    start: int
+    end: int
+
+
+class Shrink(NamedTuple):
+    """Nothing is due: the memory of [start, end) goes back to the system."""
+
+    start: int
+    end: int
+
+
+class Starved(NamedTuple):
+    """The due batch does not fit beside what the consumer holds; to be answered with `Stuck`."""
+
+    seq: int
+    need: int
+
+
+Action = (
+    Start
+    | Assign
+    | PlaceResult
+    | Cancel
+    | Deliver
+    | DeliverError
+    | DeliverEnd
+    | Kill
+    | Stop
+    | Dump
+    | Grow
+    | Shrink
+    | Starved
+)

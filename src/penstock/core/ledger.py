@@ -1,0 +1,131 @@
+"""The ledger: what is owed of each batch, who works on it, which memory it owns. Pure bookkeeping, no decisions.
+
+Rule 1: a sample is in exactly one place: still to do, in a live task, or done.
+Rule 2: memory is given back only when its batch has let go of it *and* no task can still touch it. A cancelled task
+counts until its worker says that it is gone, so a late write never reaches memory that has a new owner.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from penstock.core.events import Error, Kind, Task
+
+
+@dataclass(slots=True, eq=False)
+class Slab:
+    """One extent of the arena."""
+
+    offset: int
+    nbytes: int
+    owned: bool = True
+    pins: int = 0
+    """Tasks that may still write it."""
+    holds: int = 0
+    """Tasks whose worker may still read it."""
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One batch between being fed and being released."""
+
+    seq: int
+    size: int
+    kind: Kind
+    worker: int = -1
+    """Of a stream: whose iterator owes it."""
+    todo: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges (start, count) that no live task covers, in order."""
+    live: set[int] = field(default_factory=set)
+    layout: int = -1
+    slab: Slab | None = None
+    parts: dict[int, Slab] = field(default_factory=dict)
+    arrived: bool = False
+    """Of a stream out of order: its iterator has yielded it."""
+    relaid: bool = False
+    collated: bool = False
+    delivered: bool = False
+    error: tuple[int, Error] | None = None
+    """Smallest failed sample and its error: which one is raised must not depend on timing."""
+    dropped: set[int] = field(default_factory=set)
+    poisoned: set[int] = field(default_factory=set)
+
+    def take(self, count: int) -> tuple[int, int]:
+        """Remove up to `count` samples from the front of what is to do; a poisoned sample goes alone."""
+        start, size = self.todo.pop(0)
+        count = min(count, size)
+        if self.poisoned:
+            bad = next((i for i in range(start, start + count) if i in self.poisoned), None)
+            if bad is not None:
+                count = 1 if bad == start else bad - start
+        if count < size:
+            self.todo.insert(0, (start + count, size - count))
+        return start, count
+
+    def give_back(self, start: int, count: int) -> None:
+        """A live task is void: its samples are to do again, unless a smaller failure made them needless."""
+        if self.error is not None:
+            count = min(count, self.error[0] - start)
+        if count > 0 or (not self.size and self.error is None):
+            insort(self.todo, (start, count))
+
+    def fail(self, ordinal: int, error: Error) -> None:
+        """Record a failure; samples at and behind it are no longer needed."""
+        if self.kind in (Kind.WHOLE, Kind.STREAM):
+            ordinal = 0  # all or nothing
+        if self.error is None or ordinal < self.error[0]:  # guard: first-failure
+            self.error = (ordinal, error)
+            self.todo = [(s, min(c, ordinal - s)) for s, c in self.todo if s < ordinal]
+
+    def restart(self, kind: Kind) -> None:
+        """Forget all progress; the caller has taken care of memory and live tasks."""
+        self.kind, self.layout, self.collated, self.error = kind, -1, False, None
+        self.todo, self.arrived = [(0, self.size)], False
+        self.live.clear()
+        self.dropped.clear()
+
+    @property
+    def complete(self) -> bool:
+        """All samples are done, or a failure is certain. Tasks that were taken back may still be there to write."""
+        if self.todo or self.live:
+            return False
+        return self.error is not None or (
+            self.slab is not None and (self.kind is not Kind.PARTS or self.collated)
+        )
+
+    @property
+    def awaits_collate(self) -> bool:
+        return (
+            self.kind is Kind.PARTS
+            and not (self.todo or self.live or self.collated or self.error)
+            and all(slab.pins == 0 for slab in self.parts.values())
+        )
+
+    def slabs(self) -> list[Slab]:
+        return [*self.parts.values(), *([self.slab] if self.slab is not None else [])]
+
+
+@dataclass(slots=True, eq=False)
+class Issued:
+    """A task at a worker."""
+
+    task: Task
+    at_s: float
+    cancelled: bool = False
+    slabs: list[Slab] = field(default_factory=list)
+    """Memory it may write (`pins`); for a collate the parts are here too, as `holds`."""
+    held: list[Slab] = field(default_factory=list)
+    nbytes: int = 0
+    """Bytes of its result, as far as they are known and its pool is bounded by them."""
+
+
+class Unplaced(NamedTuple):
+    """A result that is ready in its worker and has no memory yet."""
+
+    seq: int
+    start: int
+    task: int
+    worker: int
+    nbytes: int

@@ -1,0 +1,311 @@
+"""Who works on what next, and which batches leave. Pure, like the core that calls it after every event.
+
+The due batch comes first, and its work goes to the worker that has least: so all workers share the batch that is waited
+for, and only then run ahead. Work that waits behind a slow sample is taken back and given to others.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heapreplace
+from typing import NamedTuple
+
+from penstock.core import events as ev
+from penstock.core.events import Action, Kind, Task
+from penstock.core.ledger import Batch, Issued
+from penstock.core.operations import all_waiting, cancel, disown, give_back, obtain, slab_bytes
+from penstock.core.outlook import (
+    Outlook,
+    begun_samples,
+    can_be_counted_on,
+    chosen_size,
+    is_prepared,
+    overdue,
+    room_in_bytes,
+)
+from penstock.core.pools import WorkerPool, WorkerState
+from penstock.core.state import State
+from penstock.policy.pools import is_better_elsewhere
+from penstock.policy.tasks import NEW_TASK, deepest, is_new, queue_samples
+from penstock.wire.extents import aligned
+
+
+class PoolLimits(NamedTuple):
+    """What holds for all workers of a pool in one round of scheduling."""
+
+    enough: float
+    """Samples before a worker that gets no more."""
+    deepest: int
+    most: int
+    """Samples that one of them has prepared."""
+    staffed: bool
+    """Surplus workers stay until there is one that stays: what is due must not wait for a start."""
+
+
+def limits_of(state: State, pool: WorkerPool) -> PoolLimits:
+    staffed, most = not pool.size, 0
+    for worker in pool.members[: pool.size]:
+        if worker.up:
+            staffed = True
+            if worker.prepared > most and not worker.retiring and overdue(state, worker) is None:
+                most = worker.prepared
+    enough = queue_samples(sample_s=pool.sample_s, queue_s=pool.queue_s + pool.latency_s)
+    return PoolLimits(enough, deepest(pool.latency_s), most, staffed)
+
+
+def schedule(state: State, out: list[Action]) -> None:
+    """Give every worker with room its next task: first the one that will have done it first."""
+    if state.fatal is not None:
+        return
+    outlook = Outlook(state) if len(state.pools) > 1 else None
+    if outlook is not None:
+        call_back(state, outlook, out)
+    limits: list[PoolLimits] = []
+    room: list[tuple[float, int]] = []
+    for pool in state.pools:
+        limit = limits_of(state, pool)
+        limits.append(limit)
+        for worker in pool.members:
+            if not worker.up:
+                continue
+            if worker.retiring or (limit.staffed and worker.place >= pool.size):
+                if not worker.tasks:
+                    worker.up, worker.stopping, worker.stopped_s = False, True, state.now_s
+                    out.append(ev.Stop(worker.id))
+            elif not worker.tasks or (has_room(state, worker, limit) and not overdue(state, worker)):
+                room.append((outlook.finish_s(worker) if outlook else worker.load, worker.id))
+            elif outlook is not None:
+                outlook.is_full(worker)
+    room.sort()  # a sorted list is a heap
+    while room:
+        worker = state.workers[room[0][1]]
+        limit = limits[worker.pool.number]
+        task = chosen_task(state, worker, limit, outlook, out)
+        if task is not None:
+            issue(state, worker, task, out)
+        elif outlook is None and state.kind is not Kind.STREAM:
+            break
+        if task is not None and has_room(state, worker, limit):
+            heapreplace(room, (outlook.finish_s(worker) if outlook else worker.load, worker.id))
+        else:
+            heappop(room)
+            if outlook is not None and task is not None:
+                outlook.is_full(worker)
+    if state.waiting:
+        use_stalled(state, out)
+
+
+def chosen_task(
+    state: State, worker: WorkerState, limit: PoolLimits, outlook: Outlook | None, out: list[Action]
+) -> Task | None:
+    """The next task of a worker with room; one that has only just come begins with a little that is due later."""
+    due, most = state.due, None
+    if outlook is not None:
+        due, most = outlook.in_time(worker), room_in_bytes(state, worker.pool)
+        if most == 0:
+            return None
+    if not begins(state, worker, limit.most):
+        return next_task(state, worker, due, out, most)
+    most = min(NEW_TASK, most or NEW_TASK)
+    return next_task(state, worker, behind_due(state, due), out, most) or next_task(
+        state, worker, due, out, most
+    )
+
+
+def has_room(state: State, worker: WorkerState, limit: PoolLimits) -> bool:
+    """Whether a worker that has work gets more."""
+    return (
+        worker.load - begun_samples(state, worker) < limit.enough
+        and len(worker.tasks) < limit.deepest
+        and not begins(state, worker, limit.most)
+    )
+
+
+def begins(state: State, worker: WorkerState, most: int) -> bool:
+    """Whether a worker is to begin with little, which nobody waits for: where batches are cut into tasks as we like."""
+    cut = state.kind in (Kind.SLOTS, Kind.PARTS) and not state.config.task_size
+    return cut and is_new(worker.prepared, most)
+
+
+def behind_due(state: State, due: list[int]) -> list[int]:
+    """What is due later; all where what is due now has only to be put together."""
+    first = state.batches[state.due[0]] if state.due else None
+    return due if first is None or first.awaits_collate or due[:1] != state.due[:1] else due[1:]
+
+
+def use_stalled(state: State, out: list[Action]) -> None:
+    """A worker whose results all wait for memory is idle: the due batch, which they wait for, may need it."""
+    for worker in state.workers:
+        if worker.up and worker.tasks and all_waiting(state, worker):
+            task = next_task(state, worker, state.due[:1], out)
+            if task is not None:
+                issue(state, worker, task, out)
+
+
+def next_task(
+    state: State, worker: WorkerState, due: list[int], out: list[Action], most: int | None = None
+) -> Task | None:
+    """The most urgent work this worker can do; no more than `most` samples of it, where it is divided."""
+    for seq in due:
+        batch = state.batches[seq]
+        if not batch.todo:
+            if batch.kind is Kind.PARTS and batch.awaits_collate and may_collate(state, worker):
+                parts = tuple(batch.parts[start].offset for start in sorted(batch.parts))
+                return Task(new_id(state), seq, Kind.COLLATE, 0, batch.size, parts=parts)
+            continue
+        if batch.kind is Kind.STREAM and batch.worker != worker.id:
+            continue
+        if batch.kind in (Kind.WHOLE, Kind.STREAM):
+            if most is not None and batch.size > most and worker.pool.owed_bytes:
+                return None
+            batch.todo.clear()
+            return Task(new_id(state), seq, batch.kind, 0, batch.size)
+        if batch.kind is Kind.SLOTS:
+            if batch.layout < 0:
+                batch.layout = state.layout
+            if batch.layout >= 0 and batch.slab is None:
+                batch.slab = obtain(state, slab_bytes(state, batch), seq, out)
+                if batch.slab is None:
+                    return None
+        start, count = batch.take(min(chosen_size(state, batch, worker.pool), most or batch.size))
+        state.task_size = count
+        offset = batch.slab.offset if batch.slab is not None else -1
+        return Task(
+            new_id(state),
+            seq,
+            batch.kind,
+            start,
+            count,
+            offset,
+            batch.layout,
+            poisoned=start in batch.poisoned,
+        )
+    return None
+
+
+def may_collate(state: State, worker: WorkerState) -> bool:
+    """Parts lie here: they do not travel to be collated, unless there is nobody here to do it."""
+    here = state.local
+    return worker.pool is here or not any(can_be_counted_on(state, one) for one in here.members)
+
+
+def new_id(state: State) -> int:
+    state.next_task += 1
+    return state.next_task  # guard: attempt-ids
+
+
+def issue(state: State, worker: WorkerState, task: Task, out: list[Action]) -> None:
+    batch = state.batches[task.seq]
+    issued = Issued(task, state.now_s)
+    if worker.pool.queue_bytes and task.kind is not Kind.COLLATE:
+        issued.nbytes = round(task.samples * state.sample_bytes)
+    if task.kind is Kind.SLOTS and batch.slab is not None:
+        batch.slab.pins += 1
+        issued.slabs.append(batch.slab)
+    if task.kind is Kind.COLLATE:
+        issued.held.extend(batch.parts.values())
+        for slab in issued.held:
+            slab.holds += 1
+    if not worker.tasks:
+        worker.head_s = state.now_s
+    worker.add(issued)
+    batch.live.add(task.id)
+    out.append(ev.Assign(worker.id, task))
+
+
+def steal(state: State, out: list[Action]) -> None:
+    """What a worker holds beside a slow sample goes back, so that it does not wait for it: if there is another to do it. Both may then
+    write it, one of them late."""
+    if not state.config.repeatable:
+        return
+    late = [(worker, running) for worker in state.workers if (running := overdue(state, worker)) is not None]
+    stuck = {worker.id for worker, _ in late}
+    if not any(worker.up and not worker.surplus and worker.id not in stuck for worker in state.workers):
+        return
+    for worker, running in late:
+        for issued in worker.tasks.values():
+            # Before a task that has been taken back already, the slow sample itself may stand, just arrived.
+            arrived = running.cancelled and is_prepared(issued)
+            if issued is not running and not issued.cancelled and not arrived:
+                cancel(state, worker, issued, out)
+                give_back(state, issued.task)
+
+
+def call_back(state: State, outlook: Outlook, out: list[Action]) -> None:
+    """All of the due batch has been given out: what has not been begun of it goes to others that will have done it much sooner."""
+    batch = state.batches[state.due[0]] if state.due else None
+    if batch is None or batch.todo or not batch.live or not (state.config.repeatable and outlook.counted):
+        return
+    soonest = min(outlook.counted, key=lambda worker: (outlook.finish_s(worker), worker.id))
+    for worker in state.workers:
+        if worker.pool is soonest.pool or worker.pool.pace_s is None:
+            continue
+        ahead, since_s = 0, state.now_s - worker.head_s
+        for issued in list(worker.tasks.values()):
+            task = issued.task
+            begun = not ahead or is_prepared(issued)
+            ahead += task.weight
+            here_s = worker.pool.finish_s(ahead, 0) - since_s
+            there_s = soonest.pool.finish_s(soonest.load, task.weight)
+            if task.id in batch.live and not begun and is_better_elsewhere(here_s, there_s):
+                cancel(state, worker, issued, out)
+                give_back(state, task)
+
+
+# ---- delivery
+
+
+def deliver(state: State, out: list[Action]) -> None:
+    """Hand out what is settled: in order, or whatever is there."""
+    while state.due and can_leave(state, state.batches[state.due[0]]):
+        hand_out(state, state.due[0], out)
+    if not state.config.in_order:  # guard: in-order
+        for seq in [seq for seq in state.due if can_leave(state, state.batches[seq])]:
+            hand_out(state, seq, out)
+    if (
+        state.kind is Kind.STREAM
+        and not state.due
+        and not state.ended
+        and all(x.exhausted for x in state.workers)
+    ):
+        state.ended = True
+        out.append(ev.DeliverEnd(state.asked))
+
+
+def can_leave(state: State, batch: Batch) -> bool:
+    """It is complete, and what could still write it is gone, or will be long in coming."""
+    if not batch.complete:
+        return False
+    return batch.error is not None or not late_writers(batch) or held_up(state, batch)  # guard: late-writers
+
+
+def late_writers(batch: Batch) -> bool:
+    """Tasks that were taken back, of which their workers have not said yet that they are gone."""
+    return batch.slab is not None and batch.slab.pins > 0
+
+
+def held_up(state: State, batch: Batch) -> bool:
+    """All that could still write it waits behind slow samples."""
+    return all(
+        overdue(state, worker) is not None
+        for worker in state.workers
+        if any(batch.slab in issued.slabs for issued in worker.tasks.values())
+    )
+
+
+def hand_out(state: State, seq: int, out: list[Action]) -> None:
+    state.due.remove(seq)
+    batch = state.batches[seq]
+    if state.deaths:
+        state.deaths = {key: tries for key, tries in state.deaths.items() if key[0] != seq}
+    if batch.error is not None:
+        disown(state, batch)
+        del state.batches[seq]
+        out.append(ev.DeliverError(seq, batch.error[1]))
+        return
+    assert batch.slab is not None, "a complete batch without an error has its memory"
+    batch.delivered = True
+    layout = batch.layout if batch.kind is Kind.SLOTS else -1
+    # Late writers write the bytes that are there, but the user may want to write too: their batch is for copying.
+    # guard: late-writers-copy
+    nbytes = 0 if late_writers(batch) else sum(aligned(slab.nbytes) for slab in batch.slabs())
+    out.append(ev.Deliver(seq, batch.slab.offset, layout, tuple(sorted(batch.dropped)), nbytes))

@@ -1,0 +1,1 @@
+"""Which epoch runs next, in which order and from where; checkpoints of it."""

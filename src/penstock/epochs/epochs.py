@@ -1,0 +1,279 @@
+"""Which epoch a loader runs next, in which order, and from where.
+
+`Source` says what decides the order and stays fixed; `Epochs` keeps what moves: the seed once it is known, the number of the
+next epoch, the run of the newest iterator, a state that waits to be resumed. Neither refers to the loader, so that a
+loader that is dropped ends its workers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
+
+from penstock.epochs.feed import Ask, planned, streamed
+from penstock.epochs.fitting import Identity, fitted, warn_of_seed
+from penstock.epochs.progress import Run, after_end, fresh_state, resume_plan, reuse_of
+from penstock.epochs.replay import SamplerReplay, chain_of, epoch_of, length_of, set_generator
+from penstock.epochs.shares import Shares, places_of
+from penstock.plan.epoch import EpochPlan
+from penstock.worker.prepare import Where
+
+EXTRAS = ("generator", "sampler", "sampler_epoch", "samples")
+"""Parts of a state that belong to the user's sampler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What decides the order of a loader's samples."""
+
+    dataset: Any
+    sampler: Any
+    batch_sampler: Any
+    own: bool
+    """Whether the order is ours (sequential, or shuffle=True alone) rather than a sampler's of the user."""
+    shuffles: bool
+    rank: int
+    world: int
+    batch_size: int
+    """Of an iterable dataset's batches."""
+    times: int = 1
+    """How often a sample that was partly prepared is used."""
+
+    @property
+    def streams(self) -> bool:
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def index_sampler(self) -> Any:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def order(self) -> str:
+        """`planned`, `sampled` or `streamed`; a batch sampler that the user has changed since is followed."""
+        if self.streams:
+            return "streamed"
+        batches = self.batch_sampler
+        untouched = batches is None or (type(batches) is BatchSampler and batches.sampler is self.sampler)
+        return "planned" if self.own and untouched else "sampled"
+
+    @property
+    def identity(self) -> Identity:
+        order = self.order
+        if order == "streamed":
+            return Identity(order, "iterable", None)
+        length = length_of(self.dataset)
+        *_, sampler = chain_of(self.index_sampler)
+        own = "shuffled" if self.shuffles else "sequential"
+        return Identity(
+            order, own if order == "planned" else type(sampler).__name__, length if length >= 0 else None
+        )
+
+    def following(self, sampler: Any, batch_sampler: Any) -> Source:
+        """The same with the samplers that the loader has now: a subclass may have replaced them since, as timm's loader does."""
+        if sampler is self.sampler and batch_sampler is self.batch_sampler:
+            return self
+        own = self.own and sampler is self.sampler
+        return replace(self, sampler=sampler, batch_sampler=batch_sampler, own=own)
+
+    def plan(self, epoch: int, seed: int, kept: int) -> EpochPlan:
+        cut = next((link for link in chain_of(self.batch_sampler) if hasattr(link, "batch_size")), None)
+        return EpochPlan(
+            length=len(self.dataset),
+            batch_size=getattr(cut, "batch_size", 1),
+            drop_last=getattr(cut, "drop_last", False),
+            shuffle=self.shuffles,
+            seed=seed,
+            epoch=epoch,
+            rank=self.rank,
+            world=self.world,
+            times=self.times,
+            kept=kept,
+        )
+
+
+class Epochs:
+    def __init__(self, source: Source, seed: int | None, kept: int = 0) -> None:
+        self.source, self.seed, self.kept = source, seed, kept
+        self.given = seed
+        """The seed that the user gave, if any."""
+        self.keyed = seed is not None
+        """Whether an iterable dataset draws by the seed; without one it draws as with torch."""
+        self.base_seed: int | None = None
+        """Of the workers that iterate it."""
+        self.next = 0
+        self.run: Run | None = None
+        self.resume: dict[str, Any] | None = None
+        self._told: int | None = None
+        self._ahead: dict[int, EpochPlan] = {}
+        """Of epochs that are asked for before they have begun."""
+        self._sampler_epoch: int | None = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the newest iterator, or the one to come."""
+        return self.next if self.run is None else self.run.epoch
+
+    @property
+    def upcoming(self) -> int:
+        """The epoch that the next `iter()` runs."""
+        if self.resume is not None:
+            return int(self.resume["epoch"])
+        return self.next if self._told is None else self._told
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next `iter()` goes on with an epoch whose last batch was delivered."""
+        state = self.resume
+        if state is None or "over" not in state:
+            return False
+        set_on_sampler = epoch_of(self.source.index_sampler)
+        told = set_on_sampler if self._told is None and set_on_sampler != self._sampler_epoch else self._told
+        return told in (None, state["epoch"])
+
+    def based_on(self, drawn: int) -> int:
+        """The base seed of new workers: those of an iterable dataset that goes on are seeded as they were."""
+        self.base_seed = (self.resume or {}).get("base_seed", drawn)
+        assert self.base_seed is not None
+        return self.base_seed
+
+    def shares(self, workers: int) -> Shares:
+        """Where the workers of an iterable dataset begin."""
+        return places_of(self.resume, workers)
+
+    def plan(self, epoch: int) -> EpochPlan:
+        return self.source.plan(epoch, self.seed or 0, self.kept)
+
+    def where(self, index: Any, epoch: int) -> Where:
+        """Where a sample stands in that epoch, as far as is known beforehand."""
+        position, ordinal, stride = (int(index) if isinstance(index, int) else 0), 0, 1
+        if self.source.order == "planned" and isinstance(index, int):
+            plan = self.plan(epoch)
+            position, stride = int(plan.find(np.array([index]))[0]), plan.world
+            ordinal = (position - plan.origin) // stride % plan.batch_size
+        return Where(epoch, 0, position - ordinal * stride, stride, ordinal)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
+        self.next = self._told = epoch
+
+    def burn_draw(self) -> None:
+        """The draw that torch's RandomSampler would make when it starts; our order does not need it."""
+        if self.source.shuffles and type(self.source.sampler) is RandomSampler:
+            torch.empty((), dtype=torch.int64).random_().item()
+
+    # ---- runs
+
+    def new_run(self, workers: int = 0) -> Run:
+        """The next epoch, from its start or from where a loaded state left it."""
+        shares = self.shares(workers)
+        state, self.resume = self.resume, None
+        assert self.seed is not None
+        told = self._told_epoch()
+        if state is not None and "over" in state:
+            if told is None or told == state["epoch"]:
+                self.next, self.resume = state["epoch"] + 1, after_end(state)
+                self.run = Run(self.source.order, self.seed, state["epoch"], total=0, over=state)
+                return self.run
+            state = after_end(state) | {"epoch": told}
+        if state is not None:
+            epoch, self._sampler_epoch = state["epoch"], state.get("sampler_epoch", self._sampler_epoch)
+        else:
+            epoch = self.next if told is None else told
+        self.next = epoch + 1
+        run = self.run = Run(self.source.order, self.seed, epoch)
+        if run.order == "planned":
+            run.plan = self.plan(epoch)
+            if state is not None:
+                run.plan = resume_plan(run.plan, state)
+                run.base, run.beyond = state["batches"], set(state["beyond"])
+            run.total = run.plan.batches
+        elif run.order == "streamed":
+            run.streams.shares, run.delivered, run.streams.keyed = shares, shares.batches, self.keyed
+            run.streams.began = shares.batches
+            run.passed = 0 if shares.places or state is None else state["batches"]
+        elif state is not None:
+            run.delivered = state["batches"]
+            run.beyond = {run.delivered + ahead for ahead in state["beyond"]}
+            run.extra = {key: state[key] for key in EXTRAS if key in state}
+        return run
+
+    def asks(self, run: Run, generator: torch.Generator | None, *, into_next: bool) -> Iterator[Ask]:
+        """What the run has prepared; our own order goes on `into_next` epochs when asked to."""
+        if run.order == "planned":
+            return self._planned(run, into_next)
+        if run.order == "streamed":
+            return streamed(self.source.batch_size, epoch=run.epoch, start=run.delivered)
+        replay = SamplerReplay(self.source.index_sampler, generator, run)
+        return replay.asks(auto_collation=self.source.batch_sampler is not None)
+
+    def _planned(self, run: Run, into_next: bool) -> Iterator[Ask]:
+        assert run.plan is not None
+        self.burn_draw()
+        yield from planned(run.plan, base=run.base, skip=frozenset(run.beyond))
+        ahead = self._ahead = dict[int, EpochPlan]()
+        following = count(run.epoch + 1) if into_next else ()
+        for plan in map(self.plan, following):
+            if not plan.batches:
+                return  # nor will the next ones have any
+            ahead[plan.epoch] = plan
+            yield from planned(plan)
+
+    def is_asked_for(self, run: Run) -> bool:
+        """Whether its batches are those that were asked for ahead: the batch size or the dataset may have changed since."""
+        return self._ahead.pop(run.epoch, None) == run.plan
+
+    def retold(self, run: Run) -> bool:
+        """Whether another epoch was set after `iter()`, before the first batch, as Lightning does when it resumes."""
+        if run.base or run.delivered or run.beyond or run.over is not None:
+            return False
+        told = self._told_epoch()
+        if told is None or told == run.epoch == run.extra.get("sampler_epoch", told):
+            return False
+        self.next = told
+        return True
+
+    def _told_epoch(self) -> int | None:
+        """The epoch set since an epoch last began, on the loader or on a DistributedSampler."""
+        told, self._told = self._told, None
+        before, self._sampler_epoch = self._sampler_epoch, epoch_of(self.source.index_sampler)
+        return self._sampler_epoch if told is None and self._sampler_epoch != before else told
+
+    # ---- states
+
+    def state(self) -> dict[str, Any]:
+        source, run = self.source, self.run
+        at_end = run is not None and run.over is not None and not run.finished
+        if self.resume is not None and not at_end:
+            return deepcopy(self.resume)
+        state = fresh_state(source.order, self.seed, self.next) if run is None else run.state()
+        state |= source.identity.facts()
+        if source.times > 1:
+            state["reuse"] = {"times": source.times, "kept": self.kept}
+        if hasattr(source.dataset, "state_dict") and not source.streams:
+            state["dataset"] = deepcopy(source.dataset.state_dict())
+        return state
+
+    def load(self, state: dict[str, Any], generator: torch.Generator | None, *, strict: bool = True) -> bool:
+        """Whether workers that are there cannot go on with it."""
+        source, before = self.source, (self.seed, self.kept)
+        state = fitted(deepcopy(state), source.identity, strict=strict)
+        self.kept = reuse_of(state, source.times, self.kept)
+        warn_of_seed(state["seed"], self.given)
+        if "dataset" in state and hasattr(source.dataset, "load_state_dict"):
+            source.dataset.load_state_dict(deepcopy(state["dataset"]))
+        if (not state["batches"] or "over" in state) and "generator" in state:
+            set_generator(source.index_sampler, generator, state["generator"])
+        self.resume = state
+        self.run = None
+        self.next = state["epoch"]
+        self.keyed = state.get("keyed", self.keyed)
+        if state["seed"] is not None:
+            self.seed = state["seed"]
+        return source.streams or (self.seed, self.kept) != before

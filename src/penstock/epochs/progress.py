@@ -1,0 +1,201 @@
+"""How far an epoch has come, in terms that a checkpoint can hold: small, JSON-able, versioned.
+
+Rule 1: only batches that `next()` has returned count. What was prefetched is prepared again after a resume.
+Rule 2: our own order is entered at a global position, so a resume costs nothing and may use another batch size, worker
+count or world. A sampler's order is replayed: its generator is set back and the delivered batches are drawn again,
+without loading anything.
+Rule 3: a state is a snapshot. Nothing in it is shared with the run, the sampler or the dataset.
+Rule 4: the last batch does not end an epoch, asking for one more does (as in torchdata). A state taken with the last batch in
+hand resumes into no batches; the next `iter()` then runs the next epoch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.epochs.feed import Ask
+from penstock.epochs.shares import Delivered
+from penstock.errors import StateError
+from penstock.plan.epoch import EpochPlan
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What `len(loader)` said of an iterable dataset; torch warns when it turns out too small, in these words."""
+
+    length: int
+    dataset: Any
+    workers: int
+
+    def check(self, batches: int) -> None:
+        if batches <= self.length:
+            return
+        text = (
+            f"Length of IterableDataset {self.dataset} was reported to be {self.length}"
+            f"(when accessing len(dataloader)), but {batches} samples have been fetched. "
+        )
+        if self.workers:
+            text += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+            )
+        warnings.warn(text, stacklevel=5)
+
+
+@dataclass(slots=True)
+class Run:
+    """One epoch of one iterator."""
+
+    order: str
+    """`planned`, `sampled` or `streamed`."""
+    seed: int
+    epoch: int
+    plan: EpochPlan | None = None
+    base: int = 0
+    """Batches of this epoch that were delivered before the resume that this run began with."""
+    total: int | None = None
+    """Batches this run will deliver, where that is known."""
+    delivered: int = 0
+    """Batches delivered in order, without a gap."""
+    beyond: set[int] = field(default_factory=set)
+    """Batches delivered ahead of a gap (`in_order=False`)."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """State of the user's sampler and its generator."""
+    after: dict[str, Any] = field(default_factory=dict)
+    """What the next epoch starts from, once the sampler has come to its end."""
+    streams: Delivered = field(default_factory=Delivered)
+    """The shares of an iterable dataset's workers."""
+    passed: int = 0
+    """Batches that an older penstock's state counts together: they are drawn again, and passed over."""
+    over: dict[str, Any] | None = None
+    """The state that this run was resumed from, where that has the last batch in hand: there are none left."""
+    promise: Promise | None = None
+    finished: bool = False
+    hand: Ask | None = None
+    """The batch that `next()` returned last. Setting it is the moment of delivery: one store, which no interrupt can
+    halve; it is counted when someone looks."""
+
+    def count(self) -> None:
+        """Count the batch in the caller's hand. Doing half of this, and then all of it, comes to the same."""
+        if self.hand is not None:
+            self.deliver(self.hand)
+            self.hand = None
+
+    def check_promise(self) -> None:
+        """One more batch is about to be handed out: is it one too many?"""
+        if self.promise is not None:
+            self.promise.check(self.delivered + len(self.beyond) + 1)
+
+    def deliver(self, ask: Ask) -> None:
+        if self.order == "streamed":
+            if ask.state is not None:
+                self.streams.shares.advance(*ask.state)
+                self.delivered = self.streams.shares.batches
+            return
+        if ask.batch - self.base >= self.delivered:
+            self.beyond.add(ask.batch - self.base)
+        while self.delivered in self.beyond:
+            self.beyond.discard(self.delivered)
+            self.delivered += 1
+        if ask.state is not None:
+            self.extra["sampler"] = ask.state
+            self.extra["samples"] = ask.first + ask.size
+
+    @property
+    def exhausted(self) -> bool:
+        """The last batch is delivered, as far as is known."""
+        return self.finished or (self.total is not None and self.delivered >= self.total)
+
+    def state(self) -> dict[str, Any]:
+        self.count()
+        if self.over is not None and not self.finished:
+            return deepcopy(self.over)
+        if self.exhausted:
+            between = fresh_state(self.order, self.seed, self.epoch + 1, self.extra_between())
+            return between if self.finished else in_hand(between, self.base + self.delivered)
+        state = {
+            "version": VERSION,
+            "order": self.order,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "batches": self.base + self.delivered,
+            "beyond": sorted(ahead - self.delivered for ahead in self.beyond),
+            **deepcopy(self.extra),
+        }
+        if self.order == "streamed":
+            state |= self.streams.state()
+        if self.plan is not None:
+            state["position"] = self.plan.after(self.delivered)
+            state["cut"] = [self.plan.batch_size, self.plan.world]
+            if self.plan.times > 1:
+                state["order_world"] = self.plan.order_world or self.plan.world
+        return state
+
+    def extra_between(self) -> dict[str, Any]:
+        """What outlives the epoch: a stateful sampler's own word, a generator as it stands, a dataset that is taken along."""
+        if self.order == "streamed":
+            return self.streams.between()
+        return deepcopy({key: value for key, value in self.extra.items() if key == "sampler"} | self.after)
+
+
+def fast_forward(iterator: Any, run: Run) -> None:
+    """An iterable dataset that cannot say where it stood is iterated again; what was delivered is thrown away."""
+    again = run.streams.shares.to_skip() + run.passed
+    if again:
+        warnings.warn(
+            f"resuming an iterable dataset without state_dict(): {again} batches are prepared again and thrown away",
+            stacklevel=5,
+        )
+    for _ in range(run.passed):
+        pulled = iterator.pull()
+        if pulled is None:
+            break
+        run.deliver(pulled[0])
+
+
+def in_hand(between: dict[str, Any], batches: int) -> dict[str, Any]:
+    """The state of the epoch before `between`, whose last batch was delivered, and nobody has asked for more."""
+    return between | {"epoch": between["epoch"] - 1, "batches": batches, "over": True}
+
+
+def after_end(state: dict[str, Any]) -> dict[str, Any]:
+    """The reverse: what the next epoch begins with."""
+    between = {key: value for key, value in state.items() if key != "over"}
+    return between | {"epoch": state["epoch"] + 1, "batches": 0}
+
+
+def fresh_state(
+    order: str, seed: int | None, epoch: int, extra: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A state between epochs."""
+    return {
+        "version": VERSION, "order": order, "seed": seed, "epoch": epoch, "batches": 0, "beyond": [], "position": 0,
+        **(extra or {}),
+    }  # fmt: skip
+
+
+def resume_plan(plan: EpochPlan, state: dict[str, Any]) -> EpochPlan:
+    """The rest of the epoch, cut anew for this world and batch size."""
+    if state["beyond"] and state.get("cut") != [plan.batch_size, plan.world]:
+        raise StateError(
+            f"the state was saved with in_order=False and batches out of order were delivered (batch size and world "
+            f"{state.get('cut')}); it can only be resumed with the same, not {[plan.batch_size, plan.world]}"
+        )
+    return replace(plan, origin=state["position"], order_world=state.get("order_world", 0))
+
+
+def reuse_of(state: dict[str, Any], times: int, kept: int) -> int:
+    """How many samples are kept from now on: as many as were when the state was saved, so that batches are the same."""
+    saved = state.get("reuse", {"times": 1, "kept": kept})
+    if saved["times"] != times:
+        raise StateError(
+            f"the state was saved with reuse {saved['times']} times, this loader has {times}: give it the same, or batches would not be "
+            f"those that were to come"
+        )
+    return int(saved["kept"])

@@ -1,0 +1,1 @@
+"""Revamper: partly prepared samples are stored and used several times."""

@@ -1,0 +1,193 @@
+"""How many samples a loader with `reuse=` keeps, and in how much memory. The order of a shuffled epoch depends on it, so ranks must have the same number, or samples would
+come twice and others not at all.
+
+Rule 1: ranks of a process group agree when their loaders are made: the fewest that any of them has room for.
+Rule 2: without a group the number depends on the data and on what was asked for, and on nothing that a rank happens to find. A sample whose size
+        cannot be read counts as the mean of the others; where that could make a difference, it is said.
+Rule 3: memory is left to others: samples take at most half of what the machine, or the container, has left when the loader is made.
+Rule 4: ranks that are in a group by their first epoch, and do not have the same number, do not begin it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from typing import NamedTuple
+
+from penstock.config import Reuse
+from penstock.epochs.shard import gathered
+from penstock.errors import ConfigError
+from penstock.measure.host import local_world, memory_left
+from penstock.pipeline.audio import AudioFolder
+from penstock.pipeline.chain import size_of
+from penstock.pipeline.decode import Encoded
+from penstock.pipeline.staged import StagedDataset
+from penstock.reuse.on_disk import ranks_are_here
+from penstock.reuse.stores.chunks import layout_of, room_beside
+from penstock.reuse.stores.disk import SMALL_BYTES
+from penstock.reuse.stores.memory import HEAD
+from penstock.transforms.steps import program_size
+
+log = logging.getLogger("penstock")
+LOOKED_AT = 64
+"""Samples whose sizes tell how large those that are kept will be."""
+LISTENED_TO = 16
+"""Of recordings, which must be decoded for it."""
+FILLED = 0.85
+"""Share of the memory, or of the disk, that entries are expected to fill: the rest is what chunks leave over."""
+FILLED_ON_DISK = 0.65
+"""Of small ones on a disk: some of it is dead until it is worth copying the rest."""
+UNKNOWN = -1
+"""What a rank says that could read no sample."""
+
+
+class Sizes(NamedTuple):
+    """Of some samples, as they would be kept."""
+
+    known: list[int]
+    unread: list[str]
+    """Why each of the others could not be read."""
+
+
+class Room(NamedTuple):
+    """For samples that are kept."""
+
+    kept: int
+    """How many; some may turn out to be too large."""
+    entry_bytes: int
+    """Of one, about."""
+    max_bytes: int
+    """That all may take."""
+    too_large: float
+    """The share of those that are larger than a chunk, and prepared anew each time."""
+
+
+def room_of(wanted: Reuse, dataset: StagedDataset | AudioFolder, split: int, *, shared: bool) -> Room:
+    """What a loader has; `shared`: it is one of several ranks'. Those of a process group must all be here."""
+    sizes, length, several = sizes_of(dataset, split), len(dataset), ranks_are_here(shared=shared)
+    asked = estimated(wanted, wanted.bytes, length, sizes.known)
+    spare = spared(wanted, 1 if several else local_world())
+    room = estimated(wanted, spare, length, sizes.known)
+    if room.kept < asked.kept:
+        say_less(wanted, room, asked, length)
+    if several:
+        room = agreed(room)
+    elif shared:
+        room = asked._replace(max_bytes=spare)
+        if sizes.known and sizes.unread and room.kept < length:
+            say_unread(sizes, room.kept)
+    if room.kept == UNKNOWN and length:
+        log.warning(
+            "reuse: of %d samples that were looked at, none could be read (%s), so that it is not known how large they are: nothing is kept. "
+            "Make them readable before the loader is made",
+            len(sizes.unread),
+            sizes.unread[0],
+        )
+    elif not asked.kept and length:
+        say_none_fits(wanted, length, room.entry_bytes)
+    return room._replace(kept=max(0, room.kept))
+
+
+def spared(wanted: Reuse, stores: int) -> int:
+    """Bytes that one of so many stores may take on this machine. Not to the byte, so that most runs on a machine come to the same."""
+    if wanted.store != "memory":
+        return wanted.bytes
+    half = memory_left() // 2 // stores
+    unit = 1 << max(0, half.bit_length() - 3)
+    return min(wanted.bytes, half // unit * unit)
+
+
+def agreed(room: Room) -> Room:
+    """What all ranks can have."""
+    known = [numbers for numbers in gathered(room[:3]) if numbers[0] != UNKNOWN]
+    if not known:
+        return room
+    kept, sizes, most = zip(*known, strict=True)
+    return room._replace(kept=min(kept), entry_bytes=max(sizes), max_bytes=min(most))
+
+
+def check_agreed(kept: int) -> None:
+    """ConfigError, on all ranks of a group, where they do not keep as many: their loaders were made before there was a group, or resumed from
+    states of different jobs."""
+    theirs = [number for (number,) in gathered([kept])]
+    if len(set(theirs)) > 1:
+        raise ConfigError(
+            f"ranks would keep {', '.join(f'{number:,}' for number in theirs)} samples (reuse), and not share one order: make loaders when "
+            f"torch.distributed has its process group, with the same max_bytes on all ranks, and resume all from states of one job"
+        )
+
+
+def say_unread(sizes: Sizes, kept: int) -> None:
+    log.warning(
+        "reuse: %d of %d samples that were looked at could not be read (%s), so that %s are kept by the sizes of the others. A rank that could read "
+        "them may keep another number, and then some samples come twice and some not at all: make them readable, or make loaders when "
+        "torch.distributed has a process group, so that ranks agree",
+        len(sizes.unread),
+        len(sizes.known) + len(sizes.unread),
+        sizes.unread[0],
+        f"{kept:,}",
+    )
+
+
+def say_less(wanted: Reuse, room: Room, asked: Room, length: int) -> None:
+    log.warning(
+        "reuse: of the %s bytes of max_bytes samples may take %s, which is about half of what this machine or container has left: %s of %s samples are "
+        "kept there, not %s. Give that as max_bytes, so that all runs keep as many, or more memory, or store='disk'",
+        f"{wanted.bytes:,}",
+        f"{room.max_bytes:,}",
+        f"{room.kept:,}",
+        f"{length:,}",
+        f"{asked.kept:,}",
+    )
+
+
+def say_none_fits(wanted: Reuse, length: int, entry_bytes: int) -> None:
+    beside = wanted.bytes - room_beside(length, wanted.bytes) if wanted.store == "memory" else 0
+    log.warning(
+        "reuse: nothing is kept: max_bytes=%r has no room for a sample of %s bytes%s. Give a larger max_bytes, or split behind an op that makes "
+        "samples smaller",
+        wanted.max_bytes,
+        f"{entry_bytes:,}",
+        f" beside an index of {beside:,}" if beside else "",
+    )
+
+
+def estimated(wanted: Reuse, max_bytes: int, length: int, sizes: list[int]) -> Room:
+    """In so many bytes, for so many samples, of which some have these sizes. What is too large for a chunk takes nothing."""
+    if not sizes:
+        return Room(UNKNOWN, 0, max_bytes, 0.0)
+    mean = math.ceil(statistics.fmean(sizes))
+    if wanted.store == "disk":
+        filled = FILLED_ON_DISK if mean < SMALL_BYTES else FILLED
+        return Room(min(length, int(filled * max_bytes) // mean), mean, max_bytes, 0.0)
+    layout = layout_of(length, max_bytes, mean, in_file=wanted.store == "memory")
+    fit = [size for size in sizes if size <= layout.chunk_bytes]
+    if not layout.chunks or not fit:
+        return Room(0, mean, max_bytes, 0.0)
+    room = FILLED * layout.chunks * layout.chunk_bytes
+    kept = min(length, int(room * len(sizes) / sum(fit)))
+    return Room(kept, mean, max_bytes, 1 - len(fit) / len(sizes))
+
+
+def sizes_of(dataset: StagedDataset | AudioFolder, split: int) -> Sizes:
+    """Of samples that are spread over all: the same ones wherever the same data is."""
+    most = LISTENED_TO if isinstance(dataset, AudioFolder) else LOOKED_AT
+    count, sizes = min(most, len(dataset)), Sizes([], [])
+    for at in range(count):
+        index = at * len(dataset) // count
+        try:
+            sizes.known.append(partial_bytes(dataset, index, split))
+        except Exception as exc:  # noqa: BLE001 - whoever prepares it will raise it
+            sizes.unread.append(f"sample {index}: {exc}")
+    return sizes
+
+
+def partial_bytes(dataset: StagedDataset | AudioFolder, index: int, split: int) -> int:
+    """Of a sample in the store, about; a recording is prepared so far to see."""
+    if isinstance(dataset, AudioFolder):
+        return HEAD + int(dataset.chain.through(dataset.wave(index), 0, 0, split).nbytes)
+    image = dataset.image(dataset.read_header_bytes(index))
+    height, width = program_size(dataset.chain.draw(0, size_of(image), None, 0, split), size_of(image))
+    channels = 3 if isinstance(image, Encoded) else image.shape[2]
+    return HEAD + height * width * channels

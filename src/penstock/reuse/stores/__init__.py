@@ -1,0 +1,1 @@
+"""Stores of partly prepared samples: in memory, on disk, on a GPU."""

@@ -1,0 +1,412 @@
+"""Where partly prepared samples lie: an index in shared memory, of chunks and of rows. The bytes are behind it (`kept_memory`), or elsewhere
+(`kept_device`).
+
+Rule 1: memory is given out in chunks. All that a process writes into one chunk is renewed in the same epoch, the chunk's *end*: then the
+        whole chunk is free at once, and nothing is ever moved or left over between entries. What is put a second time, or removed, keeps its
+        place until then.
+Rule 2: a chunk has a generation, which grows before it is written again. What was read from a chunk counts only if its generation is still the
+        same afterwards: so nobody need wait for anybody.
+Rule 3: a row says where a sample's entry is. It is written last: of what a process leaves half done when it is killed, there is no row. A row that
+        is torn is none, by its check.
+Rule 4: who writes to a chunk has a lock of the kernel's on it, which ends with whoever has it: nobody else claims the chunk meanwhile.
+Rule 5: the head of the file says how it is laid out, by whoever made it. Others read its sign and that first, and change nothing in a file
+        that is not the one they were told of.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import mmap
+import os
+import secrets
+import stat
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.accel import compiled, pointer
+from penstock.plan.renewal import Renewal
+from penstock.reuse.stores.contract import Wanted
+from penstock.wire.arena import anonymous_file
+from penstock.wire.extents import aligned
+
+ROW, CHUNK = 5, 3
+TAG, OFFSET, SIZE, GENERATION, CHECK = range(ROW)
+"""Of a row: the epoch of renewal + 1; where the entry begins; its size; the generation of its chunk; a check of all four."""
+BORN, END = 1, 2
+"""Of a chunk, beside its generation: the epoch in which it was claimed + 1; that in which all that is in it is renewed."""
+LARGEST_CHUNK, SMALLEST_CHUNK, CHUNKS, FEWEST, ENTRIES = 8 << 20, 1 << 20, 512, 8, 4
+"""Chunks of 1 to 8 MiB, so that there are about 512, or larger, so that 4 entries fit; of less than 8 MiB it is an eighth, since each end has
+chunks of its own."""
+LINE = 64
+"""Entries begin at multiples of this."""
+HEAD_NUMBERS = 16
+SIGN, PROCESSES, THERE, SAID, LAYOUT = range(5)
+"""Of the head: a random number that tells this file from others; how many processes have come; how many chunks have memory elsewhere; whether it
+was said that entries are too large; and from here on, the layout."""
+COUNTERS = 5
+FOUND, MISSED, REFUSED, TOO_LARGE, PUT = range(COUNTERS)
+"""Of each process. `PUT` is all that was to be kept, `TOO_LARGE` what was refused since no chunk can hold it."""
+SLOTS = 512
+"""Rows of counters, one for each process, around and around."""
+MANY, FEW = 0.1, 4
+"""What may be too large without a word: such a share of all that was put, and so many."""
+COUNTS = aligned(8 * HEAD_NUMBERS)
+ROWS = aligned(COUNTS + 8 * COUNTERS * SLOTS)
+"""Where the counters begin, and the rows."""
+ODD = 0x9E37_79B9_7F4A_7C15 & (2**63 - 1)
+
+log = logging.getLogger("penstock")
+_fence = threading.Lock()
+
+
+def fence() -> None:
+    """What this process has read or written before, it has done before what follows, on machines that would turn that around too. A lock is
+    as good only where the processor makes it so, as x86-64 does."""
+    loops = compiled()
+    if loops is not None:
+        loops.penstock_fence()
+        return
+    with _fence:
+        pass
+
+
+class Address(NamedTuple):
+    """Where other processes of this machine find a store."""
+
+    pid: int
+    fd: int
+    sign: int
+
+
+class Layout(NamedTuple):
+    """Of a file: rows, chunks, and the bytes of each chunk; and of all, as was asked for. Without a chunk there are no rows."""
+
+    rows: int
+    chunks: int
+    chunk_bytes: int
+    max_bytes: int
+
+    @property
+    def table(self) -> int:
+        """Where the chunks' numbers begin."""
+        return aligned(ROWS + 8 * ROW * self.rows)
+
+    @property
+    def end(self) -> int:
+        """Where the index ends."""
+        return aligned(self.table + 8 * CHUNK * self.chunks)
+
+
+class ChunkIndex:
+    IN_FILE: ClassVar[bool] = True
+    """Whether the bytes lie behind the index, and both together take `max_bytes`; or only the bytes, elsewhere, do."""
+
+    def __init__(self, renewal: Renewal, max_bytes: int, entry_bytes: int = 0) -> None:
+        """`entry_bytes`: of an entry, about. Where there is no memory for it, it is smaller than was asked for, or keeps nothing."""
+        self.renewal = renewal
+        size, first = max_bytes, self._made(max_bytes, entry_bytes)
+        failed = first
+        while failed is not None and size >= SMALLEST_CHUNK:
+            size //= 2
+            failed = self._made(size, entry_bytes)
+        if failed is None and first is not None:  # others need some of what there is
+            self.close()
+            size //= 2
+            failed = self._made(size, entry_bytes)
+        if failed is not None:
+            size = 0
+            self._have_nothing()
+        if first is not None:
+            log.warning(
+                "reuse: there is no memory for max_bytes, %s (%s): samples that are kept have %s bytes, others are prepared anew each time. Give a "
+                "smaller max_bytes, or raise the limit that was met (ulimit -v, ulimit -n, the container's memory)",
+                f"{max_bytes:,}",
+                first,
+                f"{size:,}",
+            )
+
+    def _made(self, max_bytes: int, entry_bytes: int) -> OSError | None:
+        """Make the file, for so many bytes; why it cannot be, if so."""
+        layout, fd = layout_of(self.renewal.length, max_bytes, entry_bytes, in_file=self.IN_FILE), -1
+        try:
+            fd = anonymous_file()
+            os.posix_fallocate(fd, 0, layout.end)
+            os.ftruncate(fd, self._size(layout))
+            self._map(fd, layout)
+        except OSError as exc:
+            if fd >= 0:
+                os.close(fd)
+            return exc
+        self._head[LAYOUT : LAYOUT + len(layout)] = layout
+        self._head[SIGN] = secrets.randbits(62) + 1
+        return None
+
+    def _size(self, layout: Layout) -> int:
+        """Of the file."""
+        return layout.end + (layout.chunks * layout.chunk_bytes if self.IN_FILE else 0)
+
+    def _join(self, address: Address) -> None:
+        """Have the file of another process; OSError where it cannot be reached, or is another."""
+        fd, layout = joined(address)
+        try:
+            if layout.rows not in (0, self.renewal.length) or os.fstat(fd).st_size < self._size(layout):
+                raise OSError("it is of other data: all ranks and workers must have the same")
+            self._map(fd, layout)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _map(self, fd: int, layout: Layout) -> None:
+        self._lay(mmap.mmap(fd, self._size(layout)), layout)
+        self._fd = fd
+        self._let_go: Callable[[], object] = weakref.finalize(self, os.close, fd)
+
+    def _have_nothing(self) -> None:
+        """Keep nothing, in this process, as one that was closed does."""
+        self._lay(bytearray(ROWS + 8), Layout(0, 0, LINE, 0))
+        self._let_go = lambda: None
+        self.close()
+
+    def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
+        self.max_bytes, self.chunk_bytes = layout.max_bytes, layout.chunk_bytes
+        self._data = layout.end if self.IN_FILE else 0
+        """Where the first chunk begins."""
+        self._bytes = np.frombuffer(memory, np.uint8)
+        self._head = np.frombuffer(memory, np.int64, HEAD_NUMBERS)
+        self._counts = np.frombuffer(memory, np.int64, COUNTERS * SLOTS, COUNTS).reshape(-1, COUNTERS)
+        self.rows = np.frombuffer(memory, np.int64, ROW * layout.rows, ROWS).reshape(-1, ROW)
+        self.chunks = np.frombuffer(memory, np.int64, CHUNK * layout.chunks, layout.table).reshape(-1, CHUNK)
+        self._marks = pointer(self.chunks)
+        self._fd, self.now = -1, 0
+        self._filling: dict[int, tuple[int, int]] = {}
+        """This process's chunk for each end, and how many of its bytes are taken."""
+        self._mapped: set[int] = set()
+        """Chunks that it has all pages of."""
+        self._pid = self._slot = 0
+
+    @property
+    def address(self) -> Address:
+        return Address(os.getpid(), self._fd, int(self._head[SIGN]) if len(self._head) else 0)
+
+    def __getstate__(self) -> tuple[Renewal, Address]:
+        return self.renewal, self.address
+
+    def __setstate__(self, state: tuple[Renewal, Address]) -> None:
+        self.renewal, address = state
+        try:
+            self._join(address)
+        except OSError as exc:
+            self._have_nothing()
+            if address.sign:
+                log.warning(
+                    "reuse: what is kept cannot be reached by process %d, which prepares all samples anew: %s",
+                    os.getpid(),
+                    exc,
+                )
+
+    # ---- rows
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """These will be asked for next. They need not be fetched from anywhere."""
+
+    def found(self, wanted: Wanted) -> tuple[list[int], int] | None:
+        """The row of an entry that is there, and its chunk."""
+        row = self.rows[wanted.sample].tolist()
+        if row[TAG] != wanted.renewed + 1 or row[CHECK] != check_of(row):
+            return None
+        fence()
+        chunk = (row[OFFSET] - self._data) // self.chunk_bytes
+        return (row, chunk) if int(self.chunks[chunk, 0]) == row[GENERATION] else None
+
+    def mark_at(self, chunk: int) -> int:
+        """Where the generation of a chunk lies."""
+        return self._marks + 8 * CHUNK * chunk
+
+    def note(self, wanted: Wanted, offset: int, size: int, generation: int) -> None:
+        """Write the row of an entry that lies there."""
+        row = [wanted.renewed + 1, offset, size, generation, 0]
+        row[CHECK] = check_of(row)
+        fence()
+        self.rows[wanted.sample] = row
+
+    def remove(self, sample: int) -> None:
+        if 0 <= sample < len(self.rows):
+            self.rows[sample] = 0
+
+    # ---- chunks
+
+    def _room(self, size: int, end: int) -> int:
+        """Where so many bytes can be written that are kept until an epoch; -1: nowhere."""
+        self._settle()
+        chunk, used = self._filling.get(end, (-1, self.chunk_bytes))
+        if used + size > self.chunk_bytes:
+            for over in [other for other in self._filling if other <= self.now or other == end]:
+                self._unlock(self._filling.pop(over)[0])
+            chunk, used = self._claimed(end), 0
+            if chunk < 0:
+                return -1
+        self._filling[end] = chunk, used + size
+        return self._data + chunk * self.chunk_bytes + used
+
+    def _claimed(self, end: int) -> int:
+        """A chunk of our own: one that has come to its end, or was never used, or, if there are no others, was claimed in an epoch that is still
+        to come: time was set back, or others are ahead. One that somebody else still writes to is locked."""
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, 0)
+        try:
+            _, born, ends = self._usable().T
+            (free,) = np.nonzero((born == 0) | (ends <= self.now) | (born > self.now + 1))
+            later = np.where(born[free] == 0, 1, np.where(born[free] > self.now + 1, 2, 0))
+            for chunk in free[np.argsort(later, kind="stable")].tolist():
+                if not self._lock(chunk):
+                    continue
+                if self.IN_FILE and not born[chunk]:
+                    self._fill_up(chunk)
+                self.chunks[chunk, 0] += 1
+                fence()
+                self.chunks[chunk, 1:] = self.now + 1, end
+                return int(chunk)
+        except OSError as exc:
+            log.debug("no memory for samples that are to be kept: %s", exc)
+        finally:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, 0)
+        return -1
+
+    def _fill_up(self, chunk: int) -> None:
+        """Take the memory of a chunk that was never used; OSError where there is none, and then others may try."""
+        try:
+            os.posix_fallocate(self._fd, self._data + chunk * self.chunk_bytes, self.chunk_bytes)
+        except OSError:
+            self._unlock(chunk)
+            raise
+
+    def _usable(self) -> NDArray[np.int64]:
+        """The chunks that there is memory for."""
+        return self.chunks
+
+    def _settle(self) -> None:
+        """In a process that is new to the store: chunks that are being filled, and pages, are those of the one that it was forked from."""
+        if self._pid != os.getpid() and self._fd >= 0:
+            self._pid, self._filling, self._mapped = os.getpid(), {}, set()
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, 0)
+            self._slot = int(self._head[PROCESSES]) % SLOTS
+            self._head[PROCESSES] += 1
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, 0)
+
+    def _refuse(self, size: int) -> None:
+        """Count what is not kept; where chunks are too small for many, it is said, once for all processes."""
+        self._count(REFUSED)
+        if size <= self.chunk_bytes or not len(self.chunks):
+            return
+        self._count(TOO_LARGE)
+        large, put = self._counts[:, TOO_LARGE].sum(), self._counts[:, PUT].sum()
+        if large > max(FEW, MANY * put) and not self._head[SAID]:
+            self._head[SAID] = 1
+            log.warning(
+                "reuse: %s of %s samples so far were not kept, since they are larger than %s bytes, as memory is given out: they are prepared anew "
+                "each time. Split behind an op that makes them smaller (Resize, a crop), or give a larger max_bytes",
+                f"{large:,}",
+                f"{put:,}",
+                f"{self.chunk_bytes:,}",
+            )
+
+    def _count(self, what: int) -> None:
+        self._settle()
+        self._counts[self._slot, what] += 1
+
+    def _lock(self, chunk: int) -> bool:
+        if any(chunk == own for own, _ in self._filling.values()):
+            return False
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, chunk + 1)
+        except OSError:
+            return False
+        return True
+
+    def _unlock(self, chunk: int) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, chunk + 1)
+
+    # ---- the rest
+
+    def stats(self) -> dict[str, int]:
+        there = self.rows[self.rows[:, TAG] > 0]
+        if len(there):
+            chunks = (there[:, OFFSET] - self._data) // self.chunk_bytes
+            there = there[self.chunks[chunks, 0] == there[:, GENERATION]]
+        claimed = int(np.count_nonzero(self.chunks[:, BORN]))
+        return {
+            "entries": len(there),
+            "bytes": self._sum_of(there[:, SIZE]),
+            "held_bytes": self._data + claimed * self.chunk_bytes,
+            "max_bytes": self.max_bytes,
+            **dict(zip(("found", "missed", "refused"), self._counts.sum(0).tolist(), strict=False)),
+        }
+
+    def _sum_of(self, sizes: Any) -> int:
+        return int(sizes.sum())
+
+    def close(self) -> None:
+        """From now on nothing is found here or put; what was borrowed does not hold. The memory ends with the last process that has it."""
+        self.rows, self._counts = self.rows[:0].copy(), self._counts.copy()
+        self.chunks, self._bytes, self._head = (
+            self.chunks[:0].copy(),
+            self._bytes[:0].copy(),
+            self._head[:0].copy(),
+        )
+        self._data, self._filling, self._fd = 0, {}, -1
+        self._let_go()
+
+
+def joined(address: Address) -> tuple[int, Layout]:
+    """The file at an address, opened, and its layout; OSError where there is none, or another: with processes in namespaces of their own, a
+    number may be that of any file of any process, so it is looked at before it is opened for writing."""
+    looked = os.open(
+        f"/proc/{address.pid}/fd/{address.fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    )
+    try:
+        plain = stat.S_ISREG(os.fstat(looked).st_mode)
+        head = np.frombuffer(os.pread(looked, 8 * HEAD_NUMBERS, 0) if plain else b"", np.int64).tolist()
+        if len(head) < HEAD_NUMBERS or head[SIGN] != address.sign:
+            raise OSError("it is another file: processes of this machine do not see each other")
+        return os.open(f"/proc/self/fd/{looked}", os.O_RDWR | os.O_CLOEXEC), Layout(
+            *head[LAYOUT : LAYOUT + 4]
+        )
+    finally:
+        os.close(looked)
+
+
+def layout_of(samples: int, max_bytes: int, entry_bytes: int = 0, *, in_file: bool) -> Layout:
+    """For so many samples in so many bytes; where not one has room beside the index, there is none of either."""
+    room = room_beside(samples, max_bytes) if in_file else max_bytes
+    size = chunk_bytes(room, entry_bytes)
+    count = room // size if entry_bytes <= size else 0
+    return Layout(samples if count else 0, count, size, max_bytes)
+
+
+def room_beside(samples: int, max_bytes: int) -> int:
+    """What an index of so many samples leaves of the bytes."""
+    table = aligned(8 * CHUNK * max_bytes // SMALLEST_CHUNK)
+    return max(0, max_bytes - Layout(samples, 0, 0, 0).table - table)
+
+
+def chunk_bytes(room: int, entry_bytes: int = 0) -> int:
+    """Of each chunk, of so many bytes; entries take about so many, or a little more."""
+    entry = aligned(entry_bytes + entry_bytes // 32, LINE)
+    usual = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, room // CHUNKS))
+    size = min(max(usual, ENTRIES * entry), room // FEWEST)
+    if size < ENTRIES * entry:  # then it should hold them without a rest
+        size = min(max(1, size // entry) * entry, room)
+    return max(LINE, size // LINE * LINE)
+
+
+def check_of(row: Sequence[int]) -> int:
+    """Of the other numbers of a row; never 0."""
+    found = ODD
+    for number in row[:CHECK]:
+        found = ((found ^ number) * ODD) & (2**63 - 1)
+    return found | 1

@@ -1,0 +1,271 @@
+"""The index of the store on disk: where each sample's record lies. One file, mapped by all processes of all jobs.
+
+Rule 1: it is a hint. What a row leads to says itself what it is (`disk_records`), so a row that is stale, torn or lost costs
+        time and never bytes. A row whose checksum is wrong is no row.
+Rule 2: rows and counters are written only under the index's kernel lock, and after what they speak of has been written. So whoever
+        is killed leaves an old row or a new one; readers take no lock.
+Rule 3: writing goes through the descriptor, not through the mapping: a full or broken disk is then an error, never a SIGBUS.
+Rule 4: `state` says whether rows can be counted on. `STALE`: they must be found again in the segments before anything may be
+        removed because no row leads to it. So a new index is stale, and so is one that was in use when the machine stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.reuse.stores.disk_files import Files, locked, size_of
+
+Samples = NDArray[np.int64]
+Rows = NDArray[Any]
+"""Of the type `ROW`."""
+
+ROW = np.dtype(
+    [("segment", "<u8"), ("renewed", "<i8"), ("length", "<u8"), ("offset", "<u4"), ("check", "<u4")]
+)
+"""32 bytes, so none lies across a page. Segment 0: there is no entry."""
+ROW_WORDS = struct.Struct("<QqQII")
+LARGE = 1 << 63
+"""Set in the number of a file that holds a single entry."""
+
+
+class Row(NamedTuple):
+    """One row without its checksum: of one, numbers take a tenth of the time that arrays do."""
+
+    segment: int
+    renewed: int
+    length: int
+    offset: int = 0
+
+
+NO_ROW = Row(0, 0, 0)
+FIRST_ROW = 4096
+HEAD = struct.Struct("<8sIIQ16sI")
+"""Magic, version, bytes of a row, samples, boot, state; the checksum of these follows."""
+MAGIC, VERSION = b"PnIndex\n", 1
+STALE, IN_USE, CLEAN = 0, 1, 2
+HELD_AT, GONE_AT = 512, 520
+ODD = (
+    0x9E3779B97F4A7C15,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0xD6E8FEB86659FD93,
+    0xFF51AFD7ED558CCD,
+)
+WORD = (1 << 64) - 1
+_ODD, _HALF = np.array(ODD, np.uint64), np.uint64(32)
+
+
+def checks(samples: Samples, rows: Rows) -> NDArray[np.uint32]:
+    """The checksums that rows of these samples must have."""
+    mixed = rows["segment"] * _ODD[0]
+    mixed ^= rows["renewed"].view(np.uint64) * _ODD[1] + rows["offset"].astype(np.uint64)
+    mixed += rows["length"] * _ODD[2]
+    mixed ^= samples.view(np.uint64) * _ODD[3]
+    mixed ^= mixed >> _HALF
+    mixed *= _ODD[4]
+    mixed >>= _HALF
+    return np.asarray(mixed, np.uint32)
+
+
+def check_of(sample: int, row: Row) -> int:
+    """As `checks`, of one."""
+    mixed = (row.segment * ODD[0] & WORD) ^ ((row.renewed * ODD[1] + row.offset) & WORD)
+    mixed = (mixed + row.length * ODD[2] & WORD) ^ (sample * ODD[3] & WORD)
+    mixed ^= mixed >> 32
+    return (mixed * ODD[4] & WORD) >> 32
+
+
+def new_rows(count: int) -> Rows:
+    return np.zeros(count, ROW)
+
+
+class KeptIndex:
+    """The index of one namespace, opened by one process. Of several threads."""
+
+    def __init__(self, files: Files, folder: str, samples: int) -> None:
+        """Open it, or make a new one; OSError where there is no space for it."""
+        self.files, self.samples = files, samples
+        self.nbytes = FIRST_ROW + ROW.itemsize * samples
+        self._path = f"{folder}/index"
+        self._thread_lock = threading.Lock()
+        self.lock_fd = files.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT)
+        try:
+            self.fd = self._open(folder)
+        except OSError:
+            files.close(self.lock_fd)
+            raise
+        self._map = mmap.mmap(self.fd, self.nbytes, prot=mmap.PROT_READ)
+        self._rows: Rows = np.frombuffer(self._map, ROW, samples, FIRST_ROW)
+
+    def _open(self, folder: str) -> int:
+        with self.locked():
+            for name in self.files.names(folder):
+                if name.startswith("index.") and name.endswith(
+                    ".tmp"
+                ):  # whoever made it was killed, or held the lock
+                    self.files.unlink(f"{folder}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                fd = self.files.open(self._path, os.O_RDWR)
+                if size_of(fd) == self.nbytes and self._head(fd) is not None:
+                    return fd
+                self.files.close(fd)
+            # Those who have the old file open keep it: what they note there is not seen from here, which costs time.
+            temporary = f"{folder}/index.{secrets.token_hex(8)}.tmp"
+            fd = self.files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                self.files.reserve(fd, 0, self.nbytes)
+                self._write_head(fd, STALE)
+                self.files.rename(temporary, self._path)
+            except OSError:
+                self.files.close(fd)
+                with contextlib.suppress(OSError):
+                    self.files.unlink(temporary)
+                raise
+            return fd
+
+    # ---- head and counters
+
+    def _head(self, fd: int) -> tuple[bytes, int] | None:
+        """Boot and state; None unless it is the head of an index of ours for as many samples."""
+        data = self.files.read(fd, HEAD.size + 4, 0)
+        if len(data) < HEAD.size + 4 or data[HEAD.size :] != struct.pack("<I", crc32(data[: HEAD.size])):
+            return None
+        *fixed, boot, state = HEAD.unpack_from(data)
+        return (boot, state) if fixed == [MAGIC, VERSION, ROW.itemsize, self.samples] else None
+
+    def _write_head(self, fd: int, state: int) -> None:
+        head = HEAD.pack(MAGIC, VERSION, ROW.itemsize, self.samples, self.files.boot(), state)
+        self.files.write(fd, [head, struct.pack("<I", crc32(head))], 0)
+
+    def begin(self, *, alone: bool) -> None:
+        """Note that it is in use, so that it is not trusted should the machine stop. `alone`: nobody else uses it now."""
+        boot, state = self._head(self.fd) or (b"", STALE)
+        if state == CLEAN or (state == IN_USE and alone and boot != self.files.boot()):  # guard: power-cut
+            self._write_head(self.fd, IN_USE if state == CLEAN else STALE)
+            self.files.sync(self.fd)  # before any row may be written
+
+    @property
+    def is_stale(self) -> bool:
+        return (self._head(self.fd) or (b"", STALE))[1] == STALE
+
+    def is_whole(self) -> None:
+        """All that is in the segments has its row now."""
+        self._write_head(self.fd, IN_USE)
+
+    def end(self) -> None:
+        """Nobody uses it any more: keep it, and have it trusted again."""
+        if not self.is_stale:
+            self.files.sync(self.fd)
+            self._write_head(self.fd, CLEAN)
+            self.files.sync(self.fd)
+
+    @property
+    def held_bytes(self) -> int:
+        """That segments and large files take, as far as is known."""
+        return int(struct.unpack_from("<Q", self._map, HELD_AT)[0])
+
+    @property
+    def gone(self) -> int:
+        """Rises when files are removed: whoever has one open should let go of it."""
+        return int(struct.unpack_from("<Q", self._map, GONE_AT)[0])
+
+    def count(self, *, held_bytes: int, gone: int = 0) -> None:
+        """Set what is held, and add to what is gone. Under the lock."""
+        gone = (self.gone + gone) & 0xFFFF_FFFF
+        self.files.write(self.fd, [struct.pack("<QQ", max(0, held_bytes), gone)], HELD_AT)
+
+    def grow(self, fd: int, start: int, nbytes: int, most_bytes: int) -> bool:
+        """Give a file more space, if no more than `most_bytes` are held then. OSError where the disk has none."""
+        with self.locked():
+            if self.held_bytes + nbytes > most_bytes:  # guard: held-limit
+                return False
+            self.files.reserve(fd, start, nbytes)
+            self.count(held_bytes=self.held_bytes + nbytes)
+            return True
+
+    def shrink(self, fd: int, nbytes: int) -> None:
+        """Cut a file back to so many bytes."""
+        with self.locked():
+            freed = size_of(fd) - nbytes
+            if freed > 0:
+                self.files.cut(fd, nbytes)
+                self.count(held_bytes=self.held_bytes - freed)
+
+    # ---- rows
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the right to write; LockHeldError when it was not to be had in time."""
+        with self._thread_lock, locked(self.lock_fd):
+            yield
+
+    def at(self, samples: Samples) -> Rows:
+        """Copies of these samples' rows; all zero where there is none, or none that is right."""
+        rows = self._rows[samples]
+        rows[rows["check"] != checks(samples, rows)] = 0  # guard: row-checksum
+        return rows
+
+    def one(self, sample: int) -> Row:
+        """As `at`, of one."""
+        *found, check = ROW_WORDS.unpack_from(self._map, FIRST_ROW + ROW.itemsize * sample)
+        row = Row(*found)
+        return row if check == check_of(sample, row) else NO_ROW
+
+    def all(self) -> Rows:
+        return self.at(np.arange(self.samples))
+
+    def large_numbers(self) -> NDArray[np.uint64]:
+        """Of all files that hold a single entry."""
+        numbers: NDArray[np.uint64] = self._large()["segment"]
+        return numbers
+
+    def large_bytes(self) -> int:
+        return int(self._large()["length"].sum())
+
+    def _large(self) -> Rows:
+        return self.at(np.flatnonzero(self._rows["segment"] & np.uint64(LARGE)))
+
+    def write(self, samples: Samples, rows: Rows) -> None:
+        """Put rows in place. Under the lock; samples in rising order."""
+        rows["check"] = checks(samples, rows)
+        rows["check"][rows["segment"] == 0] = 0
+        first = np.flatnonzero(np.diff(samples, prepend=-2) != 1)  # of each run of neighbours
+        data, ends = memoryview(rows.tobytes()), np.append(first[1:], len(samples))[: len(first)].tolist()
+        for start, end in zip(first.tolist(), ends, strict=True):
+            at = FIRST_ROW + ROW.itemsize * int(samples[start])
+            self.files.write(self.fd, [data[start * ROW.itemsize : end * ROW.itemsize]], at)
+
+    def write_one(self, sample: int, row: Row) -> None:
+        """As `write`, of one."""
+        data = ROW_WORDS.pack(*row, check_of(sample, row) if row.segment else 0)
+        self.files.write(self.fd, [data], FIRST_ROW + ROW.itemsize * sample)
+
+    def switch(self, samples: Samples, before: Rows, after: Rows) -> None:
+        """Put rows in the place of those that are still as they were `before`."""
+        with self.locked():
+            same = self.at(samples) == before  # guard: row-changed
+            self.write(samples[same], after[same])
+
+    def close(self) -> None:
+        self._rows = new_rows(0)
+        with contextlib.suppress(
+            BufferError
+        ):  # a thread still reads: the mapping ends with its last reference
+            self._map.close()
+        self.files.close(self.fd)
+        self.files.close(self.lock_fd)
+
+    def descriptors(self) -> list[int]:
+        return [self.fd, self.lock_fd]

@@ -1,0 +1,427 @@
+"""The store on disk as one process has it open: what it has yet to write, what it reads, and its background thread.
+
+Rule 1: an entry is readable here as soon as `put` has said yes, and by others once it is written out: when `BUFFER_BYTES` or `BUFFER_ENTRIES`
+        wait, or one has waited for `upkeep_s`.
+Rule 2: a disk that is full or fails makes the store read-only for this process: what waited is forgotten, reads go on. There is one warning,
+        by the first of all processes that count together (`Tally`).
+        A lock that another process does not let go is none of this: what waits goes on waiting, puts are refused for `LOCKED_OUT_S`, and then
+        it is tried again.
+Rule 3: locks are taken in one order: of writing, of upkeep, of the index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.reuse.stores.contract import Entry, Wanted
+from penstock.reuse.stores.disk_files import (
+    FULL,
+    Files,
+    LockHeldError,
+    close_locked,
+    try_lock,
+    unlock,
+    wait_lock,
+)
+from penstock.reuse.stores.disk_index import LARGE, NO_ROW, KeptIndex, Row, Rows, Samples, new_rows
+from penstock.reuse.stores.disk_large import let_go, new_file, remove_files, replaced_file
+from penstock.reuse.stores.disk_lookup import look_up
+from penstock.reuse.stores.disk_records import decode, digest_of, encode
+from penstock.reuse.stores.disk_scan import rebuild
+from penstock.reuse.stores.disk_segments import Place, SegmentReader, SegmentWriter, Shelf, new_number
+from penstock.reuse.stores.disk_upkeep import TEMPORARY, Upkeep, alone, recount
+from penstock.reuse.stores.tally import Tally
+
+log = logging.getLogger(__name__)
+
+BUFFER_BYTES = 1 << 20
+BUFFER_ENTRIES = 256
+COUNTED = ("found", "missed", "refused", "damaged", "read_only", "locked_out")
+"""By all processes together; the last two: how often one stopped writing for good, or for a while. The first of these says so."""
+LOCKED_OUT_S = 30.0
+"""So long nothing is written after a lock was not to be had: to wait for it costs seconds, of every batch."""
+LEAST_LARGE = 64
+"""Large entries, and a sixteenth of all samples, that are replaced between two searches for large files that nobody knows."""
+RETRY_S = 1.0
+"""A full store is searched for dead space no more often than this, unless much was replaced."""
+
+
+class Waiting(NamedTuple):
+    """An entry that has no row yet."""
+
+    wanted: Wanted
+    place: Place
+    record: bytes
+
+
+class OpenStore:
+    """All methods may be called by several threads; none raises for what a disk does."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        namespace: str,
+        samples: int,
+        max_bytes: int,
+        sizes: tuple[int, int],
+        upkeep_s: float,
+        users_fd: int,
+        tally: Tally,
+    ) -> None:
+        """`sizes`: of a small entry and of a segment, at most. `users_fd`: locked by `entered`. OSError where the index has no space."""
+        self.files = files
+        segment_bytes = max(4096, min(sizes[1], max_bytes // 16))
+        self.small_bytes = min(sizes[0], segment_bytes // 2)
+        index = KeptIndex(files, folder, samples)
+        self.shelf = Shelf(files, folder, digest_of(namespace), index, max_bytes, segment_bytes)
+        self.reader = SegmentReader(self.shelf)
+        self.upkeep = Upkeep(self.shelf)
+        self.read_only = self.closed = False
+        self._tally, self._users_fd = tally, users_fd
+        self._write = threading.Lock()
+        self._writer: SegmentWriter | None = None
+        self._full: list[SegmentWriter] = []
+        """Segments to be synced and let go of."""
+        self._waiting: dict[int, Waiting] = {}
+        self._replaced_bytes = self._tended_bytes = self._reclaimed_bytes = 0
+        """What was replaced so far in segments; and had been when upkeep was last run by the thread, and for a full store."""
+        self._replaced_large = self._tended_large = 0
+        """Such files are gone at once. What may be left of killed processes is looked for when some share of all was replaced."""
+        self._folders: set[str] = set()  # of large files, that are there: to ask each time takes a while
+        self._retry_at_s = self._locked_out_until_s = 0.0
+        self._upkeeping = threading.Lock()
+        self._upkeep_s, self._stop = upkeep_s, threading.Event()
+        self._thread: threading.Thread | None = None
+        try:
+            self._begin()
+        except OSError:
+            index.close()
+            raise
+
+    def _begin(self) -> None:
+        index = self.shelf.index
+        if self.files.make_folder(self.shelf.segments) | self.files.make_folder(f"{self.shelf.folder}/large"):
+            self.files.sync_folder(self.shelf.folder)  # or what is synced in them could be lost with them
+        with index.locked():
+            is_alone = try_lock(self._users_fd)
+            index.begin(alone=is_alone)
+            if is_alone:
+                recount(self.shelf)
+            wait_lock(self._users_fd, shared=True)  # a lock that could not be changed is lost
+        if index.is_stale:
+            with alone(self.shelf) as may:
+                if may:
+                    rebuild(self.shelf)
+
+    # ---- reading
+
+    def get_many(self, wanted: Sequence[Wanted]) -> list[Entry | None]:
+        found: list[Entry | None] = [None] * len(wanted)
+        left: list[int] = []
+        for at, want in enumerate(wanted):
+            waiting = self._waiting.get(want.sample)  # before its row: it leaves here after it has that
+            if waiting is None and 0 <= want.sample < self.shelf.index.samples:
+                left.append(at)
+            elif waiting is not None and waiting.wanted == want:
+                found[at] = decode(waiting.record, self.shelf.digest, want)
+        damaged = look_up(self.shelf, self.reader, wanted, left, found)
+        missed = found.count(None)
+        self._tally.add(len(wanted) - missed, missed, 0, damaged)
+        return found
+
+    # ---- writing
+
+    def put(self, wanted: Wanted, entry: Entry) -> bool:
+        kept = False
+        pieces = None
+        if 0 <= wanted.sample < self.shelf.index.samples:
+            pieces = encode(self.shelf.digest, wanted, entry)
+        if pieces is not None:
+            with self._write:
+                if not self.read_only and not self.closed and not self._is_locked_out:
+                    try:
+                        kept = self._put(wanted, pieces)
+                    except OSError as exc:
+                        self._failed(exc)
+        if not kept:
+            self._tally.add(0, 0, 1)
+        return kept
+
+    def _put(self, wanted: Wanted, pieces: list[bytes | memoryview]) -> bool:
+        length = sum(map(len, pieces))
+        if length >= self.small_bytes:
+            return self._put_large(wanted, pieces, length)
+        record = b"".join(pieces)
+        writer = self._writer_with_room(length)
+        if writer is None:
+            return False
+        self._waiting[wanted.sample] = Waiting(wanted, writer.append(record), record)
+        if writer.waiting_bytes >= BUFFER_BYTES or len(self._waiting) >= BUFFER_ENTRIES:
+            self._write_out()
+        self._start_thread()
+        return True
+
+    def _writer_with_room(self, length: int) -> SegmentWriter | None:
+        if self._writer is not None and not self._writer.fits(length):
+            self._write_out()
+            self._full.append(self._writer)
+            self._writer = None
+            if not self._upkeep_s:
+                self._settle()
+        if self._writer is None:
+            self._writer = SegmentWriter(self.shelf, self.shelf.put_bytes)
+        if not self._writer.take_room(length):
+            self._reclaim()
+            if not self._writer.take_room(length):
+                return None
+        return self._writer
+
+    def _put_large(self, wanted: Wanted, pieces: list[bytes | memoryview], length: int) -> bool:
+        index, number = self.shelf.index, new_number() | LARGE
+        path = self.shelf.path_of(number)
+        temporary = path + TEMPORARY
+        if (folder := path.rpartition("/")[0]) not in self._folders:
+            self.files.make_folder(folder)
+            self._folders.add(folder)
+        fd = replaced_file(self.shelf, wanted.sample, length, temporary)
+        if fd is not None:
+            self._replaced_large += 1
+        elif self._has_room(length):
+            fd = new_file(self.shelf, length, temporary)
+        if fd is None:
+            return False
+        kept = False
+        try:
+            self.files.write(fd, pieces, 0)
+            with index.locked():
+                if index.held_bytes + length <= self.shelf.put_bytes:
+                    self.files.rename(temporary, path)
+                    # guard: large-unlocked
+                    unlock(fd)  # before anybody can find it
+                    self._note_one(wanted.sample, Row(number, wanted.renewed, length), length)
+                    kept = True
+        finally:
+            let_go(self.shelf, fd, "" if kept else temporary)
+        if kept:
+            self._waiting.pop(wanted.sample, None)
+            self._start_thread()
+        return kept
+
+    def _has_room(self, length: int) -> bool:
+        if self.shelf.index.held_bytes + length > self.shelf.put_bytes:
+            self._reclaim()
+        return self.shelf.index.held_bytes + length <= self.shelf.put_bytes
+
+    def _note(self, samples: Samples, rows: Rows) -> None:
+        """Write rows, and remove large files that they take the place of. Under the index's lock; samples in rising order."""
+        old = self.shelf.index.at(samples)
+        self.shelf.index.write(samples, rows)
+        large = old[old["segment"] >= LARGE]
+        self._replaced_bytes += int(old["length"].sum()) - int(large["length"].sum())
+        self._replaced_large += len(large)
+        remove_files(self.shelf, large["segment"].tolist(), int(large["length"].sum()))
+
+    def _note_one(self, sample: int, row: Row, more_bytes: int = 0) -> None:
+        """As `_note`, of one, and count what it takes."""
+        old = self.shelf.index.one(sample)
+        self.shelf.index.write_one(sample, row)
+        is_large = old.segment >= LARGE
+        self._replaced_bytes += 0 if is_large else old.length
+        self._replaced_large += is_large
+        remove_files(self.shelf, [old.segment] * is_large, old.length * is_large, more_bytes)
+
+    def _write_out(self) -> None:
+        """Give what waits to everyone."""
+        if self._writer is None or not self._waiting:
+            return
+        self._writer.write_out()
+        samples = sorted(self._waiting)
+        rows = new_rows(len(samples))
+        for at, sample in enumerate(samples):
+            (_, renewed), place, _ = self._waiting[sample]
+            rows[at] = (place.segment, renewed, place.length, place.offset, 0)
+        with self.shelf.index.locked():
+            self._note(np.array(samples, np.int64), rows)
+        self._waiting.clear()
+
+    def remove(self, sample: int) -> None:
+        if not 0 <= sample < self.shelf.index.samples:
+            return
+        with self._write:
+            self._waiting.pop(sample, None)
+            try:
+                if not self.closed:
+                    with self.shelf.index.locked():
+                        self._note_one(sample, NO_ROW)
+            except OSError as exc:
+                self._failed(exc)
+
+    def flush(self) -> None:
+        with self._write:
+            try:
+                if not self._is_locked_out:
+                    self._write_out()
+            except OSError as exc:
+                self._failed(exc)
+
+    def _settle(self, *, sync: bool = True) -> None:
+        """Sync segments that are full, and let go of them."""
+        while self._full:
+            self._full.pop().close(sync=sync)
+
+    @property
+    def _is_locked_out(self) -> bool:
+        return time.monotonic() < self._locked_out_until_s
+
+    def _failed(self, exc: OSError) -> None:
+        """Something could not be written: for now, or for good (Rule 2)."""
+        if not isinstance(exc, LockHeldError):
+            self._give_up(exc)
+            return
+        self._locked_out_until_s = time.monotonic() + LOCKED_OUT_S
+        if self._tally.is_first("locked_out"):
+            log.warning(
+                "the sample store %s: %s. Nothing is kept until it does; look for a job that is stopped, and end it or let it go on",
+                self.shelf.folder,
+                exc.strerror,
+            )
+
+    def _give_up(self, exc: OSError) -> None:
+        """Write no more (Rule 2)."""
+        if not self.read_only and self._tally.is_first("read_only"):
+            why = "is full" if exc.errno in FULL else "fails"
+            log.warning(
+                "the disk of the sample store %s %s (%s): samples are no longer kept, those that are there are still read. Make room on it, "
+                "or give another path",
+                self.shelf.folder,
+                why,
+                exc,
+            )
+        self.read_only = True  # guard: full-disk
+        self._drop()
+
+    def _drop(self) -> None:
+        """Forget what waits, and let go of segments as they are."""
+        self._waiting.clear()
+        writers, self._full, self._writer = [*self._full, self._writer], [], None
+        for writer in writers:
+            if writer is not None:
+                with contextlib.suppress(OSError):
+                    writer.close(sync=False)  # a sync that failed says nothing when it is asked again
+
+    # ---- upkeep
+
+    def _reclaim(self) -> None:
+        """Look for dead space, the store being full; not again and again when there was none."""
+        much = self._replaced_bytes - self._reclaimed_bytes >= self.shelf.segment_bytes // 4
+        if not much and time.monotonic() < self._retry_at_s:
+            return
+        self._write_out()
+        self._settle()
+        self._reclaimed_bytes = self._replaced_bytes
+        with self._upkeeping:  # where our own thread is at it, its end is worth waiting for
+            freed = self.upkeep.run(full=True)
+        self._retry_at_s = 0.0 if freed else time.monotonic() + RETRY_S
+
+    def compact(self) -> bool:
+        """Make dead space free; whether any was."""
+        self._tended_bytes, self._tended_large = self._replaced_bytes, self._replaced_large
+        try:
+            with self._upkeeping:
+                return not self.read_only and self.upkeep.run()
+        except OSError as exc:
+            with self._write:
+                self._failed(exc)
+            return False
+
+    def _start_thread(self) -> None:
+        if self._thread is None and self._upkeep_s:
+            self._thread = threading.Thread(target=self._tend, name="penstock-disk-store", daemon=True)
+            self._thread.start()
+
+    def _tend(self) -> None:
+        while not self._stop.wait(self._upkeep_s):  # guard: background-flush
+            self.flush()
+            self._settle_aside()
+            much = self._replaced_bytes - self._tended_bytes >= self.shelf.segment_bytes // 4
+            least = max(LEAST_LARGE, self.shelf.index.samples // 16)
+            many = self._replaced_large - self._tended_large >= least
+            if (much or many) and not self._is_locked_out:
+                self.compact()
+
+    def _settle_aside(self) -> None:
+        """As `_settle`, while others put. Who needs room meanwhile waits for it: until then these segments cannot be made free (`_reclaim`)."""
+        with self._write:
+            self._upkeeping.acquire()
+            full, self._full = self._full, []
+        failed: OSError | None = None
+        try:
+            for writer in full:
+                try:
+                    writer.close(sync=True)
+                except OSError as exc:
+                    failed = exc
+        finally:
+            self._upkeeping.release()
+        if failed is not None:
+            with self._write:
+                self._give_up(failed)
+
+    # ---- the end
+
+    def stats(self) -> dict[str, int]:
+        rows = self.shelf.index.all()
+        waiting = {sample: len(kept.record) for sample, kept in self._waiting.copy().items()}
+        for sample in waiting:
+            rows[sample] = 0
+        held_bytes, counts = self.shelf.index.held_bytes + self.shelf.index.nbytes, self._tally.sums()
+        return {
+            "entries": int(np.count_nonzero(rows["segment"])) + len(waiting),
+            "bytes": int(rows["length"].sum()) + sum(waiting.values()),
+            "held_bytes": held_bytes,
+            "max_bytes": self.shelf.max_bytes,
+            **counts,
+            "read_only": int(counts["read_only"] > 0),
+        }
+
+    def close(self, *, sync: bool = True) -> None:
+        """`sync`: have what was put stay through a power cut; it may take a while."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._write:
+            if self.closed:
+                return
+            self.closed = True
+            try:
+                self._write_out()
+                if self._writer is not None:
+                    self._full.append(self._writer)
+                    self._writer = None
+                self._settle(sync=sync)
+            except OSError as exc:
+                self._failed(exc)
+                self._drop()
+            self.reader.close()
+            with contextlib.suppress(OSError), self.shelf.index.locked():
+                if sync and try_lock(self._users_fd):
+                    self.shelf.index.end()
+            close_locked(self.files, self._users_fd)
+            self.shelf.index.close()
+
+    def forget(self) -> None:
+        """In a child that was forked: let go of the parent's descriptors without touching what it holds with them."""
+        descriptors = [writer.fd for writer in [*self._full, self._writer] if writer is not None]
+        descriptors += [*self.reader.descriptors(), *self.shelf.index.descriptors(), self._users_fd]
+        for fd in descriptors if not self.closed else ():
+            with contextlib.suppress(OSError):
+                os.close(fd)

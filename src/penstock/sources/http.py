@@ -1,0 +1,306 @@
+"""Files of http and https servers, read by byte ranges over connections that are kept.
+
+Rule 1: an answer is judged by its head, before its body is read: a server that ignores the range is an error, not a download.
+Rule 2: what may pass is tried again, within limits (`penstock.sources.retries`): 408, 429 and 5xx, lost connections, timeouts. All else fails at
+        once. A kept connection that the server closed before it answered is replaced by a new one, and is no failure.
+Rule 3: every wait has a deadline, and a server that only trickles has one too.
+
+The standard library's client, not fsspec's: that one runs in a thread, takes whatever body comes, and in a forked worker its
+finalizer takes the parent's sockets out of the event loop that both share.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import http.client
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from penstock.errors import ConfigError
+from penstock.policy.retry import RetryLimits
+from penstock.sources.retries import Fleeting, persistently, retry_after_s
+from penstock.sources.sources import BadRead, PerProcess, Source, changed, shown
+
+MOST_IDLE = 8
+"""Connections that a process keeps for its next read."""
+MOST_REDIRECTS = 5
+TIMEOUT_S = 60.0
+LEAST_BYTES_PER_S = 16 << 10
+"""Slower answers are given up, some time after `TIMEOUT_S`."""
+PIECE = 1 << 20
+
+RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
+
+
+class Known(NamedTuple):
+    """What a server said of a file."""
+
+    size: int
+    stamp: str
+
+
+class HttpFiles(Source):
+    """Files by their URLs."""
+
+    chunk_bytes = 4 << 20
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        limits: RetryLimits = RetryLimits(),  # noqa: B008 - frozen
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if timeout_s <= 0:
+            raise ConfigError(f"timeout_s must be positive, got {timeout_s}")
+        self.timeout_s, self.limits, self.clock = timeout_s, limits, clock
+        self._known: dict[str, Known] = {}
+        self._pool = PerProcess(Pool)
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        if end is None:
+            end = self.size(name)
+        if not 0 <= start <= end:
+            raise ConfigError(f"bytes [{start}, {end}) of {shown(name)} were asked for")
+        if start == end:
+            return b""
+        data, found = self._get(name, start, end)
+        if len(data) != end - start:
+            raise BadRead(
+                f"{shown(name)} has {found.size:,} bytes, and bytes [{start:,}, {end:,}) were asked for: is it cut off?"
+            )
+        was = self._known.get(name)
+        if was is not None and was != found:
+            raise changed(name, was.stamp, found.stamp)
+        return data
+
+    def is_local(self, name: str) -> bool:  # noqa: ARG002 - none is
+        return False
+
+    def size(self, name: str) -> int:
+        return self._ask(name).size
+
+    def stamp(self, name: str) -> str:
+        return self._ask(name).stamp
+
+    def identity(self, name: str) -> str | None:
+        """By its etag, if that is a strong one; a time says seconds only."""
+        known = self._ask(name).stamp
+        return known if known.endswith('"') and "W/" not in known else None
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _ask(self, name: str) -> Known:
+        if name not in self._known:
+            self._known[name] = self._get(name, 0, 1)[1]
+        return self._known[name]
+
+    def _get(self, name: str, start: int, end: int) -> tuple[bytes, Known]:
+        """Bytes [start, end), or those of them that there are, and what the file is."""
+        return persistently(partial(self._get_once, name, start, end), name, self.limits)
+
+    def _get_once(self, name: str, start: int, end: int) -> tuple[bytes, Known]:
+        url = name
+        for _ in range(MOST_REDIRECTS + 1):
+            try:
+                answer = self._exchange(url, name, start, end)
+            except (OSError, http.client.HTTPException, ValueError) as exc:
+                if isinstance(exc, (BadRead, FileNotFoundError)):
+                    raise
+                kind = Fleeting if may_pass(exc) else BadRead
+                raise kind(f"reading {shown(name)} failed: {type(exc).__name__}: {exc}") from exc
+            if not isinstance(answer, str):
+                return answer
+            was, url = urlsplit(url).scheme, urljoin(url, answer)
+            if urlsplit(url).scheme not in ("https", was):
+                raise BadRead(f"{shown(name)} redirects to {shown(url)}, which is not followed")
+        raise BadRead(f"{shown(name)} redirects more than {MOST_REDIRECTS} times")
+
+    def _exchange(self, url: str, name: str, start: int, end: int) -> tuple[bytes, Known] | str:
+        """One request and its answer, or where it is to be asked for instead."""
+        pool, place = self._pool.get(), urlsplit(url)
+        connection, response = self._send(pool, place, start, end)
+        sound = False
+        try:
+            with response:
+                where = response.getheader("Location")
+                if response.status in (301, 302, 303, 307, 308) and where is not None:
+                    return where
+                count, known = judged(response, name, start, end)
+                announced = response.length
+                if response.status == 206 and announced not in (None, count):  # guard: whole-for-range
+                    raise BadRead(
+                        f"{shown(name)}: the server announced {announced} bytes where {count:,} are due"
+                    )
+                data = self._body(response, name, count)
+                sound = response.status == 206 and announced is not None and not response.will_close
+                return data, known
+        finally:
+            if sound:
+                pool.give(place, connection)
+            else:
+                connection.close()
+
+    def _send(
+        self, pool: Pool, place: SplitResult, start: int, end: int
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """Send a request; the head of its answer has come."""
+        connection, kept = pool.take(place, self.timeout_s)
+        while True:
+            try:
+                connection.request("GET", target(place, connection), headers=headers(place, start, end))
+                return connection, connection.getresponse()
+            except BaseException as exc:
+                connection.close()
+                if not kept or not isinstance(exc, (ConnectionError, http.client.BadStatusLine)):
+                    raise
+            connection, kept = pool.connect(place, self.timeout_s), False
+
+    def _body(self, response: http.client.HTTPResponse, name: str, count: int) -> bytes:
+        latest_s = self.clock() + self.timeout_s + count / LEAST_BYTES_PER_S
+        parts, got = [], 0
+        while got < count and (part := response.read1(min(PIECE, count - got))):
+            parts.append(part)
+            got += len(part)
+            if self.clock() > latest_s:
+                raise Fleeting(f"{shown(name)}: the server gave {got:,} of {count:,} bytes in time")
+        if got < count:  # guard: short-body
+            raise Fleeting(f"{shown(name)}: the connection ended after {got:,} of {count:,} bytes")
+        if response.length is None and count and response.read1(1):
+            raise BadRead(f"{shown(name)}: the server gave more than {count:,} bytes")
+        return b"".join(parts)
+
+
+def judged(response: http.client.HTTPResponse, name: str, start: int, end: int) -> tuple[int, Known]:
+    """How many bytes the body must have, and what the file is; raises where the answer is to something else."""
+    status, said = response.status, response.getheader("Content-Range", "")
+    if status in (404, 410):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), shown(name))
+    if status == 200:
+        raise BadRead(
+            f"the server of {shown(name)} ignores byte ranges: it answered with the whole file. Random access needs a server "
+            f"that honours the Range header, or a local copy"
+        )
+    found = RANGE.fullmatch(said.strip())
+    if status in (408, 429) or status >= 500:
+        busy = Fleeting(f"the server of {shown(name)} answered {status} {response.reason}")
+        busy.asked_s = retry_after_s(response.getheader("Retry-After"), response.getheader("Date"))
+        raise busy
+    if status not in (206, 416) or (status == 416 and found is None):
+        raise BadRead(f"the server of {shown(name)} answered {status} {response.reason}")
+    encoding = response.getheader("Content-Encoding", "identity")
+    if found is None or encoding != "identity":
+        raise BadRead(
+            f"the server of {shown(name)} gave no usable byte range (Content-Range: {said!r}, Content-Encoding: {encoding!r})"
+        )
+    size = int(found[3])
+    known = Known(size, f"{size}-{response.getheader('ETag') or response.getheader('Last-Modified') or ''}")
+    if status == 416:
+        if start < size:
+            raise BadRead(f"the server of {shown(name)} refuses bytes [{start:,}, {end:,}) of {size:,}")
+        return 0, known
+    # guard: other-range
+    if found[1] is None or (int(found[1]), int(found[2])) != (start, min(end, size) - 1):
+        raise BadRead(
+            f"the server of {shown(name)} was asked for bytes [{start:,}, {end:,}) and gave others (Content-Range: {said!r})"
+        )
+    return min(end, size) - start, known
+
+
+def may_pass(exc: BaseException) -> bool:
+    """Whether an exchange that failed in this way may succeed a little later."""
+    if isinstance(exc, socket.gaierror):
+        return exc.errno == socket.EAI_AGAIN
+    lost = (
+        ConnectionError,
+        TimeoutError,
+        http.client.BadStatusLine,
+        http.client.IncompleteRead,
+        ssl.SSLEOFError,
+    )
+    return isinstance(exc, lost) or getattr(exc, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+
+
+# ---- connections
+
+
+@dataclass(slots=True)
+class Pool:
+    """Connections of one process that wait for their next request, the longest waiting first."""
+
+    idle: list[tuple[tuple[str, str], http.client.HTTPConnection]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    context: ssl.SSLContext | None = None
+
+    def take(self, place: SplitResult, timeout_s: float) -> tuple[http.client.HTTPConnection, bool]:
+        """A connection, and whether it is one that was kept."""
+        with self.lock:
+            for at in range(len(self.idle) - 1, -1, -1):
+                if self.idle[at][0] == (place.scheme, place.netloc):
+                    return self.idle.pop(at)[1], True
+        return self.connect(place, timeout_s), False
+
+    def give(self, place: SplitResult, connection: http.client.HTTPConnection) -> None:
+        with self.lock:
+            self.idle.append(((place.scheme, place.netloc), connection))
+            spare = self.idle[:-MOST_IDLE]
+            del self.idle[:-MOST_IDLE]
+        for _, old in spare:
+            old.close()
+
+    def connect(self, place: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
+        """A new connection, by way of the environment's proxy if it names one."""
+        host, port = place.hostname or "", place.port
+        proxy = "" if proxy_bypass(host) else getproxies().get(place.scheme, "")
+        via = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
+        connection: http.client.HTTPConnection
+        if place.scheme == "https":
+            self.context = self.context or ssl.create_default_context()
+            at = (via.hostname or "", via.port) if via else (host, port)
+            connection = http.client.HTTPSConnection(*at, timeout=timeout_s, context=self.context)
+            if via:
+                connection.set_tunnel(host, port, headers=authorization(via, "Proxy-Authorization"))
+        else:
+            at = (via.hostname or "", via.port) if via else (host, port)
+            connection = http.client.HTTPConnection(*at, timeout=timeout_s)
+        return connection
+
+    def close(self) -> None:
+        with self.lock:
+            for _, connection in self.idle:
+                connection.close()
+            self.idle.clear()
+
+
+def target(place: SplitResult, connection: http.client.HTTPConnection) -> str:
+    """What stands in the request's line: a path, or all of the URL where a proxy is asked."""
+    path = quote(
+        place._replace(scheme="", netloc="", fragment="").geturl() or "/", safe="%/:=&?~+!$,;'@()*[]"
+    )
+    if place.scheme == "http" and connection.host != place.hostname:
+        return f"http://{place.netloc.rpartition('@')[2]}{path}"
+    return path
+
+
+def headers(place: SplitResult, start: int, end: int) -> dict[str, str]:
+    asked = {"Range": f"bytes={start}-{end - 1}", "Host": place.netloc.rpartition("@")[2]}
+    return asked | authorization(place, "Authorization")
+
+
+def authorization(place: SplitResult, header: str) -> dict[str, str]:
+    if place.username is None:
+        return {}
+    pair = f"{unquote(place.username)}:{unquote(place.password or '')}".encode()
+    return {header: "Basic " + base64.b64encode(pair).decode()}

@@ -1,0 +1,114 @@
+"""Reads that are tried again after a failure that may pass: a busy server, a lost connection.
+
+Rule 1: what may pass is for the source to say (`Fleeting`); `policy.retry` says when to try again.
+Rule 2: pauses are drawn from the system's own randomness: a sample's random numbers do not depend on whether a server was busy.
+Rule 3: this process counts its retries, for `stats()`. A log line says that there are some, once a minute at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from penstock.policy.retry import RetryLimits, pause_s
+from penstock.sources.sources import BadRead, shown
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+QUIET_S = 60.0
+"""Between two log lines of a process."""
+BEAT_S = 0.5
+"""Between two signs of life in a pause: a server may ask for minutes."""
+
+
+class Fleeting(BadRead):
+    """A failure that may pass. `asked_s`: how long the server asks to be left alone."""
+
+    asked_s: float | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """Retries of this process; those of a parent are counted in it."""
+
+    count: int = 0
+    said_s: float | None = None
+    told: Callable[[], None] = lambda: None
+    """Hears of each."""
+    paused: Callable[[], None] = lambda: None
+    """Hears again and again that a pause goes on."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, at_s: float) -> bool:
+        """Count one; whether it is time to say so."""
+        with self.lock:
+            self.count += 1
+            self.told()
+            due = self.said_s is None or at_s - self.said_s >= QUIET_S
+            if due:
+                self.said_s = at_s
+            return due
+
+
+TALLY = Tally()
+
+
+def persistently(
+    read: Callable[[], T],
+    name: str,
+    limits: RetryLimits,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """What `read` gives, tried again within the limits; then its last failure."""
+    failures, began_s = 0, 0.0
+    while True:
+        try:
+            return read()
+        except Fleeting as exc:
+            failures += 1
+            began_s = clock() if failures == 1 else began_s
+            spent_s = clock() - began_s
+            pause = pause_s(
+                limits,
+                failures=failures,
+                spent_s=spent_s,
+                draw=random.SystemRandom().random(),
+                asked_s=exc.asked_s,
+            )
+            if pause is None:
+                if failures > 1:
+                    exc.add_note(f"penstock: it was tried {failures} times in {spent_s:.1f} s")
+                raise
+            if TALLY.add(clock()):
+                log.warning(
+                    "a read is tried again in %.1f s: %s (try %d of %d; retries of this process so far: %d)",
+                    *(pause, exc, failures + 1, limits.tries + 1, TALLY.count),
+                )
+            else:
+                log.debug("%s is tried again in %.1f s: %s", shown(name), pause, exc)
+        while pause > 0.0:
+            sleep(min(pause, BEAT_S))
+            pause -= BEAT_S
+            TALLY.paused()
+
+
+def retry_after_s(said: str | None, date: str | None) -> float | None:
+    """The seconds in a Retry-After header, which has a number or a date; None where it has neither. A date counts from the answer's own Date: this
+    machine's clock may be wrong."""
+    text = "" if said is None else said.strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    if date is None:
+        return None
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - parsedate_to_datetime(date)).total_seconds())
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,154 @@
+"""The shared arena: one unnamed memory file, mapped once by every process of a loader, that batches are assembled in.
+
+The file is as long as the limit but holds no memory until `back` reserves it: `posix_fallocate` answers ENOSPC where a
+plain touch would end in SIGBUS. Its first pages are the board, a few counters per worker that anyone may read without
+asking. Nothing has a name in the file system, so nothing is left behind, however the processes end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+from penstock.errors import ArenaFull
+from penstock.measure.host import say_once
+from penstock.wire.extents import aligned
+
+SMALLEST = 64 << 20
+SHARED = "/dev/shm"  # noqa: S108 - files there are unlinked as soon as they are made
+FIELDS = 16
+"""Counters per worker on the board (see `Board`)."""
+MOST_WORKERS = 1024
+"""Workers that a loader may grow to; the board has a row for each, 128 bytes."""
+
+
+AS_CORES = -1
+"""As many workers as there are cores for."""
+
+
+class Board:
+    """Counters in shared memory. One row per worker, written by that worker alone, and one of the agent's; read by all.
+
+    There are rows for `workers` workers, most of which need never come and are not backed by memory until then: the agent's row,
+    which lies first, says how many have come (`LANES`). Two columns of that row are the training process's: how many workers are
+    `WANTED`, once it has a wish, or AS_CORES; and whether a GPU lane (`LANE`) needs cores now.
+    """
+
+    TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS = range(6)
+    SAMPLES, TASKS, PID, CPU_NS, DELAYED_NS, RETRIES = range(6, 12)
+    BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED, LANE = range(7)
+    """Columns of the agent's row."""
+
+    def __init__(self, view: memoryview, workers: int) -> None:
+        self._rows = view[: (workers + 1) * FIELDS * 8].cast("q")
+        self.workers = workers
+
+    def row(self, worker: int) -> memoryview:
+        return self._rows[(worker + 1) * FIELDS : (worker + 2) * FIELDS]
+
+    @property
+    def agent(self) -> memoryview:
+        """The agent's row."""
+        return self._rows[:FIELDS]
+
+    def column(self, which: int) -> list[int]:
+        """One counter of all workers that there have been."""
+        return [self._rows[(worker + 1) * FIELDS + which] for worker in range(self._rows[self.LANES])]
+
+
+class Arena:
+    """A mapping of the memory file, with a board for up to `workers` workers. `base` is where batches begin, behind it."""
+
+    def __init__(self, fd: int, size: int, workers: int) -> None:
+        self.fd, self.size, self.workers = fd, size, workers
+        self.map = mmap.mmap(fd, size)
+        self.view = memoryview(self.map)
+        self.base = board_bytes(workers)
+        self.board = Board(self.view, workers)
+
+    @classmethod
+    def create(cls, limit_bytes: int, workers: int, *, at_first: int | None = None) -> Arena:
+        """An arena whose board has room for `workers` workers, and memory for as many as there are `at_first`."""
+        fd = anonymous_file()
+        size, board = board_bytes(workers) + max(limit_bytes, SMALLEST), board_bytes(at_first or workers)
+        try:
+            os.posix_fallocate(fd, 0, board)
+        except OSError as exc:
+            os.close(fd)
+            raise ArenaFull(full_text(board, limit_bytes, exc)) from exc
+        while True:
+            os.ftruncate(fd, size)
+            try:
+                return cls(fd, size, workers)
+            except OSError as exc:
+                # An address-space limit (ulimit -v): a smaller arena means less prefetching, not failure.
+                if exc.errno != errno.ENOMEM or size <= SMALLEST:
+                    os.close(fd)
+                    raise
+                size //= 2
+
+    def back(self, start: int, end: int) -> None:
+        """Reserve memory for [start, end); raises OSError (ENOSPC, ENOMEM) when there is none."""
+        os.posix_fallocate(self.fd, start, end - start)  # guard: memory-reserved
+
+    def has_room_for(self, workers: int) -> bool:
+        """Whether so many can have their counters on the board."""
+        try:
+            self.back(0, board_bytes(workers))
+        except OSError:
+            return False
+        return workers <= self.workers
+
+    def unback(self, start: int, end: int) -> None:
+        """Give the memory of [start, end) back to the system; nothing refers to it."""
+        with contextlib.suppress(OSError):
+            self.map.madvise(mmap.MADV_REMOVE, start, end - start)
+
+    def close(self) -> None:
+        """Let go of the descriptor; the mapping ends when the last batch that refers to it does."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def board_rows(workers: int) -> int:
+    """Workers that the board of a loader has rows for which starts with so many."""
+    return max(MOST_WORKERS, workers)
+
+
+def board_bytes(workers: int) -> int:
+    return aligned((workers + 1) * FIELDS * 8)
+
+
+def anonymous_file() -> int:
+    """A file that exists only as a descriptor: memfd, or an unlinked file where that is denied."""
+    try:
+        return os.memfd_create("penstock", os.MFD_CLOEXEC)
+    except (OSError, AttributeError) as exc:
+        folder = SHARED if os.access(SHARED, os.W_OK) else None
+        say_once(
+            f"memfd_create is denied ({exc}): batches use unlinked files in {folder or 'TMPDIR'} instead, which is often "
+            f"small in a container (docker: --shm-size)"
+        )
+        fd, path = tempfile.mkstemp(prefix="penstock-", dir=folder)
+        Path(path).unlink()
+        return fd
+
+
+def is_memory(fd: int) -> bool:
+    """Whether such a file has no disk behind it; where nobody can say, no."""
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(("/memfd:", f"{SHARED}/"))
+    return False
+
+
+def full_text(need_bytes: int, limit_bytes: int, cause: object) -> str:
+    return (
+        f"shared memory for batches is full: {need_bytes:,} more bytes are needed ({cause}), the limit is "
+        f"{limit_bytes:,} bytes. Lower batch_size or prefetch_batches, raise slab_bytes, or give the container more "
+        f"memory (docker: --shm-size or --memory)."
+    )

@@ -1,0 +1,263 @@
+"""The one place that pickles: values between processes of one loader, over private inherited sockets and memory.
+
+Tensors and arrays are never pickled here. `Packer` puts their bytes into the arena and pickles only a reference, so a
+batch of any structure travels as a small skeleton and raw memory. What is not plain memory (CUDA, sparse, quantised
+tensors) goes through torch's own reductions, as in torch's loader.
+"""
+
+from __future__ import annotations
+
+import io
+import marshal
+import pickle
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from multiprocessing.reduction import ForkingPickler
+from operator import itemgetter
+from pickle import PicklingError
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.wire.extents import LANE_ALIGN, aligned
+from penstock.wire.frames import INTS, OBJECTS, join_keys, split_keys
+
+__all__ = [
+    "Packed",
+    "PicklingError",
+    "Ref",
+    "dumps",
+    "is_plain",
+    "is_portable",
+    "loads",
+    "pack_keys",
+    "rebuild",
+    "unpack",
+    "unpack_keys",
+]
+
+
+class Ref(NamedTuple):
+    """Where the bytes of a tensor or array are."""
+
+    array: bool
+    offset: int
+    """From the start of the result; of the arena where `absolute`."""
+    absolute: bool
+    nbytes: int
+    dtype: Any
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class Packer(ForkingPickler):
+    """Pickles a structure; tensors and arrays become `Ref`s and are remembered in `chunks`.
+
+    A tensor that lies in a range of `lent` (from, to; sorted) is not copied: the structure refers to it where it is.
+    """
+
+    def __init__(self, file: io.BytesIO, arena_start: int, lent: Sequence[tuple[int, int]]) -> None:
+        super().__init__(file, 5)
+        self._arena_start, self._lent = arena_start, lent
+        self.chunks: list[tuple[int, memoryview]] = []
+        self.nbytes = 0
+        self.refers = False
+        self._met: dict[int, tuple[Any, Ref]] = {}
+        """Tensors and arrays so far: one that is met twice stays one, on the other side too."""
+
+    def persistent_id(self, obj: Any) -> Ref | None:
+        kind = type(obj)
+        if kind is not torch.Tensor and kind is not np.ndarray:
+            return None
+        if found := self._met.get(id(obj)):
+            return found[1]
+        if kind is torch.Tensor:
+            ref = self._tensor(obj) if is_plain(obj) else None
+        else:
+            ref = self._array(obj) if obj.dtype.kind in "biufc" else None
+        if ref is not None:
+            self._met[id(obj)] = obj, ref
+        return ref
+
+    def _array(self, array: np.ndarray[Any, Any]) -> Ref:
+        """Row by row, or column by column where that is how it lies."""
+        columns = array.flags.f_contiguous and not array.flags.c_contiguous
+        rows = np.ascontiguousarray(array.T if columns else array)
+        return self._put(True, rows.nbytes, raw(rows), array.dtype.str, array.shape, (int(columns),))
+
+    def _tensor(self, tensor: torch.Tensor) -> Ref:
+        """With its strides, where the memory it spans is not much more than its own (slices, expanded tensors)."""
+        if span_of(tensor) > 2 * max(1, tensor.numel()):
+            tensor = tensor.contiguous()
+        span, shape, stride = span_of(tensor), tuple(tensor.shape), tuple(tensor.stride())
+        nbytes = span * tensor.element_size()
+        start = tensor.data_ptr() - self._arena_start
+        if nbytes and self._is_lent(start, start + nbytes):
+            self.refers = True
+            return Ref(False, start, True, nbytes, tensor.dtype, shape, stride)
+        flat = torch.as_strided(tensor, (span,), (1,)).view(torch.uint8) if nbytes else None
+        data = flat.numpy().data if flat is not None else None
+        return self._put(False, nbytes, data, tensor.dtype, shape, stride)
+
+    def _is_lent(self, start: int, end: int) -> bool:
+        at = bisect_right(self._lent, start, key=itemgetter(0)) - 1
+        return at >= 0 and end <= self._lent[at][1]
+
+    def _put(
+        self,
+        array: bool,
+        nbytes: int,
+        data: memoryview | None,
+        dtype: Any,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+    ) -> Ref:
+        ref = Ref(array, self.nbytes, False, nbytes, dtype, shape, stride)
+        if data is not None:
+            self.chunks.append((self.nbytes, data))
+            self.nbytes += aligned(nbytes, LANE_ALIGN)
+        return ref
+
+
+class Unpacker(pickle.Unpickler):
+    """Rebuilds a structure; `load` turns a reference into memory."""
+
+    def __init__(self, file: io.BytesIO, load: Callable[[Ref], Any]) -> None:
+        super().__init__(file)
+        self.persistent_load = load  # type: ignore[method-assign]
+
+
+class Packed:
+    """A structure ready to be written into an extent: head, skeleton, then the raw bytes."""
+
+    HEAD = 16
+
+    def __init__(self, obj: object, arena_start: int = 0, lent: Sequence[tuple[int, int]] = ()) -> None:
+        file = io.BytesIO()
+        packer = Packer(file, arena_start, lent)
+        packer.dump(obj)
+        self.refers = packer.refers
+        self._skeleton = file.getbuffer()
+        self._chunks = packer.chunks
+        self._body = aligned(self.HEAD + len(self._skeleton), LANE_ALIGN)
+        self.nbytes = self._body + packer.nbytes
+
+    def write(self, view: memoryview) -> None:
+        view[: self.HEAD] = len(self._skeleton).to_bytes(8, "little") + self._body.to_bytes(8, "little")
+        view[self.HEAD : self.HEAD + len(self._skeleton)] = self._skeleton
+        for at, data in self._chunks:
+            view[self._body + at : self._body + at + len(data)] = data
+
+
+def unpack(view: memoryview, offset: int, load: Callable[[Ref], Any]) -> Any:
+    """The structure at `offset` of the arena; `load` gets references with absolute offsets."""
+    skeleton = int.from_bytes(view[offset : offset + 8], "little")
+    body = offset + int.from_bytes(view[offset + 8 : offset + 16], "little")
+    data = io.BytesIO(view[offset + Packed.HEAD : offset + Packed.HEAD + skeleton])
+
+    met: dict[int, tuple[Ref, Any]] = {}
+
+    def load_absolute(ref: Ref) -> Any:
+        if id(ref) not in met:
+            value = load(ref if ref.absolute else ref._replace(offset=body + ref.offset, absolute=True))
+            met[id(ref)] = ref, value
+        return met[id(ref)][1]
+
+    return Unpacker(data, load_absolute).load()
+
+
+def rebuild(ref: Ref, view: memoryview) -> torch.Tensor | np.ndarray[Any, Any]:
+    """The tensor or array of `ref` over `view`, which holds just its bytes and lives as long as the result does."""
+    if ref.array:
+        if not ref.nbytes:
+            return np.empty(ref.shape, ref.dtype)
+        # NumPy's own `frombuffer` makes a view of the view and lets go of this one; a tensor keeps it.
+        flat: np.ndarray[Any, Any] = torch.frombuffer(view, dtype=torch.uint8).numpy().view(ref.dtype)
+        return flat.reshape(ref.shape[::-1]).T if ref.stride[0] else flat.reshape(ref.shape)
+    if not ref.nbytes:
+        return torch.empty_strided(ref.shape, ref.stride, dtype=ref.dtype)
+    return torch.frombuffer(view, dtype=ref.dtype).as_strided(ref.shape, ref.stride)
+
+
+def span_of(tensor: torch.Tensor) -> int:
+    """Elements between the first and the last of a tensor in memory, both included."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Ordinary CPU memory: what can be copied byte by byte."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+SCALARS = (int, float, bool, str, bytes, complex, type(None))
+
+
+def is_portable(obj: Any) -> bool:
+    """Made of exact plain types only, so that another process gets an equal copy without running anyone's code."""
+    kind = type(obj)
+    if kind is torch.Tensor:
+        return is_plain(obj)
+    if kind in SCALARS or isinstance(obj, (np.number, np.bool_)):
+        return True
+    if kind is np.ndarray:
+        return obj.dtype.kind in "biufc"
+    if kind is dict:
+        return all(is_portable(key) and is_portable(value) for key, value in obj.items())
+    if kind in (list, tuple):
+        return all(map(is_portable, obj))
+    return False
+
+
+def raw(array: np.ndarray[Any, Any]) -> memoryview | None:
+    return array.reshape(-1).view(np.uint8).data if array.nbytes else None
+
+
+def dumps(obj: object) -> bytes:
+    return bytes(ForkingPickler.dumps(obj, 5))
+
+
+def loads(data: bytes) -> Any:
+    return pickle.loads(data)  # noqa: S301 - from our own processes, over a private socket
+
+
+def dumps_plain(obj: Any) -> bytes:
+    """Of numbers, texts, bytes, tuples and lists alone: in a tenth of the time."""
+    return marshal.dumps(obj)
+
+
+def loads_plain(data: bytes) -> Any:
+    return marshal.loads(data)  # noqa: S302 - from our own processes, over private memory
+
+
+def dumps_local(obj: object) -> bytes:
+    """Without what multiprocessing adds for tensors, connections and the like."""
+    return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
+
+
+def pack_keys(keys: list[Any]) -> tuple[int, bytes]:
+    """Sampler keys as bytes: plain ints as an array, anything else pickled one by one (tasks get slices)."""
+    if all(type(key) is int for key in keys):
+        try:
+            return INTS, np.array(keys, dtype=np.int64).tobytes()
+        except OverflowError:
+            pass
+    # By value: torch's reductions would hand a tensor over once, and a task may be issued again.
+    return OBJECTS, join_keys([pickle.dumps(key, 5) for key in keys])
+
+
+def unpack_keys(kind: int, data: bytes) -> list[Any]:
+    if kind == INTS:
+        keys: list[Any] = np.frombuffer(data, dtype=np.int64).tolist()
+        return keys
+    return [loads(blob) for blob in split_keys(data)]
