@@ -332,7 +332,7 @@ def test_what_a_pure_module_uses_must_be_pure_too() -> None:
     known = {
         "penstock.engine": Module(source="", is_package=True),
         "penstock.engine.core": Module(source="from . import events\nfrom ..measure.clock import now"),
-        "penstock.engine.events": Module(source="from .moves import Move"),
+        "penstock.engine.events": Module(source="from .operations import Move"),
         "penstock.engine.operations": Module(source=""),
         "penstock.engine.driver": Module(source="from . import core\nimport os"),
         "penstock.measure.clock": Module(source="import time"),
