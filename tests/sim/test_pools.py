@@ -2,7 +2,7 @@
 
 Two pools reach the sum of their paces where batches are asked for far enough ahead: a slow or distant pool must be given work that
 is not due before it can have done it. That is its latency, what it has queued, and two of its tasks, in samples of both pools. And
-results have a place when their task is given out (slots), or the latency is small beside a task.
+results have a place when their task is given out (slots): otherwise they ask for one, another way there and back that no queue hides.
 """
 
 from __future__ import annotations
@@ -40,27 +40,17 @@ def drawn_pool(rng: random.Random, *slower: float) -> FakePool:
 def far_enough_ahead(seed: int) -> tuple[Scenario, float]:
     """Two pools with a window that suffices, and the sum of their paces in samples a second."""
     rng = random.Random(f"pace {seed}")
-    pool, workers, batch_size = (
-        drawn_pool(rng, 1.0, 1.5, 3.0, 10.0, 30.0),
-        rng.randint(1, 4),
-        rng.choice((16, 32, 64)),
-    )
-    kind, sample_s = rng.choice((Kind.SLOTS, Kind.SLOTS, Kind.WHOLE)), rng.choice((0.004, 0.01, 0.02))
-    if (
-        kind is Kind.WHOLE
-    ):  # its results ask for their place: another way there and back, which no queue hides
-        pool = pool._replace(latency_s=min(pool.latency_s, 0.02))
-    rate = workers / sample_s + pool.workers / (sample_s * pool.slower)
+    pool, workers = drawn_pool(rng, 1.0, 1.5, 3.0, 10.0, 30.0), rng.randint(1, 4)
+    batch_size, sample_s = rng.choice((16, 32, 64)), rng.choice((0.004, 0.01, 0.02))
     cost_s = sample_s * pool.slower
-    task_s = cost_s * batch_size if kind is Kind.WHOLE else max(cost_s, AHEAD_TASK_S)
+    rate = workers / sample_s + pool.workers / cost_s
+    task_s = max(cost_s, AHEAD_TASK_S)
     ahead_s = 2 * pool.latency_s * (1 + pool.jitter) + QUEUE_S + 2 * task_s
-    window = 3 + math.ceil(1.5 * ahead_s * rate / batch_size)
-    if kind is Kind.WHOLE:
-        window += 2 * (workers + pool.workers)
+    window = 3 + math.ceil(2 * ahead_s * rate / batch_size)
+    batches = 4 * window + math.ceil(TASKS * (task_s + pool.latency_s) * rate / batch_size)
     scenario = Scenario(
-        seed=seed, kind=kind, workers=workers, pools=(pool,), sample_s=sample_s, batch_size=batch_size, window=window,
-        batches=4 * window + math.ceil(TASKS * task_s * rate / batch_size) + 10, train_s=0.0, delay_s=0.00005, start_s=0.001,
-        limit_bytes=1 << 23,
+        seed=seed, workers=workers, pools=(pool,), sample_s=sample_s, batch_size=batch_size, window=window, batches=batches,
+        train_s=0.0, delay_s=0.00005, start_s=0.001, limit_bytes=1 << 23,
     )  # fmt: skip
     return scenario, rate
 

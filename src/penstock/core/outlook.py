@@ -51,8 +51,10 @@ def overdue(state: State, worker: WorkerState) -> Issued | None:
 def begun_samples(state: State, worker: WorkerState) -> float:
     """Samples that a distant worker must have done of what it runs: more has to be under way before it says so."""
     pool = worker.pool
-    if not pool.latency_s or not pool.pace_s or not worker.tasks:
-        return 0.0
+    if not pool.latency_s or not pool.pace_s or not worker.tasks or state.kind is not Kind.SLOTS:
+        return (
+            0.0  # a result that asks for its place is written behind the next task: none is given early then
+        )
     running = next(iter(worker.tasks.values()))
     way_s = pool.latency_s if running.at_s == worker.head_s else 0.0
     since_s = state.now_s - worker.head_s - way_s

@@ -59,7 +59,7 @@ class WorkerPool:
         """A task of samples is done, whether it still counts or not."""
         begun_s = worker.head_s
         if self.kind != LOCAL:
-            if issued.at_s == worker.head_s:  # it was given to an idle worker: nothing else was waited for
+            if issued.at_s == worker.head_s and not worker.tasks:  # alone there, from first to last
                 way_s = max(0.0, at_s - issued.at_s - took_s)
                 rises = 0.0 < self.latency_s < way_s
                 self.latency_s = blend(self.latency_s, way_s) if rises else way_s
