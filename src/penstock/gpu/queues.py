@@ -2,7 +2,7 @@
 
 Streams that share a queue wait for one another. A decoder has a stream for each JPEG engine, so that with the driver's 8 queues some of them
 share training's, and a file waits until all steps that training has told the device are done: beside a ResNet-18 on an H200, two
-decoders made 3,050 images/s of 18,000, and 11,600 with 32 queues (985 and 13,300 with two streams for each engine; `benchmarks/gpu_decode.py`).
+decoders made 3,050 images/s of 18,000, and 11,600 with 32 queues.
 
 Nothing here imports torch: the package asks for queues when it is imported, which is before most programs start CUDA.
 """
