@@ -10,7 +10,7 @@ import torch
 
 from penstock import accel
 from penstock.pipeline.begun import Begun
-from penstock.pipeline.deferred import Deferred, Drawing, Form
+from penstock.pipeline.deferred import NO_MARK, Deferred, Drawing, Form
 from penstock.reuse.stores.contract import Wanted
 from penstock.transforms.steps import Program
 from penstock.transforms.tail import Tail
@@ -68,7 +68,7 @@ class DeferredReuse(Deferred):
 
     def _mark(self, begun: Begun) -> tuple[int, int]:
         assert isinstance(begun, ReuseBegun)
-        return super()._mark(begun) if begun.loan is None else begun.loan.mark
+        return NO_MARK if begun.loan is None else begun.loan.mark
 
     def _write(self, begun: Begun, slot: torch.Tensor) -> None:
         """Of a sample that is in the task for the second time, what the first has put is used."""
