@@ -22,7 +22,8 @@ void penstock_normal(const uint8_t *image, long stride, int height, int width, f
 
 #define INLINE static inline __attribute__((always_inline))
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+/* Not under the thread sanitizer: gcc instruments the code that picks a clone, which runs before the sanitizer has started. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define VECTORS __attribute__((target_clones("avx2", "default")))
 #else
 #define VECTORS
