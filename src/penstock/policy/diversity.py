@@ -5,7 +5,7 @@ Rule 1: an augmentation with |A| equally likely outcomes has two parts. The firs
 Rule 2: Theorem 1 gives the expected number of different samples for full rounds of uses. Our schedule (`plan.renewal`) renews
         in turn, so a sample's first round may be shorter: `scheduled_unique` is the expectation for that.
 Rule 3: compute with the log of the chance that an outcome is missed (log1p, expm1): |A| may be 2, 1e12 or infinite.
-Rule 4: measure draws, not pixels, of some tracked samples (`store.draw_tally`). The expectation uses the rounds actually seen, so
+Rule 4: measure draws, not pixels, of some tracked samples (`reuse.draw_tally`). The expectation uses the rounds actually seen, so
         it does not matter when counting began or how many ranks share a sample's uses.
 """
 
