@@ -95,7 +95,7 @@ class WorkerState:
     stopped_s: float = 0.0
     """When it was asked."""
     away: bool = False
-    """It has no process and gets none: the pool has shrunk."""
+    """It has no process and gets none until the pool is resized."""
     given_up: bool = False
     """Lost too often with nothing done: its (non-local) pool goes on without it until resized."""
     exhausted: bool = False
@@ -114,7 +114,7 @@ class WorkerState:
     head_s: float = 0.0
     """When the running task began, as far as the agent can know."""
     fruitless: int = 0
-    """Deaths in a row at start, or with tasks of which none was begun: the worker itself is to blame."""
+    """Deaths in a row, at start or before it began any of its tasks: the worker itself is to blame."""
     beat: int = 0
     beat_s: float = 0.0
     wait_s: float = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import numpy.random  # NumPy loads it at first use: better once here than in every worker that is forked
+import numpy.random  # NumPy loads it lazily: better once here than in every forked worker
 import torch
 
 from penstock.plan.seeds import Company, op_seed

@@ -1,7 +1,7 @@
 """Which work a worker of a slow or distant pool takes, beside faster ones.
 
 Rule 1: due work goes to the worker that will finish it first.
-Rule 2: other workers take work of the first batch they do not delay: one that faster pools alone would not complete sooner.
+Rule 2: other workers take work of the first batch they do not delay: faster pools alone would not complete it sooner.
 If there is none they wait, because a batch delayed by a slow task costs more than the task gains.
 Rule 3: measurements go stale. Try an unknown or long unused pool with one task of the last batch.
 """
