@@ -1,1 +1,1 @@
-"""The agent: one process per loader that drives the core, and starts, watches and replaces its workers."""
+"""The agent: one process per loader that runs the core, and starts, watches and replaces its workers."""

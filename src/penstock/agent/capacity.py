@@ -1,7 +1,7 @@
-"""How many workers there are cores for: the training process's affinity and its cgroup's quota, looked at once a second.
+"""How many workers the cores allow: the training process's affinity and its cgroup's quota, checked once a second.
 
-The agent looks, and passes a new affinity on: to itself, whose future workers inherit it, and to the workers that there are.
-A worker that the user has bound elsewhere (`worker_init_fn`) is left alone.
+The agent applies a new affinity to itself (future workers inherit it) and to the present workers. It leaves alone a worker
+that the user has bound elsewhere (`worker_init_fn`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.policy.workers import auto_workers
 
 CHECK_S = 1.0
 BINDS = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES")
-"""With these, OpenMP binds the training process's thread to a core: its affinity says nothing about the process then."""
+"""With these, OpenMP binds the training process's thread to a core: its affinity then says nothing about the process."""
 
 
 def affinity_of(pid: int) -> frozenset[int]:
-    """Cores that a process's first thread may run on; empty when nobody tells."""
+    """Return the cores a process's first thread may use; empty if unknown."""
     with contextlib.suppress(OSError, AttributeError):
         return frozenset(os.sched_getaffinity(pid))
     return frozenset()
@@ -40,7 +40,7 @@ def workers_for(affinity: frozenset[int], local_world: int, *, lane: bool) -> in
 
 class Capacity:
     def __init__(self, parent: int, local_world: int, *, lane: bool) -> None:
-        """`lane`: the training process has a GPU lane that always needs cores."""
+        """`lane`: the training process always runs a GPU lane, which needs cores."""
         self._parent, self._local_world, self._lane = parent, local_world, lane
         self._bound = any(name in os.environ for name in BINDS)
         self._affinity = affinity_of(parent)
@@ -48,8 +48,8 @@ class Capacity:
         self._next_s = 0.0
 
     def wanted(self, number: int, now_s: float, workers: Sequence[WorkerHandle], *, lane: bool) -> int:
-        """How many workers there should be: `number`, or as many as there are cores for (0); fewer while a GPU `lane` needs cores. Where the
-        cores decide, a new affinity is passed on to the `workers` that there are."""
+        """Return the target worker count: `number`, or what the cores allow (0); fewer while a GPU `lane` needs cores. If the cores
+        decide, pass a new affinity on to `workers`."""
         if number and not lane:
             return number
         if now_s >= self._next_s:

@@ -1,7 +1,7 @@
-"""Batches that a forked child of the training process can see must not change under it.
+"""Keeps batches unchanged that a forked child of the training process can see.
 
-The child inherits the arena's mapping, not a copy of it. So a batch that was held at the moment of a fork goes back to the
-arena only when the child has ended too, which a pipe tells: the child holds its write end and nobody else does.
+The child inherits the arena's mapping, not a copy. So a batch held at the moment of a fork is freed only after the child has
+ended too. A pipe tells: only the child holds its write end.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from penstock.agent.processes import wait_readable
 
 
 class Child:
-    """A process that was forked while batches were held."""
+    """A process forked while batches were held."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def gone(self) -> bool:
-        """Whether it, and every child of its own, has ended or become another program."""
+        """Whether it and all its children have ended or become another program."""
         if self._fd >= 0 and wait_readable(self._fd, 0.0):
             os.close(self._fd)
             self._fd = -1
@@ -42,7 +42,7 @@ class Holder(Protocol):
 
 
 class _Watch:
-    """Watches the forks of this process, from the first holder on."""
+    """Watches this process's forks, from the first holder on."""
 
     def __init__(self) -> None:
         self.holders: WeakSet[Holder] = WeakSet()
@@ -81,13 +81,13 @@ _watch = _Watch()
 
 
 def watch(holder: Holder) -> None:
-    """Tell `holder` of children that are forked while it holds batches."""
+    """Tell `holder` of children forked while it holds batches."""
     _watch.add(holder)
 
 
 @contextmanager
 def our_own_fork() -> Iterator[None]:
-    """A fork whose child does not look at batches: an agent."""
+    """Mark a fork whose child, an agent, does not read batches."""
     _watch.ours = True
     try:
         yield

@@ -1,4 +1,4 @@
-"""Starting the agent by fork: it inherits the dataset as it is now and forks workers, and replacements, from that."""
+"""Start the agent by fork: it inherits the dataset as it is now, and forks workers and replacements from that."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from penstock.worker.entry import work
 from penstock.worker.loop import WorkerSpec
 
 ASKS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
-"""By these a training process is asked for something."""
+"""Signals by which a training process is asked for something."""
 HELD = (signal.SIGINT, *ASKS)  # guard: signals-held
 RESET = (signal.SIGCHLD, *ASKS)
-"""Handlers of the training process that mean nothing in its agent."""
+"""Signals whose handlers in the training process mean nothing in its agent."""
 
 
 def fork_agent(
     config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any
 ) -> tuple[int, socket.socket]:
-    """Fork an agent; returns its pid and our end of its socket."""
+    """Fork an agent; return its pid and our end of its socket."""
     ours, theirs = socket.socketpair()
     pid = -1
     try:
         with our_own_fork(), signals_held(), warnings.catch_warnings():
-            # Forking beside torch's threads is torch's own rule here; the children touch nothing those threads own.
+            # Forking beside torch's threads is torch's own rule; the children touch nothing those threads own.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
             if pid == 0:
@@ -58,9 +58,9 @@ def fork_agent(
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold back what the user's handlers do, for the moment of a fork. What they raise within the interpreter's own hooks around it would be
-    swallowed, and locks that those take (`logging`'s) would stay taken; and in the child they would run a second time."""
-    if threading.current_thread() is not threading.main_thread():  # handlers run in that one only
+    """Hold back the user's signal handlers during a fork. Raising inside the interpreter's fork hooks would be swallowed and leave
+    locks (`logging`'s) taken; and in the child the handlers would run a second time."""
+    if threading.current_thread() is not threading.main_thread():  # handlers run only there
         yield
         return
     before = [(number, handler) for number in HELD if callable(handler := signal.getsignal(number))]
@@ -75,7 +75,7 @@ def signals_held() -> Iterator[None]:
             signal.signal(number, stand_in(handler))  # guard: signals-in-fork
         yield
     finally:
-        held = False  # from here on handlers may raise: one that is not put back is called all the same
+        held = False  # handlers may raise from here on: one not restored yet still gets called
         with ExitStack() as last_first:
             for late in seen:
                 last_first.callback(signal.raise_signal, late)
@@ -107,7 +107,7 @@ def run_agent(config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any,
 
 
 def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> LocalWorker:
-    """Fork worker n from the agent, which holds the dataset as it was when the agent was forked."""
+    """Fork worker n from the agent, which holds the dataset as of its own fork."""
     ours, theirs = socket.socketpair()
     lifeline, held = os.pipe()
     crash = anonymous_file()
@@ -128,7 +128,7 @@ def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> Lo
 
 
 def close_inherited(agent: Agent) -> None:
-    """What only the agent may hold: as long as a worker held it too, the agent's end would go unnoticed."""
+    """Close what only the agent may hold: with a copy in a worker, the agent's end would go unnoticed."""
     agent.selector.close()
     agent.trainer.close()
     for worker in agent.workers.values():

@@ -1,4 +1,4 @@
-"""A worker as the agent holds it, wherever it runs. `procs.LocalWorker` is a process of this machine."""
+"""A worker as the agent sees it, wherever it runs. `processes.LocalWorker` is a process of this machine."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Protocol
 from penstock.wire.frames import Msg
 
 Hear = Callable[[int, bytes], None]
-"""Takes a frame that a worker has sent: its kind and its payload."""
+"""Takes a frame from a worker: kind and payload."""
 
 
 class WorkerHandle(Protocol):
-    """Called only from the agent's loop. Nothing blocks, but `reap` for a moment and `end_by` until its deadline."""
+    """Called only from the agent's loop. Nothing blocks, except `reap` briefly and `end_by` until its deadline."""
 
     id: int
     layouts: set[int]
-    """Layouts the worker has been told."""
+    """Layouts sent to the worker."""
     ended: bool
     hung: bool
-    """It was killed by us for its silence."""
+    """We killed it for its silence."""
     exit_code: int | None
-    """How it ended; None: nobody knows, or nobody has said."""
+    """None: unknown, or not reported yet."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     def show(self, row: memoryview) -> None:
-        """Write on its row of the board who it is."""
+        """Write its identity into its row of the board."""
 
     def watch(self, selector: BaseSelector, hear: Hear, on_end: Callable[[], None]) -> None:
-        """From now on: pass on what it says, and say when it seems to have ended."""
+        """Start passing on its frames to `hear`, and call `on_end` when it seems to have ended."""
 
     def post(self, kind: Msg, *chunks: bytes) -> None: ...
 
@@ -40,36 +40,36 @@ class WorkerHandle(Protocol):
         """Ask it to end."""
 
     def hear_out(self) -> None:
-        """It has ended: pass on what it still had to say, and watch it no longer."""
+        """Pass on the last frames of an ended worker and stop watching it."""
 
     def ask_stack(self, now_s: float, silent_s: float) -> None:
-        """Have it write down where it is; reported when it has had time to."""
+        """Ask it to dump its stack; `look_after` reports it after a while."""
 
     def condemn(self, now_s: float) -> None:
-        """It hangs: kill it when it has had time to say where."""
+        """Kill it, after it has had time to dump its stack."""
 
     def look_after(self, now_s: float) -> str:
-        """What became of `ask_stack` and `condemn` by now: a text to report, or nothing."""
+        """Continue `ask_stack` and `condemn`; return a text to report, or an empty one."""
 
     def waited_s(self, now_s: float) -> float:
-        """Seconds in which it wanted a core and had none, where that is known."""
+        """Return the seconds it has waited for a core, if known."""
 
     def private_bytes(self) -> int:
-        """Memory that nobody shares with it; 0 where that is not known."""
+        """Return its unshared memory; 0 if unknown."""
 
     def follow_cores(self, before: frozenset[int], cores: frozenset[int]) -> None:
-        """The training process may use other cores now."""
+        """Follow the training process to other cores."""
 
     def reap(self) -> bool:
-        """Find out how it ended; False: the training process is asked, and will say so."""
+        """Find out how it ended; False: the training process is asked and will answer."""
 
     def cause(self, *, oom: bool) -> str:
-        """How it ended and why; `oom`: the kernel has ended processes for their memory since the last one ended."""
+        """Say how it ended and why; `oom`: the kernel's OOM killer has acted since the last end."""
 
     def end_by(self, deadline_s: float) -> None:
-        """Wait for its end until the deadline, then kill it."""
+        """Wait until the deadline for its end, then kill it."""
 
     def disinherit(self) -> None:
-        """In a process that was forked from the agent: let go of what only the agent may hold."""
+        """Close what only the agent may hold, in a process forked from it."""
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""The agent: a small event loop in its own process that owns the workers and performs what the core decides.
+"""The agent: a small event loop in its own process that owns the workers and performs the core's actions.
 
-It never runs user code and never touches sample data, so it always answers at once. It ends when its training process
-does: by the end of its socket or of the process itself, whichever shows first. Its workers end with it (`worker/entry`).
+It never runs user code and never touches sample data, so it always answers at once. It ends when its socket closes or its
+training process ends, whichever shows first. Its workers end with it (`worker/entry`).
 Nothing here imports torch: where processes are spawned, the agent starts as a bare interpreter.
 """
 
@@ -41,11 +41,11 @@ ANSWERS: dict[Msg, Callable[[int, int], Event]] = {
     Msg.EXHAUSTED: ev.Exhausted,
     Msg.DROPPED: ev.Dropped,
 }
-"""What a worker says of a task in one word."""
+"""Worker messages that carry a task id only."""
 
 
 class Agent:
-    """Performs what the core decides. `start_worker(n)` starts worker n and returns it, or None: it will be sent."""
+    """Performs the core's actions. `start_worker(n)` returns worker n, or None if it will be sent later."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class Agent:
         self.next_tick_s = self.next_memory_s = 0.0
         self.follows, self.stopping, self.polite = config.follows, False, False
         self.begun = b""
-        """What workers were told of the epoch that began last, if it was not the first."""
+        """The last message about a new epoch; empty during the first."""
 
     def run(self, adoptions: socket.socket | None = None) -> None:
-        """Work until the training process ends or says goodbye."""
+        """Work until the training process ends or asks to stop."""
         self.trainer.sock.setblocking(False)
         self.selector.register(self.trainer.sock, selectors.EVENT_READ, self._on_trainer)
         parent = open_pidfd(self.config.parent)
@@ -86,7 +86,7 @@ class Agent:
         while not self.stopping:
             busy = any(worker.tasks for worker in self.state.workers) or self.state.memory.free > 0
             self._hear(0.0 if self.to_start else TICK_S if busy else SLOW_TICK_S)
-            if self.to_start:  # one at a time: a fork takes a while, and others want tasks meanwhile
+            if self.to_start:  # one at a time: a fork takes a while, and other workers want tasks meanwhile
                 self._start(self.to_start.popleft())
             self._tick(time.monotonic())
         if adoptions is not None:
@@ -100,7 +100,7 @@ class Agent:
     # ---- the core
 
     def happen(self, event: Event) -> None:
-        """Tell the core and do what it says; an event that an action causes at once waits until all are performed."""
+        """Tell the core and perform its actions. An event caused by an action waits until all are performed."""
         self.events.append(event)
         if len(self.events) > 1:
             return
@@ -180,7 +180,7 @@ class Agent:
             self.happen(ev.Grown(start, end))
             self._post_board(
                 more=end - start
-            )  # the event waits its turn, but batches may be pinned by this number
+            )  # the event is queued, but batches may be pinned by this number already
 
     # ---- the training process
 
@@ -245,7 +245,7 @@ class Agent:
             self.selector.unregister(adoptions)
 
     def _adopt_rest(self, adoptions: socket.socket) -> None:
-        """Workers that are still on their way to us are ours to end: they cannot notice our end before they are up."""
+        """Take over workers still in transit, to stop them: before they are up they cannot notice our end."""
         adoptions.setblocking(False)
         with contextlib.suppress(BlockingIOError, KeyError):
             while True:
@@ -260,7 +260,7 @@ class Agent:
             self.selector, partial(self._on_worker_frame, handle), partial(self._on_worker_end, handle)
         )
         self.happen(ev.WorkerStarted(handle.id, time.monotonic()))
-        if self.begun and self.state.kind is Kind.STREAM:  # it was made for an epoch that is over
+        if self.begun and self.state.kind is Kind.STREAM:  # it was created for an earlier epoch
             handle.post(Msg.RESTART, self.begun)
 
     def _on_worker_frame(self, handle: WorkerHandle, kind: int, payload: bytes) -> None:
@@ -292,7 +292,7 @@ class Agent:
             self.happen(ANSWERS[Msg(kind)](worker, task))
 
     def _layout(self, data: bytes) -> int:
-        """The number of a layout that a worker describes; new ones are announced to all who need them."""
+        """Return the number of a worker's layout; announce a new one to the training process and the core."""
         items, blob = wire.split_sizes(data)
         number = self.layouts.get(blob)
         if number is None:
@@ -314,7 +314,7 @@ class Agent:
     # ---- ends
 
     def _on_worker_end(self, handle: WorkerHandle) -> None:
-        """Take what the worker still had to say, then find out how it ended."""
+        """Take the worker's last frames, then find out how it ended."""
         if handle.ended:
             return
         handle.ended = True
@@ -343,9 +343,7 @@ class Agent:
         if now < self.next_tick_s:
             return
         self.next_tick_s = now + TICK_S
-        self._hear(
-            0.0
-        )  # all that was said by `now`: we may have been without a core since we heard the last of it
+        self._hear(0.0)  # hear all that was sent by `now`: we may have had no core since we last listened
         if os.getppid() != self.config.parent:  # guard: trainer-is-parent
             self.stopping = True
         self._follow(now)
@@ -363,7 +361,7 @@ class Agent:
         return tuple(0.0 if handle is None or handle.ended else handle.waited_s(now) for handle in workers)
 
     def _follow(self, now: float) -> None:
-        """As many workers as the training process wants: by its own word, or by the cores that it may use."""
+        """Resize the pool to what the training process asks for, or to the cores it may use."""
         row = self.arena.board.agent
         if row[Board.WANTED]:
             self.follows = row[Board.WANTED] == AS_CORES
@@ -391,8 +389,8 @@ class Agent:
                 self.happen(ev.Retire(handle.id))
 
     def _stop_workers(self) -> None:
-        """Ask politely, wait a moment, then kill. User code in the middle of a sample is not waited for longer, and
-        nothing is waited for when the training process has ended."""
+        """Ask workers to stop, wait briefly, then kill: user code may be mid-sample. Don't wait at all if the training
+        process has ended."""
         self._post_board()
         self.recorder.close()
         alive = [handle for handle in self.workers.values() if not handle.ended]

@@ -1,4 +1,4 @@
-"""Processes as the agent handles them: start, ask for a stack, kill, reap. Linux; pidfds where allowed."""
+"""Worker processes as the agent handles them: watch, dump stacks, kill, reap. Linux; pidfds where allowed."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from penstock.wire.arena import Board
 from penstock.wire.frames import Channel, Msg
 
 DUMP_WAIT_S = 0.3
-"""Time for a worker to write its stack before it is killed or reported."""
+"""Time for a worker to dump its stack before it is killed or reported."""
 STACK_BYTES = 1 << 16
 
 
 def open_pidfd(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends; -1 where the kernel or a sandbox denies it."""
+    """Return a descriptor that becomes readable when the process ends; -1 if the kernel or a sandbox denies it."""
     with contextlib.suppress(OSError, AttributeError):
         return os.pidfd_open(pid)
     return -1
 
 
 def wait_readable(fd: int, timeout_s: float) -> bool:
-    """Whether `fd` becomes readable in time. By poll: select refuses the descriptors above 1023 of a large program."""
+    """Whether `fd` becomes readable in time. Uses poll: select refuses descriptors above 1023."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
@@ -43,19 +43,19 @@ def wait_readable(fd: int, timeout_s: float) -> bool:
 
 @dataclass(slots=True, eq=False)
 class LocalWorker:
-    """A worker process of this machine, held by the agent (see `handles.WorkerHandle`)."""
+    """A worker process of this machine (see `handles.WorkerHandle`)."""
 
     id: int
     pid: int
     channel: Channel
     lifeline: int
-    """Write end of the pipe whose closing kills the worker."""
+    """Write end of a pipe; closing it kills the worker."""
     crash: int
-    """File that the worker's fault handler writes to."""
+    """File for the worker's fault handler."""
     process: Any = None
-    """The multiprocessing object, where the agent is the parent."""
+    """The multiprocessing object, if the agent is the parent."""
     ask_parent: Callable[[Msg, bytes], None] | None = None
-    """Where the training process is the parent: asks it how the worker ended."""
+    """Asks the training process how the worker ended, if that is the parent."""
     exit_code: int | None = None
     stopping: bool = False
     selector: selectors.BaseSelector | None = None
@@ -64,14 +64,14 @@ class LocalWorker:
     pidfd: int = -1
     waits: CoreWaits = field(init=False)
     layouts: set[int] = field(default_factory=set)
-    """Layouts the worker has been told."""
+    """Layouts sent to the worker."""
     ended: bool = False
     hung: bool = False
     kill_at: float | None = None
     warn_at: float | None = None
     silent_s: float = 0.0
     verdict: str = ""
-    """Why it was killed by us: how long it was silent, and where."""
+    """Why we killed it: how long it was silent, and where."""
     dumped: int = 0
 
     @property
@@ -110,7 +110,7 @@ class LocalWorker:
             for kind, payload in frames:
                 self.hear(kind, payload)
         elif self.stopping and self.pidfd >= 0:
-            # We asked it to end, which may take its time; we are told when it is gone.
+            # We asked it to end, which may take a while; the pidfd will tell.
             self.selector.unregister(self.channel.sock)
         else:
             self.on_end()
@@ -138,7 +138,7 @@ class LocalWorker:
     def ask_stack(self, now_s: float, silent_s: float) -> None:
         self.dumped, self.silent_s = os.fstat(self.crash).st_size, silent_s
         self.warn_at = now_s + DUMP_WAIT_S
-        if catches(self.pid, DUMP_SIGNAL):  # else it would kill: the process has only just begun
+        if catches(self.pid, DUMP_SIGNAL):  # a process that has just begun would be killed by it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, DUMP_SIGNAL)
 
@@ -161,7 +161,7 @@ class LocalWorker:
         return user_frames(os.pread(self.crash, size - start, start).decode(errors="replace"))
 
     def where(self) -> str:
-        """The newest stack, on lines of its own, or why there is none."""
+        """Return the newest stack, on its own lines, or why there is none."""
         if stack := self._written(self.dumped):
             return f"(stack below)\n{stack}"
         state = process_state(self.pid)
@@ -223,7 +223,7 @@ class LocalWorker:
 
 
 def sent_worker(adoptions: socket.socket, ask_parent: Callable[[Msg, bytes], None]) -> LocalWorker | None:
-    """A worker that the training process has started: its pid, socket, lifeline and crash file. None: no more will come."""
+    """Receive a worker started by the training process: pid, socket, lifeline and crash file. None: no more will come."""
     data, fds, _, _ = socket.recv_fds(adoptions, 64, 3)
     if not data:
         return None

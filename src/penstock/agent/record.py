@@ -1,4 +1,4 @@
-"""Recording what the core was told and answered, as JSON lines, so that a real run can be replayed through it."""
+"""Record the core's events and actions as JSON lines, so that a real run can be replayed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def decode(value: Any) -> Any:
 
 
 class Recorder:
-    """Appends to a file; does nothing without one."""
+    """Appends to a file; without one it does nothing."""
 
     def __init__(self, path: str, config: CoreConfig) -> None:
         self._file: TextIO | None = Path(path).open("a", encoding="utf-8") if path else None  # noqa: SIM115 - closed by close()
@@ -58,7 +58,7 @@ class Recorder:
 
 
 def read_record(path: str | Path) -> Iterator[tuple[CoreConfig, list[tuple[Event, list[Action]]]]]:
-    """(config, [(event, actions), …]) of each agent that recorded into the file, one after the other."""
+    """Yield (config, [(event, actions), …]) for each agent that recorded into the file."""
     config: CoreConfig | None = None
     steps: list[tuple[Event, list[Action]]] = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():

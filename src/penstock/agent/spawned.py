@@ -1,7 +1,7 @@
-"""Starting agent and workers without fork (spawn, forkserver).
+"""Start agent and workers without fork (spawn, forkserver).
 
 The agent is a bare interpreter that never sees the dataset. The training process starts the workers by torch's rules,
-pickling the dataset afresh each time, and hands each one's socket and lifeline over to the agent.
+pickling the dataset afresh each time, and sends each one's socket and lifeline to the agent.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ UNPICKLABLE = (
     "which requires the worker Process arguments to be picklable. You can also try "
     "multiprocessing.set_start_method('fork')."
 )
-"""torch's words for it."""
+"""torch's own message."""
 AGENT = "from penstock.agent.spawned import agent_main; agent_main()"
 
 
 def exec_agent(
     config: AgentConfig, arena: Arena
 ) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
-    """Start an agent as a program of its own; returns it, our end of its socket, and where to send workers."""
+    """Start an agent as its own program; return it, our end of its socket, and the socket to send workers to."""
     ours, theirs = socket.socketpair()
     send, receive = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fds = (theirs.fileno(), receive.fileno(), arena.fd)
@@ -60,7 +60,7 @@ def exec_agent(
 
 
 def agent_main() -> None:
-    """The agent's side: everything it needs is in its one argument."""
+    """Run the agent; its one argument holds everything it needs."""
     import signal
 
     facts = json.loads(sys.argv[1])
@@ -87,7 +87,7 @@ class SpawnedWorkers:
         self._processes: dict[int, Any] = {}
 
     def start(self, worker: int, workers: int) -> None:
-        """Start worker n, one of so many."""
+        """Start worker n of `workers`."""
         from multiprocessing.reduction import DupFd
 
         ours, theirs = socket.socketpair()
@@ -124,7 +124,7 @@ class SpawnedWorkers:
             raise
 
     def exit_code(self, worker: int) -> int | None:
-        """How worker n ended; it is known to have."""
+        """Return how worker n, known to have ended, ended."""
         process = self._processes.pop(worker, None)
         if process is None:
             return None
@@ -134,10 +134,10 @@ class SpawnedWorkers:
         return code
 
     def close(self) -> None:
-        """Reap all; they end with the agent."""
+        """Reap all workers; they end with the agent."""
         self._adoptions.close()
         for process in self._processes.values():
-            with contextlib.suppress(ValueError):  # closed already, when an interrupt cut this short before
+            with contextlib.suppress(ValueError):  # closed already, if an interrupt cut an earlier call short
                 process.join(1.0)
                 if process.exitcode is None:
                     process.kill()
@@ -147,7 +147,7 @@ class SpawnedWorkers:
 
 
 class _Later:
-    """A descriptor that is duplicated for the child at the moment it is pickled into it."""
+    """A descriptor, duplicated for the child when it is pickled."""
 
     def __init__(self, duplicate: Any, fd: int) -> None:
         self._duplicate, self._fd = duplicate, fd
@@ -164,7 +164,7 @@ def _detached(handle: Any) -> int:
 def enter_spawned(
     spec: WorkerSpec, worker: int, sock: socket.socket, size: int, workers: int, fds: list[int]
 ) -> None:
-    """The body of a spawned worker process."""
+    """Run a spawned worker process."""
     from penstock.worker.entry import work
 
     arena_fd, lifeline, crash = fds

@@ -1,4 +1,4 @@
-"""The words for troubles that the engine itself finds. Every message says what happened, what was tried, what to do."""
+"""Messages for errors the engine itself finds. Each says what happened, what was tried, what to do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exit_text(code: int | None) -> str:
 
 
 def user_frames(stack: str) -> str:
-    """A stack as the fault handler wrote it, without what lies below the user's code: frames of ours and of the start."""
+    """Strip a fault handler's stack of everything below the user's code: our frames and the process start."""
     kept: list[str] = []
     below = False
     for line in stack.partition("Extension modules:")[0].strip().splitlines():
@@ -40,7 +40,7 @@ def user_frames(stack: str) -> str:
 
 
 def end_text(who: str, code: int | None, *, oom: str, verdict: str, stack: str) -> str:
-    """How a worker ended and why: killed by us for its silence, by the kernel for its memory, by its own crash."""
+    """Say how a worker ended and why: killed by us for silence, by the kernel for memory, or by its own crash."""
     if verdict:
         return f"{who} {verdict}"
     below = f" (stack below)\n{stack}" if stack else ""
@@ -55,14 +55,14 @@ def grown_text(who: str, used_bytes: int, limit_bytes: int) -> str:
 
 
 def after_text(*, streams: bool, surplus: bool) -> str:
-    """What becomes of the place of a worker that has ended."""
+    """Say what happens to an ended worker's place."""
     if streams:
         return "its share is lost"
     return "it was about to leave" if surplus else "it is replaced"
 
 
 def apart(cause: str) -> tuple[str, str]:
-    """The sentence of a cause, and its stack as lines to put behind everything else."""
+    """Split a cause into its sentence and its stack, which goes behind everything else."""
     what, newline, stack = cause.partition("\n")
     return what, newline + stack
 
@@ -72,17 +72,17 @@ def oom_text(limit_bytes: int, used_bytes: int) -> str:
 
 
 def packed(trouble: Trouble) -> bytes:
-    """For the journey to the training process, which knows the batch's keys and finds the words."""
+    """Pack a trouble for the training process, which knows the batch's keys and words the message."""
     return b"J" + json.dumps(trouble).encode()
 
 
 def unpacked(data: bytes) -> Trouble | None:
-    """The trouble, or None where it is a worker's exception."""
+    """Return the trouble, or None for a worker's exception."""
     return Trouble(*json.loads(data[1:])) if data[:1] == b"J" else None
 
 
 def worded(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int) -> PenstockError:
-    """The error to raise for a trouble with a batch; sample `key` is the one at fault where one is."""
+    """Return the error to raise for a trouble; `key` is the sample at fault, if one is."""
     cause, stack = apart(trouble.cause)
     stage = STAGES.get(trouble.ordinal, "prepare")
     if trouble.ordinal in STAGES:

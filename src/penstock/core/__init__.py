@@ -1,1 +1,1 @@
-"""The pure core: events in, actions out. What is owed of each batch, who works on it, and what happens next."""
+"""The pure core: events in, actions out. Tracks what each batch still needs and who works on it."""

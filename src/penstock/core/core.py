@@ -1,10 +1,10 @@
-"""The core: events in, actions out. Everything the agent decides is decided here.
+"""The core: events in, actions out. The agent makes all its decisions here.
 
 Rule 1: batches leave in the order they were fed (unless `in_order` is off), whatever order their parts finish in.
-Rule 2: all workers work on the batch that is due next before any runs ahead; but for one that has only just come.
-Rule 3: memory goes to the batch that is due first; a later batch gives its memory back rather than block an earlier one.
-Rule 4: a lost worker costs time, never a sample: its tasks are issued again under new ids. A sample that takes three
-workers down, or hangs two, fails its batch (or is left out, where the user asked for that).
+Rule 2: all workers work on the due batch before any runs ahead. New workers, still slow, start with a later batch.
+Rule 3: the due batch gets memory first; later batches give theirs back rather than block an earlier one.
+Rule 4: a lost worker costs time, never a sample: its tasks are issued again under new ids. A sample that kills three
+workers, or hangs two, fails its batch (or is skipped, if the user asked for that).
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ __all__ = ["CoreConfig", "State", "new_state", "on_event"]
 
 FRUITLESS_DEATHS = 3
 FRUITLESS_STARTS = 1
-"""Hangs while starting before the loader gives up: each costs all the time that there is to start."""
+"""Hangs at start before the loader gives up: each costs the full start timeout."""
 START_S = 20.0
-"""A worker that starts may be silent for this long at least: it imports, and runs the user's `worker_init_fn`."""
+"""Minimum start timeout: a starting worker imports modules and runs the user's `worker_init_fn`."""
 STOP_S = 5.0
-"""A worker that was asked to end and has not by then is killed."""
+"""Kill a worker that has not ended this long after it was asked to."""
 WARN_SILENT_S = 60.0
-"""Without a hang timeout, a silent worker is reported this often."""
+"""Interval of silent-worker reports when there is no hang timeout."""
 
 
 def on_event(state: State, event: Event) -> list[Action]:
-    """Advance `state` and say what the driver must do next."""
+    """Advance `state` and return what the driver must do next."""
     out: list[Action] = []
     HANDLERS[type(event)](state, event, out)
     deliver(state, out)
@@ -66,7 +66,7 @@ def on_event(state: State, event: Event) -> list[Action]:
 
 def on_feed(state: State, event: ev.Feed, _: list[Action]) -> None:
     state.asked, state.now_s = event.seq, max(state.now_s, event.at_s)
-    # An empty batch has nothing to divide: the collate function alone decides what becomes of it.
+    # An empty batch cannot be divided: the collate function alone decides its result.
     kind = Kind.WHOLE if event.size == 0 and state.kind is not Kind.STREAM else state.kind
     batch = Batch(event.seq, event.size, kind, todo=[(0, event.size)])
     if state.fatal is not None:
@@ -141,7 +141,7 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
 
 
 def lose_stream(state: State, worker: WorkerState, cause: str, out: list[Action]) -> None:
-    """What its iterator would have yielded is lost: say so once, in the place of the next batch it owes."""
+    """Report the rest of the iterator as lost, once: as the error of the next batch the worker owes."""
     worker.gone = True
     lost = Trouble("stream", cause=cause)
     owed = next(
@@ -248,11 +248,11 @@ def on_exhausted(state: State, event: ev.Exhausted, out: list[Action]) -> None:
 
 
 def exhaust(state: State, worker: int, out: list[Action], *, after: int = -1) -> None:
-    """Worker `worker` yields no more: what it still owed is asked of the others, behind what they owe already."""
+    """Ask the other workers for the batches that `worker`, at its end, still owes; they queue behind their own."""
     state.workers[worker].exhausted = True
     for seq in [seq for seq in state.due if state.batches[seq].worker == worker]:
         batch = state.batches[seq]
-        # What it yielded before the end may still wait for memory: that is not owed, it is there.
+        # A result yielded before the end may still wait for memory: keep it.
         if batch.error is not None or not (batch.todo or any(task > after for task in batch.live)):
             continue
         cancel_all(state, batch, out)
@@ -280,13 +280,13 @@ def on_init_failed(state: State, event: ev.InitFailed, out: list[Action]) -> Non
 
 
 def on_retire(state: State, event: ev.Retire, _: list[Action]) -> None:
-    # What a worker's iterator has not yielded would be lost with it.
+    # Replacing a stream worker would lose the rest of its iterator.
     worker = state.workers[event.worker]
     worker.retiring = state.kind is not Kind.STREAM and not worker.away
 
 
 def on_resize(state: State, event: ev.ResizePool, out: list[Action]) -> None:
-    """New workers are started; surplus ones leave when they have done what they have (see `schedule`)."""
+    """Start new workers; `schedule` stops surplus ones once they finish their tasks."""
     if state.kind is Kind.STREAM:
         return
     pool = state.pools[event.pool]
@@ -299,7 +299,7 @@ def on_resize(state: State, event: ev.ResizePool, out: list[Action]) -> None:
 
 
 def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
-    """The consumer has given back all it can. If the due batch still does not fit, it never will."""
+    """Fail the due batch if it still does not fit: the consumer has given back all it can, so it never will."""
     if state.starved != event.seq:
         return
     state.starved = -1
@@ -343,7 +343,7 @@ def on_tick(state: State, event: ev.Tick, out: list[Action]) -> None:
 
 
 def on_silence(state: State, worker: WorkerState, at_s: float, wait_s: float, out: list[Action]) -> None:
-    """A worker that was not given a core is not silent: only the time counts in which it had one, or slept."""
+    """Report or kill a silent worker. Time spent waiting for a core does not count as silence."""
     silent = at_s - worker.beat_s - (wait_s - worker.wait_s)
     patience_s = max(state.config.hang_s, START_S) if worker.starting else state.config.hang_s
     patience_s += worker.pool.latency_s

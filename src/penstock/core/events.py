@@ -1,8 +1,8 @@
 """The vocabulary of the core: what happens (events) and what the driver must do (actions).
 
-All of them are plain values, so a run can be recorded, compared and replayed. Times are seconds of a monotonic clock
-and arrive in events; the core has no clock of its own. A `task` is named by a number that is never used twice in the
-life of an agent: it is the attempt id, so a late result of a lost or cancelled attempt matches nothing and is dropped.
+All are plain values, so a run can be recorded, compared and replayed. Times are seconds of a monotonic clock and
+arrive in events; the core has no clock. A task id is an attempt id, never used twice in the life of an agent: a late
+result of a lost or cancelled attempt matches nothing and is dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Task(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Samples of work; to collate is little beside preparing."""
+        """Samples of work; a collate counts as one, being cheap beside preparation."""
         return 1 if self.kind is Kind.COLLATE else self.samples or 1
 
 
@@ -47,33 +47,33 @@ class Trouble(NamedTuple):
 
 
 Error = bytes | Trouble
-"""What a batch fails with: a worker's packed exception, passed on unopened, or trouble of the engine's own."""
+"""Why a batch failed: a worker's packed exception, passed on unopened, or the engine's own `Trouble`."""
 
 
 # ---- events
 
 
 class Feed(NamedTuple):
-    """The training process wants one more batch, due after all that were fed before."""
+    """The training process asks for one more batch, due after all earlier ones."""
 
     seq: int
     size: int
     at_s: float = 0.0
-    """Told where there are several pools: what a task takes is counted from here on, where it is given to an idle worker."""
+    """Set with several pools only, to time tasks given to idle workers."""
 
 
 class Abort(NamedTuple):
-    """The epoch is over for the consumer: everything not yet delivered is void."""
+    """The consumer ended the epoch: everything undelivered is void."""
 
 
 class Released(NamedTuple):
-    """Nothing in the training process refers to the memory of a delivered batch any more."""
+    """The training process no longer refers to the memory of a delivered batch."""
 
     seq: int
 
 
 class WorkerStarted(NamedTuple):
-    """Its process is there; when it is ready to work, it will say so itself."""
+    """The worker's process exists; `WorkerUp` follows when it is ready."""
 
     worker: int
     at_s: float
@@ -87,7 +87,7 @@ class WorkerUp(NamedTuple):
 class WorkerLost(NamedTuple):
     worker: int
     task: int
-    """Task it was working on by its own word, or -1."""
+    """Task it reported working on, or -1."""
     ordinal: int
     """Sample of the batch it was working on, or -1."""
     cause: str
@@ -108,7 +108,7 @@ class Done(NamedTuple):
 
 
 class LayoutKnown(NamedTuple):
-    """A layout has its number; `items` are the bytes per sample of each of its lanes."""
+    """A layout has got its number; `items` are its bytes per sample, by lane."""
 
     layout: int
     items: tuple[int, ...]
@@ -153,7 +153,7 @@ class Exhausted(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """The worker no longer has this task: it was cancelled before it began, or the parts it held are let go."""
+    """The worker no longer has this task: it was cancelled before it began, or its held parts are released."""
 
     worker: int
     task: int
@@ -165,17 +165,17 @@ class InitFailed(NamedTuple):
 
 
 class Retire(NamedTuple):
-    """The worker has grown too large: let it finish what it has, then replace it."""
+    """The worker uses too much memory: replace it once it finishes its tasks."""
 
     worker: int
 
 
 class ResizePool(NamedTuple):
-    """There are to be so many workers from now on; not for iterable datasets, whose workers each have a share of the data."""
+    """Change the worker count. Not for iterable datasets, whose workers each own a share of the data."""
 
     workers: int
     pool: int = 0
-    """Whose; 0 are the local workers."""
+    """Pool number; 0 is the local workers."""
 
 
 class Grown(NamedTuple):
@@ -188,15 +188,15 @@ class GrowDenied(NamedTuple):
 
 
 class Stuck(NamedTuple):
-    """Answer to `Starved`: the consumer has given back all that it can."""
+    """Answer to `Starved`: the consumer has given back all it can."""
 
     seq: int
     need: int
 
 
 class Tick(NamedTuple):
-    """Time passes. `beats[w]` counts what worker w has begun, sample by sample; `waits[w]` the seconds in which its process wanted a
-    core and had none, where that is known."""
+    """Time passes. `beats[w]` counts the samples worker w has begun; `waits[w]` the seconds it waited for a core,
+    where known."""
 
     at_s: float
     beats: tuple[int, ...]
@@ -254,7 +254,7 @@ class DeliverEnd(NamedTuple):
     """All workers' iterators have ended."""
 
     asked: int
-    """The newest batch that had been asked for: an end that crosses an abort on its way is not that of the new epoch."""
+    """Newest batch asked for: tells an end that crosses an abort from the end of the new epoch."""
 
 
 class Kill(NamedTuple):
@@ -269,7 +269,7 @@ class Stop(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """Write down what the worker is doing: it has been silent for a long time."""
+    """Log what a long-silent worker is doing."""
 
     worker: int
     silent_s: float
@@ -283,14 +283,14 @@ class Grow(NamedTuple):
 
 
 class Shrink(NamedTuple):
-    """Nothing is due: the memory of [start, end) goes back to the system."""
+    """Nothing is due: return the memory of [start, end) to the system."""
 
     start: int
     end: int
 
 
 class Starved(NamedTuple):
-    """The due batch does not fit beside what the consumer holds; to be answered with `Stuck`."""
+    """The due batch does not fit beside the consumer's memory; the driver answers with `Stuck`."""
 
     seq: int
     need: int

@@ -1,8 +1,8 @@
-"""The ledger: what is owed of each batch, who works on it, which memory it owns. Pure bookkeeping, no decisions.
+"""The ledger: what each batch still needs, who works on it, which memory it owns. Bookkeeping, no decisions.
 
 Rule 1: a sample is in exactly one place: still to do, in a live task, or done.
-Rule 2: memory is given back only when its batch has let go of it *and* no task can still touch it. A cancelled task
-counts until its worker says that it is gone, so a late write never reaches memory that has a new owner.
+Rule 2: memory is freed only when its batch has let go of it *and* no task can still touch it. A cancelled task counts
+until its worker confirms, so a late write never reaches memory with a new owner.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.core.events import Error, Kind, Task
 
 @dataclass(slots=True, eq=False)
 class Slab:
-    """One extent of the arena."""
+    """An extent of the arena."""
 
     offset: int
     nbytes: int
@@ -29,13 +29,13 @@ class Slab:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One batch between being fed and being released."""
+    """A batch from feed to release."""
 
     seq: int
     size: int
     kind: Kind
     worker: int = -1
-    """Of a stream: whose iterator owes it."""
+    """Streams: the worker whose iterator owes it."""
     todo: list[tuple[int, int]] = field(default_factory=list)
     """Ranges (start, count) that no live task covers, in order."""
     live: set[int] = field(default_factory=set)
@@ -43,17 +43,17 @@ class Batch:
     slab: Slab | None = None
     parts: dict[int, Slab] = field(default_factory=dict)
     arrived: bool = False
-    """Of a stream out of order: its iterator has yielded it."""
+    """Streams, out of order: the iterator has yielded it."""
     relaid: bool = False
     collated: bool = False
     delivered: bool = False
     error: tuple[int, Error] | None = None
-    """Smallest failed sample and its error: which one is raised must not depend on timing."""
+    """First failed sample and its error, so that the raised error does not depend on timing."""
     dropped: set[int] = field(default_factory=set)
     poisoned: set[int] = field(default_factory=set)
 
     def take(self, count: int) -> tuple[int, int]:
-        """Remove up to `count` samples from the front of what is to do; a poisoned sample goes alone."""
+        """Remove up to `count` samples from the front of `todo`; a poisoned sample goes alone."""
         start, size = self.todo.pop(0)
         count = min(count, size)
         if self.poisoned:
@@ -65,14 +65,14 @@ class Batch:
         return start, count
 
     def give_back(self, start: int, count: int) -> None:
-        """A live task is void: its samples are to do again, unless a smaller failure made them needless."""
+        """Return a void task's samples to `todo`, except those behind a failure."""
         if self.error is not None:
             count = min(count, self.error[0] - start)
         if count > 0 or (not self.size and self.error is None):
             insort(self.todo, (start, count))
 
     def fail(self, ordinal: int, error: Error) -> None:
-        """Record a failure; samples at and behind it are no longer needed."""
+        """Record a failure; samples from `ordinal` on are no longer needed."""
         if self.kind in (Kind.WHOLE, Kind.STREAM):
             ordinal = 0  # all or nothing
         if self.error is None or ordinal < self.error[0]:  # guard: first-failure
@@ -80,7 +80,7 @@ class Batch:
             self.todo = [(s, min(c, ordinal - s)) for s, c in self.todo if s < ordinal]
 
     def restart(self, kind: Kind) -> None:
-        """Forget all progress; the caller has taken care of memory and live tasks."""
+        """Forget all progress; the caller handles memory and live tasks."""
         self.kind, self.layout, self.collated, self.error = kind, -1, False, None
         self.todo, self.arrived = [(0, self.size)], False
         self.live.clear()
@@ -88,7 +88,7 @@ class Batch:
 
     @property
     def complete(self) -> bool:
-        """All samples are done, or a failure is certain. Tasks that were taken back may still be there to write."""
+        """Whether all samples are done or a failure is certain. Cancelled tasks may still write."""
         if self.todo or self.live:
             return False
         return self.error is not None or (
@@ -115,14 +115,14 @@ class Issued:
     at_s: float
     cancelled: bool = False
     slabs: list[Slab] = field(default_factory=list)
-    """Memory it may write (`pins`); for a collate the parts are here too, as `holds`."""
+    """Memory it may write (`pins`); a collate's parts are in `held`."""
     held: list[Slab] = field(default_factory=list)
     nbytes: int = 0
-    """Bytes of its result, as far as they are known and its pool is bounded by them."""
+    """Expected bytes of its result, if its pool is bounded by bytes."""
 
 
 class Unplaced(NamedTuple):
-    """A result that is ready in its worker and has no memory yet."""
+    """A result, ready in its worker, that has no memory yet."""
 
     seq: int
     start: int

@@ -1,8 +1,8 @@
-"""The operations that the core's handlers are made of: obtain memory, place, free, cancel, start over. Pure, like the core.
+"""The operations behind the core's handlers: obtain memory, place, free, cancel, start over. Pure, like the core.
 
-Memory is first come, first served in due order. When the due batch finds none: the arena grows up to its limit; then
-the latest batches give way and are prepared again later; then the consumer is asked to let go; then it is an error.
-While a batch is short of memory no later one gets any, so that what comes free adds up for it.
+Memory is first come, first served in due order. If the due batch finds none, the arena grows up to its limit; then the
+latest batches give theirs up and are prepared again later; then the consumer is asked to release some; then it is an
+error. While a batch is short of memory no later one gets any, so that freed memory adds up for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.wire.kinds import STAGES
 DEATHS_PER_SAMPLE = 3
 HANGS_PER_SAMPLE = 2
 STREAM_ROOM = 4
-"""Batches of a stream are placed out of turn while all that are due would fill a quarter of the arena at most."""
+"""Place stream batches out of turn only while all due ones would fill at most 1/STREAM_ROOM of the arena."""
 
 
 # ---- memory
@@ -32,7 +32,7 @@ def free_if_unused(state: State, slab: Slab) -> None:
 
 
 def let_go(state: State, slabs: Iterable[Slab]) -> None:
-    """Their batch does not need them any more; tasks that can still touch them keep them from being reused."""
+    """Drop the batch's ownership; tasks that can still touch the slabs keep them from being reused."""
     for slab in slabs:
         slab.owned = False
         free_if_unused(state, slab)
@@ -67,18 +67,18 @@ def fits(state: State, nbytes: int) -> bool:
 
 
 def more_memory(state: State, nbytes: int) -> tuple[int, int] | None:
-    """What to ask the system for so that `nbytes` fit; nothing that is as much as it has refused."""
+    """Return the span to ask the system for so that `nbytes` fit; None if that is as much as it has refused."""
     span = state.memory.span_for(nbytes, state.limit)
     return None if span is None or 0 < state.refused <= span[1] - span[0] else span
 
 
 def has_enough(state: State, nbytes: int) -> bool:
-    """Whether there is the memory of all batches of this size that there need be."""
+    """Whether the arena already holds `config.enough` batches of this size."""
     return 0 < state.config.enough * aligned(nbytes) <= state.memory.end - state.config.base
 
 
 def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | None:
-    """Memory for batch `seq`, or None: it will be asked for again when something changes."""
+    """Allocate memory for batch `seq`; None means ask again when something changes."""
     if state.short >= 0 and not precedes(state, seq, state.short):  # guard: due-batch-memory
         return None
     offset = state.memory.alloc(nbytes)
@@ -99,7 +99,7 @@ def obtain(state: State, nbytes: int, seq: int, out: list[Action]) -> Slab | Non
 
 
 def precedes(state: State, seq: int, other: int) -> bool:
-    """Whether batch `seq` is due no later than `other`, or the other is not due any more."""
+    """Whether `seq` is due no later than `other`, or `other` is no longer due."""
     for one in state.due:
         if one == seq:
             return True
@@ -109,12 +109,12 @@ def precedes(state: State, seq: int, other: int) -> bool:
 
 
 def draining(state: State) -> bool:
-    """Cancelled tasks are still at their workers: what they hold comes back when they are gone."""
+    """Whether cancelled tasks are still at workers: their memory comes back once they are gone."""
     return any(issued.cancelled for worker in state.workers for issued in worker.tasks.values())
 
 
 def make_room(state: State, nbytes: int, seq: int, out: list[Action]) -> int | None:
-    """The due batch takes from the latest; when there is nothing left to take, the consumer is asked to let go."""
+    """Take memory for the due batch from the latest batches; if none is left, ask the consumer to release some."""
     for later in reversed(state.due):
         if draining(state):
             return None
@@ -141,7 +141,7 @@ def serve_memory(state: State, out: list[Action]) -> None:
     turn = {seq: at for at, seq in enumerate(state.due)}
     state.waiting = [w for w in state.waiting if is_live(state, w)]
     state.waiting.sort(key=lambda w: (turn[w.seq], w.start))
-    # To place one may void another that waits behind it.
+    # Placing one result may void another behind it.
     while state.waiting and (not is_live(state, state.waiting[0]) or place(state, state.waiting[0], out)):
         state.waiting.pop(0)
 
@@ -152,7 +152,7 @@ def is_live(state: State, waiting: Unplaced) -> bool:
 
 
 def place(state: State, waiting: Unplaced, out: list[Action]) -> bool:
-    """Give a result its memory; False when there is none for it now."""
+    """Give a result its memory; False if there is none now."""
     batch, issued = state.batches[waiting.seq], state.workers[waiting.worker].tasks[waiting.task]
     in_slots = issued.task.kind is Kind.SLOTS
     slab = batch.slab if in_slots else None
@@ -174,8 +174,8 @@ def place(state: State, waiting: Unplaced, out: list[Action]) -> bool:
 
 
 def in_turn(state: State, batch: Batch, need: int) -> bool:
-    """What an iterator yielded cannot be made again, so its memory cannot be taken back: a batch of a stream waits for
-    those before it, unless all of them together would need little of what there is."""
+    """Whether a stream batch may have memory now. It cannot be prepared again, so its memory cannot be taken back:
+    it waits for earlier batches, unless all due ones together need little of the arena."""
     state.largest = max(state.largest, aligned(need))
     if STREAM_ROOM * len(state.due) * state.largest <= state.ceiling - state.config.base:
         return True
@@ -183,7 +183,7 @@ def in_turn(state: State, batch: Batch, need: int) -> bool:
 
 
 def all_waiting(state: State, worker: WorkerState) -> bool:
-    """The worker is silent because it waits for memory, not because it hangs."""
+    """Whether the worker is silent because it waits for memory (so it does not hang)."""
     return worker.tasks.keys() <= {w.task for w in state.waiting if w.worker == worker.id}
 
 
@@ -206,7 +206,7 @@ def cancel_all(state: State, batch: Batch, out: list[Action]) -> None:
 
 
 def finish(state: State, number: int, task_id: int) -> Issued | None:
-    """Take a task off its worker; None when it was cancelled or is not known."""
+    """Take a task off its worker; None if it was cancelled or is unknown."""
     worker = state.workers[number]
     issued = worker.remove(task_id)
     if issued is None:
@@ -221,7 +221,7 @@ def finish(state: State, number: int, task_id: int) -> Issued | None:
 
 
 def give_back(state: State, task: Task) -> None:
-    """The task is void: its samples are to do again, and memory that only it filled is let go."""
+    """Void the task: its samples become to-do again, and memory that only it filled is freed."""
     batch = state.batches[task.seq]
     batch.live.discard(task.id)
     void = batch.parts.pop(task.start, None) if task.kind is Kind.PARTS else None
@@ -240,7 +240,7 @@ def start_over(state: State, batch: Batch, kind: Kind, out: list[Action]) -> Non
 
 
 def relay(state: State, batch: Batch, layout: int, out: list[Action]) -> None:
-    """Samples of a batch differ from its layout: try theirs once; then one worker and torch's own collate decide."""
+    """Restart a batch whose samples differ from its layout: once with theirs, then whole, by torch's own collate."""
     if batch.relaid:
         start_over(state, batch, Kind.WHOLE, out)
         return
@@ -250,7 +250,7 @@ def relay(state: State, batch: Batch, layout: int, out: list[Action]) -> None:
 
 
 def blame(state: State, task: Task, event: ev.WorkerLost) -> None:
-    """Count a lost worker against the sample it was working on, which will be tried again even if this task was void."""
+    """Count a lost worker against its current sample, which will be retried even if this task was void."""
     batch = state.batches.get(task.seq)
     if batch is None or batch.delivered:
         return
@@ -268,7 +268,7 @@ def blame(state: State, task: Task, event: ev.WorkerLost) -> None:
 
 
 def break_down(state: State, error: ev.Error, out: list[Action]) -> None:
-    """No worker can do anything: every batch fails with the same error."""
+    """Fail every batch with the same error: no worker can do anything."""
     state.fatal = error
     for seq in state.due:
         cancel_all(state, state.batches[seq], out)
@@ -276,7 +276,7 @@ def break_down(state: State, error: ev.Error, out: list[Action]) -> None:
 
 
 def bind(state: State, batch: Batch) -> bool:
-    """Ask the next worker whose iterator has not ended, in turn; out of order, the one that owes least. False when all have ended."""
+    """Assign a stream batch to the next worker in turn (out of order: to the one that owes least). False if all have ended."""
     count = len(state.workers)
     turns = [state.workers[(state.next_worker + step) % count] for step in range(count)]
     waiting = [worker for worker in turns if not worker.exhausted]
@@ -292,12 +292,12 @@ def bind(state: State, batch: Batch) -> bool:
 
 
 def owed(state: State, worker: WorkerState) -> int:
-    """Batches that are asked of this worker's iterator and have not left."""
+    """Count the undelivered batches asked of this worker's iterator."""
     return sum(state.batches[seq].worker == worker.id for seq in state.due)
 
 
 def arrive(state: State, batch: Batch) -> None:
-    """Out of order, batches of a stream are due in the order in which they are yielded: none waits for a slow worker's."""
+    """Make a batch due in the order of yielding (out of order only): none waits for a slow worker's."""
     state.due.remove(batch.seq)
     here = [at for at, seq in enumerate(state.due) if not state.batches[seq].arrived]
     state.due.insert(here[0] if here else len(state.due), batch.seq)

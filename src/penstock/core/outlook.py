@@ -1,4 +1,4 @@
-"""What is expected of workers: how much a task holds, which are late, and who will have done a task first. Pure."""
+"""Forecasts about workers: task size, who is late, who would finish a task first. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.policy.tasks import task_size
 
 STEAL_FACTOR = 5.0
 STEAL_MIN_S = 0.050
-"""A task queued behind one that runs this much longer than expected goes to another worker."""
+"""Steal tasks queued behind one that runs this much longer than expected."""
 
 
 def chosen_size(state: State, batch: Batch, pool: WorkerPool) -> int:
-    """Samples in a worker's next task of a batch that is divided."""
+    """Return the samples in a worker's next task of a divided batch."""
     if state.config.task_size:
         return state.config.task_size
     workers: float = pool.size
@@ -37,7 +37,7 @@ def left_of(batch: Batch) -> int:
 
 
 def overdue(state: State, worker: WorkerState) -> Issued | None:
-    """The task that a worker has been at for much longer than expected, unless it waits for memory itself."""
+    """Return the task that runs much longer than expected, if any; a worker that waits for memory is not late."""
     pool = worker.pool
     late_s = state.now_s - worker.head_s - pool.latency_s
     if late_s <= STEAL_MIN_S or not worker.tasks or state.kind is Kind.STREAM:
@@ -49,12 +49,10 @@ def overdue(state: State, worker: WorkerState) -> Issued | None:
 
 
 def begun_samples(state: State, worker: WorkerState) -> float:
-    """Samples that a distant worker must have done of what it runs: more has to be under way before it says so."""
+    """Estimate how many samples of its running task a distant worker has done, so that it gets more before it reports."""
     pool = worker.pool
     if not pool.latency_s or not pool.pace_s or not worker.tasks or state.kind is not Kind.SLOTS:
-        return (
-            0.0  # a result that asks for its place is written behind the next task: none is given early then
-        )
+        return 0.0  # an unplaced result is written only after the next task, so none is given early
     running = next(iter(worker.tasks.values()))
     way_s = pool.latency_s if running.at_s == worker.head_s else 0.0
     since_s = state.now_s - worker.head_s - way_s
@@ -62,12 +60,12 @@ def begun_samples(state: State, worker: WorkerState) -> float:
 
 
 def is_prepared(issued: Issued) -> bool:
-    """Its result has a place since it was made, and is written there as soon as the worker looks up from the next task."""
+    """Whether its result has been placed and is written as soon as the worker finishes its present task."""
     return bool(issued.slabs) and issued.task.offset < 0
 
 
 class Outlook:
-    """What unequal pools will have done when; for one round of scheduling."""
+    """When workers of unequal pools would finish; valid for one round of scheduling."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -76,27 +74,27 @@ class Outlook:
         self.has_local = 0 in numbers
         urgent = next((state.batches[seq] for seq in state.due if state.batches[seq].todo), None)
         self.urgent = [task_samples(state, urgent, pool) if urgent else 1 for pool in state.pools]
-        """Samples in the next task of the most urgent batch, by pool."""
+        """Samples in the next task of the most urgent batch, per pool."""
         idle_s = [pool.finish_s(0, samples) for pool, samples in zip(state.pools, self.urgent, strict=True)]
         self.sooner = [
             rate((numbers.count(o.number), o.pace_s) for o in state.pools if idle_s[o.number] < mine_s)
             for mine_s in idle_s
         ]
-        """Samples a second of the pools that would have done such a task sooner, by pool."""
+        """Samples per second of all pools that would finish such a task sooner, per pool."""
         self.full_s = float("inf")
-        """When the first of those that have all the work they get would have done one more task."""
+        """When the first full worker would finish one more task."""
 
     def finish_s(self, worker: WorkerState) -> float:
-        """When a worker would have done one more task of the most urgent batch."""
+        """Return when a worker would finish one more task of the most urgent batch."""
         return worker.pool.finish_s(worker.load, self.urgent[worker.pool.number])
 
     def is_full(self, worker: WorkerState) -> None:
-        """A worker gets no more in this round."""
+        """Note that a worker gets no more in this round."""
         if worker in self.counted:
             self.full_s = min(self.full_s, self.finish_s(worker))
 
     def in_time(self, worker: WorkerState) -> list[int]:
-        """The batches that a worker may take work of, most urgent first."""
+        """Return the batches a worker may work on, most urgent first."""
         state, pool, finish_s = self.state, worker.pool, self.finish_s(worker)
         unknown = pool.pace_s is None and pool.kind != LOCAL and self.has_local
         if finish_s <= self.full_s and not unknown:
@@ -117,7 +115,7 @@ class Outlook:
 
 
 def task_samples(state: State, batch: Batch, pool: WorkerPool) -> int:
-    """Samples in a worker's next task of a batch."""
+    """Return the samples in a worker's next task of any batch."""
     if batch.kind not in (Kind.SLOTS, Kind.PARTS):
         return batch.size
     return min(left_of(batch), chosen_size(state, batch, pool))
@@ -128,7 +126,7 @@ def can_be_counted_on(state: State, worker: WorkerState) -> bool:
 
 
 def room_in_bytes(state: State, pool: WorkerPool) -> int | None:
-    """Samples that a pool may be given by the bytes it owes; None: as many as one likes. Something always, where it owes nothing."""
+    """Return how many samples the pool's byte bound still allows; None: no bound. An idle pool always gets one."""
     if not pool.queue_bytes or not state.sample_bytes:
         return None
     return max(int((pool.queue_bytes - pool.owed_bytes) / state.sample_bytes), 0 if pool.owed_bytes else 1)

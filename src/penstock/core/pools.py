@@ -1,9 +1,9 @@
-"""Pools of workers: what the core knows of each worker, and what it has learned of the kind. Bookkeeping, no decisions.
+"""Worker pools: what the core knows of each worker, and has learned of each pool. Bookkeeping, no decisions.
 
-Rule 1: workers are numbered in the order in which they come, over all pools. A pool that grows first takes back its own
-workers that are away, then numbers that nobody has had.
-Rule 2: what workers cost is learned per pool. `latency_s` is what a task takes beyond its work (the way there and back), so
-a pool's pace says how fast it is, and its latency how far ahead it must be given work.
+Rule 1: worker numbers run over all pools, in order of arrival. A growing pool first reuses its workers that are away,
+then takes new numbers.
+Rule 2: costs are learned per pool. The pace says how fast a worker is; `latency_s` (a task's time beyond its work: the
+way there and back) says how far ahead it needs work.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from penstock.policy.tasks import QUEUE_S
 
 LOCAL, REMOTE = "local", "remote"
 NEWEST = 0.2
-"""Weight of the newest task in what is learned."""
+"""Weight of the newest task in the moving averages."""
 
 
 class PoolConfig(NamedTuple):
-    """A pool beside that of the local workers."""
+    """A pool beside the local workers."""
 
     workers: int
     """At first; see `ResizePool`."""
     queue_s: float = QUEUE_S
-    """Seconds of work before each of its workers, beyond what is on its way."""
+    """Seconds of work queued at each worker, beyond those in transit."""
     queue_bytes: int = 0
-    """Bytes of results that the pool may owe at once; 0: no bound."""
+    """Bound on the bytes of results in flight; 0: none."""
     kind: str = REMOTE
 
 
@@ -38,25 +38,25 @@ class WorkerPool:
 
     number: int
     size: int
-    """Workers that there are to be."""
+    """Target worker count."""
     queue_s: float = QUEUE_S
     queue_bytes: int = 0
     kind: str = LOCAL
     members: list[WorkerState] = field(default_factory=list)
-    """All that there have been; those from place `size` on leave, or have left."""
+    """All workers so far; those from place `size` on leave or have left."""
     sample_s: float | None = None
-    """Work in a sample, as workers measure it: without their waiting for a core."""
+    """Work per sample as measured by workers, without waiting for a core."""
     pace_s: float | None = None
-    """Time a sample takes a worker, as seen from here: on a busy machine much longer than its work."""
+    """Time per sample as seen from here; on a busy machine much longer than the work."""
     latency_s: float = 0.0
-    """Time a task takes beyond its work: 0 for local workers, whose way is part of their pace."""
+    """Time per task beyond its work; 0 for local workers, whose pace includes it."""
     heard_s: float = 0.0
-    """When it was last given work, or had done some: what was learned long ago may no longer be true."""
+    """When it last got or finished work: old measurements may no longer hold."""
     owed_bytes: int = 0
-    """Bytes of results that its workers owe; counted where they are bounded."""
+    """Bytes of results in flight, if bounded."""
 
     def learn_pace(self, worker: WorkerState, issued: Issued, took_s: float, at_s: float) -> None:
-        """A task of samples is done, whether it still counts or not."""
+        """Learn from a finished task, even a cancelled one."""
         begun_s = worker.head_s
         if self.kind != LOCAL:
             if issued.at_s == worker.head_s and not worker.tasks:  # alone there, from first to last
@@ -71,7 +71,7 @@ class WorkerPool:
         self.sample_s = blend(self.sample_s, cost_s)
 
     def finish_s(self, load: int, samples: float) -> float:
-        """Seconds until a worker that has `load` samples before it would have done `samples` more."""
+        """Return the seconds until a worker with `load` samples queued would finish `samples` more."""
         return float("inf") if self.pace_s is None else self.latency_s + (load + samples) * self.pace_s
 
 
@@ -82,50 +82,50 @@ class WorkerState:
     id: int
     pool: WorkerPool
     place: int
-    """Which of its pool it is."""
+    """Index in its pool."""
     up: bool = False
     starting: bool = False
-    """Its process is there and has not said yet that it is up."""
+    """Its process exists but is not up yet."""
     condemned: bool = False
-    """It hung and is being killed."""
+    """It hung, or does not end, and is being killed."""
     retiring: bool = False
-    """It is to be replaced when it has done what it has."""
+    """Replace it once it finishes its tasks."""
     stopping: bool = False
     """It has been asked to end."""
     stopped_s: float = 0.0
-    """When."""
+    """When it was asked."""
     away: bool = False
-    """It has no process and is to have none: there are fewer workers now."""
+    """It has no process and gets none until the pool is resized."""
     given_up: bool = False
-    """It was lost too often, with nothing done: its pool, not a local one, goes on without it until it is resized."""
+    """Lost too often with nothing done: its (non-local) pool goes on without it until resized."""
     exhausted: bool = False
     gone: bool = False
-    """Died with its iterator: there is nothing for a replacement to do before the next epoch."""
+    """Died with its iterator: a replacement has nothing to do before the next epoch."""
     lost: Trouble | None = None
-    """The error for the next batch that it owes, where it died owing none."""
+    """Error for the next batch it owes, if it died owing none."""
     tasks: dict[int, Issued] = field(default_factory=dict)
-    """In the order they were issued: the first is running."""
+    """In order of issue: the first is running."""
     load: int = 0
     """Samples in them."""
     prepared: int = 0
-    """Samples that its process has prepared."""
+    """Samples prepared by its present process."""
     holding: dict[int, Issued] = field(default_factory=dict)
     """Finished collates whose parts the worker still refers to."""
     head_s: float = 0.0
     """When the running task began, as far as the agent can know."""
     fruitless: int = 0
-    """Deaths in a row with work to do but none begun, and none finished between: nobody but the worker is to blame."""
+    """Deaths in a row, at start or before it began any of its tasks: the worker itself is to blame."""
     beat: int = 0
     beat_s: float = 0.0
     wait_s: float = 0.0
-    """What its process had waited for a core by then."""
+    """Its process's total wait for a core at `beat_s`."""
     dumped_s: float = 0.0
     expected: bool = False
-    """It was to show a beat when time passed last: from then on it can be silent."""
+    """A beat was expected at the last tick: silence counts from then on."""
 
     @property
     def surplus(self) -> bool:
-        """Whether this worker is one too many."""
+        """Whether the pool no longer wants this worker."""
         return self.place >= self.pool.size or self.given_up
 
     def add(self, issued: Issued) -> None:

@@ -1,7 +1,7 @@
-"""Who works on what next, and which batches leave. Pure, like the core that calls it after every event.
+"""Which worker does what next, and which batches leave. Pure; the core calls it after every event.
 
-The due batch comes first, and its work goes to the worker that has least: so all workers share the batch that is waited
-for, and only then run ahead. Work that waits behind a slow sample is taken back and given to others.
+Work of the due batch goes to the least loaded worker, so all workers share that batch and only then run ahead. Tasks
+queued behind a slow sample are reassigned.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from penstock.wire.extents import aligned
 
 
 class PoolLimits(NamedTuple):
-    """What holds for all workers of a pool in one round of scheduling."""
+    """Limits of a pool's workers in one round of scheduling."""
 
     enough: float
-    """Samples before a worker that gets no more."""
+    """Queued samples at which a worker gets no more."""
     deepest: int
     most: int
-    """Samples that one of them has prepared."""
+    """Most samples that any of its workers has prepared."""
     staffed: bool
-    """Surplus workers stay until there is one that stays: what is due must not wait for a start."""
+    """Whether a permanent worker is up. Until then surplus workers stay: the due batch must not wait for a start."""
 
 
 def limits_of(state: State, pool: WorkerPool) -> PoolLimits:
@@ -53,7 +53,7 @@ def limits_of(state: State, pool: WorkerPool) -> PoolLimits:
 
 
 def schedule(state: State, out: list[Action]) -> None:
-    """Give every worker with room its next task: first the one that will have done it first."""
+    """Give every worker with room its next task, soonest finisher first."""
     if state.fatal is not None:
         return
     outlook = Outlook(state) if len(state.pools) > 1 else None
@@ -97,7 +97,7 @@ def schedule(state: State, out: list[Action]) -> None:
 def chosen_task(
     state: State, worker: WorkerState, limit: PoolLimits, outlook: Outlook | None, out: list[Action]
 ) -> Task | None:
-    """The next task of a worker with room; one that has only just come begins with a little that is due later."""
+    """Return the next task of a worker with room; a new worker begins with a small one that is not due yet."""
     due, most = state.due, None
     if outlook is not None:
         due, most = outlook.in_time(worker), room_in_bytes(state, worker.pool)
@@ -112,7 +112,7 @@ def chosen_task(
 
 
 def has_room(state: State, worker: WorkerState, limit: PoolLimits) -> bool:
-    """Whether a worker that has work gets more."""
+    """Whether a busy worker gets more."""
     return (
         worker.load - begun_samples(state, worker) < limit.enough
         and len(worker.tasks) < limit.deepest
@@ -121,19 +121,19 @@ def has_room(state: State, worker: WorkerState, limit: PoolLimits) -> bool:
 
 
 def begins(state: State, worker: WorkerState, most: int) -> bool:
-    """Whether a worker is to begin with little, which nobody waits for: where batches are cut into tasks as we like."""
+    """Whether a worker is new and begins with small tasks nobody waits for; only if we choose the task size."""
     cut = state.kind in (Kind.SLOTS, Kind.PARTS) and not state.config.task_size
     return cut and is_new(worker.prepared, most)
 
 
 def behind_due(state: State, due: list[int]) -> list[int]:
-    """What is due later; all where what is due now has only to be put together."""
+    """Return the batches after the due one; all of them if the due one only needs collating."""
     first = state.batches[state.due[0]] if state.due else None
     return due if first is None or first.awaits_collate or due[:1] != state.due[:1] else due[1:]
 
 
 def use_stalled(state: State, out: list[Action]) -> None:
-    """A worker whose results all wait for memory is idle: the due batch, which they wait for, may need it."""
+    """Let workers whose results all wait for memory help the due batch: those results wait for it."""
     for worker in state.workers:
         if worker.up and worker.tasks and all_waiting(state, worker):
             task = next_task(state, worker, state.due[:1], out)
@@ -144,7 +144,7 @@ def use_stalled(state: State, out: list[Action]) -> None:
 def next_task(
     state: State, worker: WorkerState, due: list[int], out: list[Action], most: int | None = None
 ) -> Task | None:
-    """The most urgent work this worker can do; no more than `most` samples of it, where it is divided."""
+    """Return the most urgent task this worker can do, of at most `most` samples if the batch is divided."""
     for seq in due:
         batch = state.batches[seq]
         if not batch.todo:
@@ -183,7 +183,7 @@ def next_task(
 
 
 def may_collate(state: State, worker: WorkerState) -> bool:
-    """Parts lie here: they do not travel to be collated, unless there is nobody here to do it."""
+    """Whether a worker may collate: local ones only, where the parts lie, unless no local one is available."""
     here = state.local
     return worker.pool is here or not any(can_be_counted_on(state, one) for one in here.members)
 
@@ -213,8 +213,7 @@ def issue(state: State, worker: WorkerState, task: Task, out: list[Action]) -> N
 
 
 def steal(state: State, out: list[Action]) -> None:
-    """What a worker holds beside a slow sample goes back, so that it does not wait for it: if there is another to do it. Both may then
-    write it, one of them late."""
+    """Reassign tasks queued behind a slow sample, if another worker is available. Both may write them, one late."""
     if not state.config.repeatable:
         return
     late = [(worker, running) for worker in state.workers if (running := overdue(state, worker)) is not None]
@@ -223,7 +222,7 @@ def steal(state: State, out: list[Action]) -> None:
         return
     for worker, running in late:
         for issued in worker.tasks.values():
-            # Before a task that has been taken back already, the slow sample itself may stand, just arrived.
+            # If the running task was cancelled before, a prepared result may be the slow sample, just arrived.
             arrived = running.cancelled and is_prepared(issued)
             if issued is not running and not issued.cancelled and not arrived:
                 cancel(state, worker, issued, out)
@@ -231,7 +230,7 @@ def steal(state: State, out: list[Action]) -> None:
 
 
 def call_back(state: State, outlook: Outlook, out: list[Action]) -> None:
-    """All of the due batch has been given out: what has not been begun of it goes to others that will have done it much sooner."""
+    """Reassign queued tasks of the due batch, once all of it is issued, to workers that will finish much sooner."""
     batch = state.batches[state.due[0]] if state.due else None
     if batch is None or batch.todo or not batch.live or not (state.config.repeatable and outlook.counted):
         return
@@ -255,7 +254,7 @@ def call_back(state: State, outlook: Outlook, out: list[Action]) -> None:
 
 
 def deliver(state: State, out: list[Action]) -> None:
-    """Hand out what is settled: in order, or whatever is there."""
+    """Deliver settled batches, in order or as they come."""
     while state.due and can_leave(state, state.batches[state.due[0]]):
         hand_out(state, state.due[0], out)
     if not state.config.in_order:  # guard: in-order
@@ -272,19 +271,19 @@ def deliver(state: State, out: list[Action]) -> None:
 
 
 def can_leave(state: State, batch: Batch) -> bool:
-    """It is complete, and what could still write it is gone, or will be long in coming."""
+    """Whether a batch is complete and its late writers are gone, or will take long."""
     if not batch.complete:
         return False
     return batch.error is not None or not late_writers(batch) or held_up(state, batch)  # guard: late-writers
 
 
 def late_writers(batch: Batch) -> bool:
-    """Tasks that were taken back, of which their workers have not said yet that they are gone."""
+    """Whether cancelled tasks, not yet confirmed by their workers, may still write the batch."""
     return batch.slab is not None and batch.slab.pins > 0
 
 
 def held_up(state: State, batch: Batch) -> bool:
-    """All that could still write it waits behind slow samples."""
+    """Whether all late writers wait behind slow samples."""
     return all(
         overdue(state, worker) is not None
         for worker in state.workers
@@ -305,7 +304,7 @@ def hand_out(state: State, seq: int, out: list[Action]) -> None:
     assert batch.slab is not None, "a complete batch without an error has its memory"
     batch.delivered = True
     layout = batch.layout if batch.kind is Kind.SLOTS else -1
-    # Late writers write the bytes that are there, but the user may want to write too: their batch is for copying.
+    # Late writers write the same bytes again, but the user may write too: this batch must be copied.
     # guard: late-writers-copy
     nbytes = 0 if late_writers(batch) else sum(aligned(slab.nbytes) for slab in batch.slabs())
     out.append(ev.Deliver(seq, batch.slab.offset, layout, tuple(sorted(batch.dropped)), nbytes))

@@ -1,1 +1,1 @@
-"""The contract between datasets and whoever prepares their samples: what a dataset offers, and how samples are seeded."""
+"""The contract between datasets and workers: what a dataset offers, and how samples are seeded."""

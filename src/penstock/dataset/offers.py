@@ -1,8 +1,8 @@
-"""What a dataset offers whoever prepares its samples, beside `__getitem__`.
+"""What a dataset offers its workers beside `__getitem__`.
 
-Rule 1: a worker asks once (`offered`), and uses nothing else of a dataset. Any dataset offers its items; one of ours says what more it has (`Offers`).
-Rule 2: a wrapper's offer is that of the dataset in it, changed where the wrapper does something else.
-Rule 3: all is called by the thread that prepares; in the training process only what does not prepare.
+Rule 1: a worker asks once (`offered`), and uses nothing else of a dataset. Any dataset offers its items; ours offer more (`Offers`).
+Rule 2: a wrapper passes on its inner dataset's offer, changed where the wrapper does something else.
+Rule 3: the preparing thread makes all calls; the training process calls only what does not prepare.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch.utils.data import ConcatDataset, Subset
 
 
 class DrawnFirst(Protocol):
-    """Samples of one task that are all drawn before the first has its pixels."""
+    """Two phases: draw every sample of a task, then make pixels."""
 
     def sample(self, index: int) -> Any:
-        """The sample. Where it is written, its place is only noted."""
+        """Draw the sample. Writing it only notes its destination."""
 
     def rest(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """What is left to do: of a sample of the batch, or from one on what cannot fail."""
+        """Yield the remaining work, each with the ordinal of its sample, or of the first one from which nothing can fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,32 +34,32 @@ class Offer:
     shown: Any
     """The dataset as the user knows it."""
     get: Callable[[Any], Any]
-    """A sample, in which tensors may be `Unfinished`, for a worker that has them written where they belong."""
+    """Returns a sample whose tensors may be `Unfinished`, for a worker that has them written in place."""
     begin: Callable[[int, Sequence[Any]], None] = lambda _epoch, _keys: None
-    """Told (epoch, keys) before the samples of a task are asked for."""
+    """Called with (epoch, keys) before the samples of a task are asked for."""
     draws_alone: Callable[[], bool] = lambda: False
-    """Whether no code of the user's has a part in a sample: then nobody draws from the global generators. It may change from task to task."""
+    """Whether no user code takes part in a sample, so that nobody draws from the global generators. May change from task to task."""
     drawn_first: Callable[[], DrawnFirst | None] = lambda: None
-    """For a worker that writes all samples of a task, if `draws_alone`: what draws them first; None: each is prepared at once."""
+    """Two-phase preparation, for a worker that writes all samples of a task, if `draws_alone`; None: prepare each at once."""
     load: Callable[[], None] = lambda: None
-    """Load the libraries that samples are prepared with: workers that are forked then have them, and take a fifth of a second less to begin."""
+    """Loads the libraries that prepare samples: forked workers inherit them and start a fifth of a second sooner."""
     path_of: Callable[[Any], str | None] = lambda _: None
-    """The file of a sample, for reports; of one in a tar shard, the shard and its key in there. None, or an error, where nobody knows."""
+    """File of a sample, for reports; in a tar shard, the shard and the key in it. None, or an error, if unknown."""
     sample_bytes: int = 0
-    """Of a sample in a batch's memory, where that is known beforehand; otherwise 0."""
+    """Bytes of a sample in a batch's memory, if known beforehand; else 0."""
     repeatable: bool = True
-    """Whether a sample that is prepared twice has the same bytes."""
+    """Whether preparing a sample twice gives the same bytes."""
 
 
 class Offers(ABC):
-    """A dataset that says what it offers."""
+    """A dataset with an offer of its own."""
 
     @abstractmethod
     def offer(self) -> Offer: ...
 
 
 def offered(dataset: Any) -> Offer:
-    """What a dataset offers, through torch's own wrappers too."""
+    """Return what a dataset offers, also through torch's own wrappers."""
     if isinstance(dataset, Offers):
         return dataset.offer()
     plain = Offer(shown=dataset, get=partial(getitem, dataset))
@@ -79,7 +79,7 @@ def offered(dataset: Any) -> Offer:
 
 
 def path_of(offer: Offer, key: Any) -> str | None:
-    """The file of a sample, if anybody knows."""
+    """Return the file of a sample, if known."""
     with suppress(Exception):  # it is for a report of another error
         return offer.path_of(key)
     return None

@@ -1,7 +1,7 @@
-"""Keyed randomness: what is drawn depends on the sample, never on who prepares it.
+"""Keyed randomness: draws depend on the sample, never on who prepares it.
 
-Before a sample is prepared, the global generators of `random`, NumPy and torch are seeded from its seed. Ops of ours do
-not draw from those: `op_generator` keys each call of an op by (sample seed, op, number of the call).
+Before each sample, the global generators of `random`, NumPy and torch are seeded from its seed. Our ops do not draw from
+those: `op_generator` keys each call of an op by (sample seed, op, number of the call).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import numpy.random  # NumPy loads it at first use: better once here than in every worker that is forked
+import numpy.random  # NumPy loads it lazily: better once here than in every forked worker
 import torch
 
 from penstock.plan.seeds import Company, op_seed
 
 MASK63 = (1 << 63) - 1
-"""torch's seeds are signed: `torch.tensor(torch.initial_seed())` must fit. Its CPU generator uses the low 32 bits, so draws are the same."""
+"""torch's seeds are signed: `torch.tensor(torch.initial_seed())` must fit. Its CPU generator uses the low 32 bits: same draws."""
 
 _sample_seed: int | None = None
 _company: Company | None = None
@@ -25,7 +25,7 @@ _calls: dict[str, int] = {}
 
 
 def seed_sample(seed: int, company: Company | None = None) -> None:
-    """For ops of ours, which draw from this alone."""
+    """Set the seed for our own ops, which draw from this alone."""
     global _sample_seed, _company
     _sample_seed, _company = seed, company
     if _calls:
@@ -33,8 +33,8 @@ def seed_sample(seed: int, company: Company | None = None) -> None:
 
 
 def seed_all(seed: int, company: Company | None = None) -> None:
-    """Seed the three global generators too, for the user's code; 10 µs, and three times that where other work has had the caches
-    meanwhile. `torch.manual_seed` would cost 170 by visiting every device."""
+    """Seed the three global generators too, for user code. Takes 10 µs, thrice that with cold caches; `torch.manual_seed`
+    would take 170 by visiting every device."""
     seed_sample(seed, company)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
@@ -42,8 +42,8 @@ def seed_all(seed: int, company: Company | None = None) -> None:
 
 
 def call_seed(op: str) -> int:
-    """The seed of one call of `op` on the present sample: ten calls give ten different ones. Where no loader prepares a
-    sample, the program's own generator decides."""
+    """Return the seed of one call of `op` on the present sample; each call gets another one. Outside a loader, the
+    program's own generator decides."""
     if _sample_seed is None:
         return int(torch.empty((), dtype=torch.int64).random_().item())
     call = _calls[op] = _calls.get(op, -1) + 1
@@ -51,18 +51,18 @@ def call_seed(op: str) -> int:
 
 
 def company() -> Company | None:
-    """The batch of the present sample; None where no loader prepares one."""
+    """Return the batch of the present sample; None outside a loader."""
     return _company
 
 
 def op_generator(op: str) -> np.random.Generator:
-    """A generator for one call of `op` on the present sample."""
+    """Return a generator for one call of `op` on the present sample."""
     return np.random.default_rng(call_seed(op))
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Put the three global generators back as they were."""
+    """Restore the three global generators afterwards."""
     global _sample_seed, _company
     states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:

@@ -1,6 +1,4 @@
-"""Tensors that are yet to be written, so that they can be written where they belong: straight into a batch's memory. Datasets of ours offer
-(`lanes.offers`) their samples with such tensors in them.
-"""
+"""Tensors written later, straight into a batch's memory. Our datasets offer (`dataset.offers`) samples that contain them."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ import torch
 
 
 class Unfinished:
-    """A tensor of which all is known but where its values go. Writing it does not fail: but for pixels that are gone from a store meanwhile and
-    then cannot be made again, with `on_error="raise"` only. Of a sample that is drawn first (`pipeline.deferred`), where it goes is only noted."""
+    """A tensor whose values are not written yet. Writing fails only with `on_error="raise"`, if pixels have left a store meanwhile and
+    cannot be made again. With two-phase preparation (`pipeline.deferred`), `write` only notes the destination."""
 
     __slots__ = ("dtype", "shape", "write")
 
@@ -28,7 +26,7 @@ class Unfinished:
 
 
 def finished(sample: Any) -> Any:
-    """The sample as its dataset's `__getitem__` gives it."""
+    """Return the sample as its dataset's `__getitem__` gives it."""
     if type(sample) is not tuple:
         return sample
     return tuple(item.tensor() if type(item) is Unfinished else item for item in sample)

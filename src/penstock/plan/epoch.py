@@ -1,18 +1,16 @@
 """One rank's share of one epoch.
 
-Rule 1: an epoch has one global order, a pure function of (seed, epoch, length). A *position* is a place in
-        it.
+Rule 1: an epoch has one global order, a pure function of (seed, epoch, length). A *position* is an index into it.
 Rule 2: in a world of w, rank r takes the positions origin + r, origin + r + w, origin + r + 2w, ... So the
         first k batches of all ranks together are one contiguous stretch of the order, whatever the world,
         and the rest can be dealt out again, from another origin, to another world.
-Rule 3: all ranks deliver the same number of batches of the same sizes. Where the rest does not divide
-        evenly, `drop_last` drops its tail: first what does not fill every rank, then the incomplete batch.
-        Otherwise ranks go on past the end of the order and meet its beginning again, as with torch's
-        DistributedSampler. A position past the end stays what it is, so that a sample met twice is
-        augmented in two ways.
-Rule 4: where partly prepared samples are used several times (`times`), a shuffled order spreads those that are prepared
-        anew evenly over the batches of every rank. It is made for the world that began the epoch, and stays
-        when the rest is dealt out to another: their share is even again in the next one.
+Rule 3: all ranks deliver the same number of batches of the same sizes. If the rest does not divide evenly,
+        `drop_last` drops its tail: first what does not fill every rank, then the incomplete batch. Otherwise
+        ranks continue past the end of the order at its beginning, as with torch's DistributedSampler. Such a
+        position stays past the end, so that a sample met twice is augmented in two ways.
+Rule 4: if partly prepared samples are reused (`times`), a shuffled order spreads the misses (samples prepared
+        anew) evenly over every rank's batches. The order is made for the world that began the epoch and stays
+        when the rest is dealt to another world; the next epoch is even again.
 """
 
 from collections.abc import Mapping
@@ -51,13 +49,13 @@ class EpochPlan:
     world: int = 1
     """How many ranks share the order."""
     origin: int = 0
-    """First global position of this stretch; `length` when the epoch is over."""
+    """First global position of this stretch; `length` if the epoch is over."""
     times: int = 1
-    """How often a sample that was partly prepared is used."""
+    """Uses of each partly prepared sample."""
     kept: int = 0
-    """Samples of which that is kept."""
+    """Samples whose partial result is kept."""
     order_world: int = 0
-    """The world that the order was made for; 0: this one."""
+    """World the order was made for; 0: this one."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -94,24 +92,24 @@ class EpochPlan:
 
     @property
     def batches(self) -> int:
-        """Batches that this rank, like every other, delivers from `origin` on."""
+        """Batches that every rank delivers from `origin` on."""
         share = self._share()
         return share // self.batch_size if self.drop_last else -(-share // self.batch_size)
 
     @property
     def samples(self) -> int:
-        """Samples that this rank, like every other, delivers from `origin` on."""
+        """Samples that every rank delivers from `origin` on."""
         share = self._share()
         return share - share % self.batch_size if self.drop_last else share
 
     def size_of(self, batch: int) -> int:
-        """Samples in a batch: `batch_size`, or less in the last."""
+        """Return the samples in a batch: `batch_size`, or less in the last."""
         if not 0 <= batch < self.batches:
             raise IndexError(f"batch {batch} of a plan of {self.batches} batches")
         return min(self.batch_size, self.samples - batch * self.batch_size)
 
     def positions(self, batch: int, start: int = 0, count: int | None = None) -> NDArray[np.int64]:
-        """Global positions of `count` samples of a batch, from its `start`-th on (all, by default)."""
+        """Return the global positions of `count` samples of a batch, from its `start`-th on (default: all)."""
         size = self.size_of(batch)
         stop = size if count is None else start + count
         if not 0 <= start <= stop <= size:
@@ -120,32 +118,32 @@ class EpochPlan:
         return np.arange(first, first + (stop - start) * self.world, self.world, dtype=np.int64)
 
     def keys(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Dataset indices at these global positions."""
+        """Return the dataset indices at these global positions."""
         places = np.remainder(positions, self.length) if positions.size else positions
         return self._order()(places) if self.shuffle else places
 
     def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Global positions of these dataset indices, padding aside."""
+        """Return the global positions of these dataset indices, padding aside."""
         return self._order().inverse(keys) if self.shuffle else keys
 
     def after(self, batches: int) -> int:
-        """Where the rest of the epoch begins once every rank has delivered this many batches.
+        """Return where the rest of the epoch begins once every rank has delivered this many batches.
 
         `dataclasses.replace(plan, origin=plan.after(k), rank=r, world=w)` is rank r's plan of the rest.
         """
         if not 0 <= batches <= self.batches:
             raise IndexError(f"after {batches} batches of a plan of {self.batches}")
         if batches and batches == self.batches:
-            return self.length  # the epoch is over: what this world dropped, no other delivers
+            return self.length  # the epoch is over: no other world delivers what this one dropped
         return self.origin + batches * self.batch_size * self.world
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a plain dict, for checkpoints."""
+        """Return the fields as a plain dict, for checkpoints."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> Self:
-        """The plan that `to_json` described."""
+        """Rebuild the plan from `to_json`."""
         names = {field.name for field in fields(cls)}
         if set(state) != names:
             odd = ", ".join(sorted(names.symmetric_difference(state)))
@@ -153,7 +151,7 @@ class EpochPlan:
         return cls(**state)
 
     def _share(self) -> int:
-        """Samples of each rank from `origin` on, before the incomplete batch is dropped."""
+        """Return each rank's samples from `origin` on, before the incomplete batch is dropped."""
         rest = self.length - self.origin
         return rest // self.world if self.drop_last else -(-rest // self.world)
 

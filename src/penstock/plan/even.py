@@ -1,13 +1,13 @@
-"""An order that spreads what an epoch must prepare anew evenly over its batches: cache-aware shuffle (Revamper, section 5.3).
+"""Cache-aware shuffle: spread the samples that an epoch prepares anew evenly over its batches (Revamper, section 5.3).
 
-Rule 1: every sample stands in the order once. Those that are prepared anew, the *misses*, are in random order among themselves, and so are the others.
-Rule 2: each rank has its share of the misses, and so has any stretch of what a rank is given, but for one: so every batch, and every
+Rule 1: every sample stands in the order once. The *misses* (prepared anew) are in random order among themselves; so are the hits.
+Rule 2: each rank has its share of the misses, and so has any stretch of a rank's samples, to within one: every batch, and every
         task of a batch, costs the same.
-Rule 3: which places of the order have misses moves by a random amount from epoch to epoch: every sample has the same chance of every place.
-Rule 4: as with a plain shuffle, any place of the order can be read, and any sample found, without walking there.
+Rule 3: the places of misses shift by a random amount each epoch: every sample is equally likely at every place.
+Rule 4: as with a plain shuffle, any place can be read, and any sample found, directly.
 
-How: ranks' shares are laid one behind the other, x = 0, 1, 2, ... Of m misses among n samples, x has one if (x * m + phase) / n passes
-a whole number before x + 1, which also says how many came before. Hits are what is left, and follow the same rule.
+How: lay the ranks' shares end to end, x = 0, 1, 2, ... With m misses among n samples, x is a miss if floor((x * m + phase) / n)
+grows at x + 1; its value counts the misses before x. Hits are the rest and follow the same rule.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Spread:
-    """`count` of `length` numbers 0, 1, 2, ..., as evenly as can be."""
+    """`count` of the numbers 0 ... `length` - 1, spread as evenly as possible."""
 
     length: int
     count: int
@@ -35,22 +35,22 @@ class Spread:
     """From 0 to `length` - 1."""
 
     def before(self, numbers: Ints) -> Ints:
-        """How many are below each of these."""
+        """Count those below each of these numbers."""
         return (numbers * self.count + self.phase) // self.length
 
     def at(self, ordinals: Ints) -> Ints:
-        """The first, the second, ... of them."""
+        """Return the first, second, ... of them."""
         return -(-((ordinals + 1) * self.length - self.phase) // self.count) - 1
 
     @property
     def rest(self) -> Spread:
-        """All others."""
+        """The numbers not taken."""
         return Spread(self.length, self.length - self.count, self.length - 1 - self.phase)
 
 
 @dataclass(frozen=True)
 class EvenOrder:
-    """The order of one epoch, for a world of so many ranks."""
+    """The order of one epoch, for a world of `world` ranks."""
 
     renewal: Renewal
     epoch: int
@@ -74,12 +74,12 @@ class EvenOrder:
         return permutation(op_seed(self._key, "hits", 0), self._spread.rest.count)
 
     def is_miss(self, positions: Ints) -> NDArray[np.bool_]:
-        """Whether what stands at these places of the order is prepared anew."""
+        """Whether the samples at these positions are prepared anew."""
         line = self._line(positions)
         return self._spread.before(line + 1) > self._spread.before(line)
 
     def __call__(self, positions: Ints) -> Ints:
-        """The samples at these places of the order."""
+        """Return the samples at these positions."""
         line, stretch = self._line(positions), self.renewal.stretch(self.epoch)
         before = self._spread.before(line)
         missed = self._spread.before(line + 1) > before
@@ -90,7 +90,7 @@ class EvenOrder:
         return self.renewal.places(places)
 
     def inverse(self, samples: Ints) -> Ints:
-        """Where these samples stand in the order."""
+        """Return the positions of these samples."""
         places, kept = self.renewal.places.inverse(samples), max(1, self.renewal.kept)
         first, size = self.renewal.stretch(self.epoch)
         around = (places - first) % kept
@@ -103,12 +103,12 @@ class EvenOrder:
         return self._position(line)
 
     def _renewed_places(self, numbers: Ints) -> Ints:
-        """Of the misses by number: first those that are kept, then those that never are."""
+        """Return the places of misses by number: renewed kept ones first, then those never kept."""
         first, size = self.renewal.stretch(self.epoch)
         within = (first + numbers) % max(1, self.renewal.kept)
         return np.where(numbers < size, within, self.renewal.kept + numbers - size)
 
-    # ---- ranks' shares, one behind the other: rank r has the positions r, r + world, ...
+    # ---- ranks' shares, end to end: rank r has the positions r, r + world, ...
 
     def _line(self, positions: Ints) -> Ints:
         share, longer = divmod(self.renewal.length, self.world)
@@ -126,5 +126,5 @@ class EvenOrder:
 
 @lru_cache(maxsize=8)
 def even_order(renewal: Renewal, epoch: int, world: int) -> EvenOrder:
-    """`EvenOrder(renewal, epoch, world)`, made once for the few orders in use at a time."""
+    """Return a cached `EvenOrder`; few orders are in use at a time."""
     return EvenOrder(renewal, epoch, world)

@@ -1,8 +1,8 @@
-"""A shuffle that can be read at any place: keyed permutations of range(n) in little memory.
+"""A shuffle with random access: keyed permutations of range(n) in little memory.
 
 Rule 1: `Permutation(key, n)` is a pure function of its two numbers, the same on every platform; n <= 2**62.
-Rule 2: reading k places costs O(k) wherever they lie, and memory grows as sqrt(n): a seek costs as a step.
-Rule 3: tests of the orders must not tell it from a uniform shuffle, nor keys 0, 1, 2, ... from random ones.
+Rule 2: reading k places costs O(k) wherever they lie, and memory grows as sqrt(n): a seek costs no more than a step.
+Rule 3: statistical tests must not tell it from a uniform shuffle, nor keys 0, 1, 2, ... from random ones.
 
 How: a number below n is a cell of a grid, row * width + column, with about sqrt(n) rows and a power of two
 as width. A step moves all cells of a column by an amount drawn for that column (rows add, modulo their
@@ -10,10 +10,9 @@ number), or all cells of a row by an amount drawn for that row (columns xor). Ea
 together they are a bijection: a Feistel network. The grid is slightly larger than n; a number that lands at
 n or beyond goes through again until it does not, which keeps the bijection ("cycle walking").
 
-What is drawn for a column or row is a keyed hash of its number. There are so few of them that the draws are
-tabulated, up to `TABULATED_MAX`: a step is then a gather and an addition. A small grid would need many more
-steps to be shuffled well; up to `SORTED_MAX` the numbers are sorted by their hash instead, which makes all
-orders equally likely.
+The draw of a column or row is a keyed hash of its number. These are few, so the draws are tabulated up to
+`TABULATED_MAX`: a step is then a gather and an addition. A small grid would need many more steps to shuffle
+well; up to `SORTED_MAX` the numbers are sorted by their hash instead, which makes all orders equally likely.
 """
 
 from collections.abc import Callable
@@ -37,7 +36,7 @@ Draw = Callable[[Ints], Ints]
 
 
 class Permutation:
-    """The permutation of range(n) that `key` names. Immutable; pickles as its two numbers."""
+    """The permutation of range(n) named by `key`. Immutable; pickles as its two numbers."""
 
     __slots__ = ("_back", "_back_one", "_forth", "key", "n")
 
@@ -58,16 +57,16 @@ class Permutation:
             self._back_one = grid.back_one
 
     def __call__(self, positions: Ints) -> Ints:
-        """The numbers that stand at these places of the order."""
+        """Return the numbers at these places of the order."""
         return self._forth(self._checked(positions))
 
     def inverse(self, numbers: Ints) -> Ints:
-        """The places of the order at which these numbers stand."""
+        """Return the places of these numbers in the order."""
         return self._back(self._checked(numbers))
 
     def place(self, number: SupportsIndex) -> int:
-        """`inverse` of one number: of few, that is sooner done one by one."""
-        plain = index(number)  # NumPy's would run over, and a tensor make tensors
+        """Return the `inverse` of one number; faster for a few."""
+        plain = index(number)  # a NumPy integer would overflow, and a tensor would make tensors
         if not 0 <= plain < self.n:
             raise IndexError(f"{plain} is outside of range({self.n})")
         return self._back_one(plain)
@@ -84,12 +83,12 @@ class Permutation:
 
 @lru_cache(maxsize=8)
 def permutation(key: int, n: int) -> Permutation:
-    """`Permutation(key, n)`, made once for the few orders in use at a time."""
+    """Return a cached `Permutation`; few orders are in use at a time."""
     return Permutation(key, n)
 
 
 def permute(key: int, n: int, positions: Ints) -> Ints:
-    """The numbers at these places of the order of range(n) that `key` names."""
+    """Return the numbers at these places of the order of range(n) named by `key`."""
     return permutation(key, n)(positions)
 
 
@@ -116,7 +115,7 @@ class Grid:
         ]
         self.rounds: list[tuple[Draw, Draw]] = [*draws]
         self.tables: list[tuple[memoryview, memoryview]] = []
-        """What is drawn in each round, last round first: of columns and of rows. None where that would be too much."""
+        """Draws of columns and rows per round, last round first; empty if too many to tabulate."""
         if tabulated:
             drawn = [
                 (by_column(np.arange(width)), by_row(np.arange(self.rows))) for by_column, by_row in draws
@@ -158,7 +157,7 @@ class Grid:
         return rows
 
     def back_one(self, number: int) -> int:
-        """`walk(back)` of one number."""
+        """Do `walk(back)` for one number."""
         if not self.tables:
             return int(self.walk(self.back, np.array([number]))[0])
         mask, shift, rows = self.mask, self.shift, self.rows

@@ -1,11 +1,11 @@
-"""Which samples of an epoch are prepared anew where partly prepared ones are used several times: balanced eviction (Revamper, section 5.2).
+"""Which samples an epoch prepares anew if partly prepared ones are reused: balanced eviction (Revamper, section 5.2).
 
-Rule 1: one permutation of all samples, fixed by the seed, gives each its *place*. The first `kept` places are kept; what has a place
-        behind them is prepared anew in every epoch, as if nothing were kept.
-Rule 2: in epoch 0 all are new. Epoch e > 0 renews the places from (e - 1) * kept / times to e * kept / times, around and around: as
-        many in each epoch, but for one, and each place again after exactly `times` epochs.
-Rule 3: so when a sample was renewed is a pure function of (seed, sample, epoch), and with it all that is drawn for what is kept. A
-        store that was lost, is full or was never there changes what an epoch costs, and not a byte of it.
+Rule 1: one permutation of all samples, fixed by the seed, gives each its *place*. The first `kept` places are kept; samples behind
+        them are prepared anew in every epoch.
+Rule 2: epoch 0 renews all. Epoch e > 0 renews the places from (e - 1) * kept / times to e * kept / times, cyclically: equally
+        many in each epoch, to within one, and each place again after exactly `times` epochs.
+Rule 3: so a sample's last renewal is a pure function of (seed, sample, epoch), and with it all draws of the kept part. A lost,
+        full or missing store changes an epoch's cost, but not a byte of it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from penstock.plan.seeds import renewal_key
 
 Ints = NDArray[np.int64]
 MOST_SAMPLES = 1 << 31
-"""So that products of two numbers of samples are numbers of 64 bits."""
+"""Products of two sample counts must fit 64 bits."""
 
 
 class Stretch(NamedTuple):
-    """Places that an epoch renews: from `first` on, around the end of those that are kept."""
+    """Places an epoch renews: `size` from `first` on, cyclically among the kept ones."""
 
     first: int
     size: int
@@ -35,13 +35,13 @@ class Stretch(NamedTuple):
 
 class When(NamedTuple):
     renewed: int
-    """The epoch of which a sample's partial part is."""
+    """Epoch in which the sample's partial result was drawn."""
     kept: bool
 
 
 @dataclass(frozen=True)
 class Renewal:
-    """Of `length` samples the first `kept` by place are used `times` times each."""
+    """Of `length` samples, the first `kept` by place are used `times` times each."""
 
     length: int
     kept: int
@@ -58,11 +58,11 @@ class Renewal:
 
     @cached_property
     def places(self) -> Permutation:
-        """The sample at each place."""
+        """Map places to samples."""
         return permutation(renewal_key(self.seed), self.length)
 
     def stretch(self, epoch: int) -> Stretch:
-        """Kept places that are renewed in an epoch."""
+        """Return the kept places that an epoch renews."""
         if epoch < 0:
             raise ConfigError(f"reuse counts epochs from 0 on, got epoch {epoch}")
         if epoch == 0 or not self.kept:
@@ -71,11 +71,11 @@ class Renewal:
         return Stretch(first % self.kept, end - first)
 
     def misses(self, epoch: int) -> int:
-        """Samples that an epoch prepares anew."""
+        """Return the number of samples an epoch prepares anew."""
         return self.stretch(epoch).size + self.length - self.kept
 
     def ends(self, sample: int, renewed: int) -> int:
-        """The epoch in which what was renewed in another one is renewed again."""
+        """Return the epoch in which a sample renewed in `renewed` is renewed again."""
         if renewed > 0:
             return renewed + self.times
         place = self.places.place(sample)
@@ -85,11 +85,11 @@ class Renewal:
         return self.when(samples, 0)[1]
 
     def renewed(self, samples: Ints, epoch: int) -> Ints:
-        """The epoch in which each of these was renewed last, this one included."""
+        """Return the epoch of each sample's last renewal, up to this one."""
         return self.when(samples, epoch)[0]
 
     def of(self, sample: int, epoch: int) -> When:
-        """`when`, of one sample; sooner done for the few of a task."""
+        """Return `when` of one sample; faster for the few of a task."""
         place, kept = self.places.place(sample), self.kept
         if place >= kept:
             return When(epoch, kept=False)
@@ -97,12 +97,12 @@ class Renewal:
         return When(0 if last < 0 else -(-(last + 1) * self.times // kept), kept=True)
 
     def when(self, samples: Ints, epoch: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """When each of these was renewed, and whether it is kept."""
+        """Return each sample's last renewal and whether it is kept."""
         places = self.places.inverse(samples)
         if not self.kept:
             return np.full_like(places, epoch), np.zeros(len(places), np.bool_)
-        end = epoch * self.kept // self.times  # renewals up to now, all rounds together
-        # Of all renewals 0, 1, 2, ... the last one before `end` that has this place; it is a negative number where there was none.
+        end = epoch * self.kept // self.times  # renewals so far, over all rounds
+        # The last of the renewals 0, 1, 2, ... before `end` that has this place; negative if there is none.
         last = places + self.kept * ((end - 1 - places) // self.kept)
         since = np.where(last < 0, 0, -(-(last + 1) * self.times // self.kept))
         kept = places < self.kept

@@ -1,11 +1,11 @@
-"""Seeds: every random draw is a function of what it is drawn for, never of who draws it.
+"""Seeds: every random draw is a function of its purpose, never of who draws it.
 
-Rule 1: a seed is a pure function of (purpose, seed, epoch, position, key), or of (sample seed, op, call).
-        It is the same in every process, on every platform and under every PYTHONHASHSEED, so that retries,
-        resumes and other worker counts change nothing.
-Rule 2: the inputs are absorbed one after the other into a 64-bit state, each by one step of splitmix64. A
-        step is a bijection of what it absorbs, so that inputs differing in one value only never collide;
-        any two others do with probability 2**-64.
+Rule 1: a seed is a pure function of (purpose, seed, epoch, position, key), or of (sample seed, op, call). It is
+        the same in every process, on every platform and under every PYTHONHASHSEED, so that retries, resumes
+        and other worker counts change nothing.
+Rule 2: the inputs are absorbed one by one into a 64-bit state, each by one step of splitmix64. A step is a
+        bijection of its input, so inputs that differ in one value only never collide; any two others do with
+        probability 2**-64.
 Rule 3: samples, batches, orders and ops start from different states, so that their seeds do not meet.
 """
 
@@ -25,7 +25,7 @@ _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def _digest(text: str) -> int:
-    """64 bits of a text, alike in every process."""
+    """Return 64 bits of a text, the same in every process."""
     data = text.encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(data, digest_size=8, person=b"penstock").digest(), "little")
 
@@ -39,7 +39,7 @@ _PARTIAL: Final = _digest("partial")
 
 
 def mix64(value: int) -> int:
-    """One step of splitmix64 from the state `value`: a bijection of 64-bit numbers that parts neighbours."""
+    """Do one step of splitmix64 from the state `value`: a bijection of 64-bit numbers that separates neighbours."""
     value = (value + GOLDEN64) & MASK64
     value = ((value ^ (value >> 30)) * MIX64_A) & MASK64
     value = ((value ^ (value >> 27)) * MIX64_B) & MASK64
@@ -47,7 +47,7 @@ def mix64(value: int) -> int:
 
 
 def key_number(key: object) -> int:
-    """The 64-bit number of a sample key: itself for an integer of any kind, else a digest of what it says."""
+    """Return the 64-bit number of a sample key: itself for any integer, else a digest of its text."""
     if type(key) is not int:
         try:
             key = operator.index(key)  # type: ignore[arg-type]  # numpy's integers, tensors of one integer
@@ -59,17 +59,17 @@ def key_number(key: object) -> int:
 
 
 def order_key(seed: int, epoch: int) -> int:
-    """The key of one epoch's shuffle."""
+    """Return the key of one epoch's shuffle."""
     return _start(_ORDER, seed, epoch)
 
 
 def renewal_key(seed: int) -> int:
-    """The key of the places at which samples are renewed; the same in all epochs."""
+    """Return the key of the renewal places; the same in all epochs."""
     return _start(_RENEWAL, seed, 0)
 
 
 def partial_seed(seed: int, renewed: int, key: object) -> int:
-    """The seed of what is kept of a sample that was prepared anew in the epoch `renewed`, and used since."""
+    """Return the seed of a sample's kept part, prepared anew in the epoch `renewed` and reused since."""
     return mix64(_start(_PARTIAL, seed, renewed) ^ key_number(key))
 
 
@@ -83,11 +83,11 @@ class SeedStream:
         self._batch = _start(_BATCH, seed, epoch)
 
     def sample(self, position: int, key: object) -> int:
-        """The seed of the sample `key` at `position` of the epoch's global order."""
+        """Return the seed of the sample `key` at `position` of the epoch's global order."""
         return mix64(mix64(self._sample ^ (int(position) & MASK64)) ^ key_number(key))  # guard: seed-position
 
     def batch(self, position: int) -> int:
-        """The seed of code that sees a whole batch, which begins at `position`."""
+        """Return the seed of code that sees a whole batch, which begins at `position`."""
         return mix64(self._batch ^ (int(position) & MASK64))
 
 
@@ -98,52 +98,52 @@ class ShareSeeds:
 
     def __init__(self, seed: int, epoch: int, worker: int) -> None:
         self.start = mix64(_start(_SHARE, seed, epoch) ^ worker)
-        """Of what is drawn in `iter(dataset)`."""
+        """Seed of draws in `iter(dataset)`."""
         self._batch = mix64(self.start)
 
     def sample(self, batch: int, ordinal: int) -> int:
-        """The seed of one sample; `batch` counts the batches of this share."""
+        """Return the seed of one sample; `batch` counts the batches of this share."""
         return mix64(mix64(self._batch ^ (batch & MASK64)) ^ (ordinal & MASK64))
 
     def collate(self, batch: int) -> int:
-        """The seed of a collate function over that batch."""
+        """Return the seed of a collate function over that batch."""
         return self.sample(batch, -1)
 
 
 class Company(NamedTuple):
-    """The batch that a sample belongs to: what is drawn for several samples at once is drawn from this."""
+    """A sample's batch: draws shared by several samples come from this."""
 
     batch: int
-    """The batch's seed, a function of the position at which the batch begins."""
+    """The batch's seed, a function of its first position."""
     ordinal: int
-    """The sample's place in the batch."""
+    """The sample's index in the batch."""
 
     def shared(self, samples: int | None) -> int:
-        """A seed that all of the batch have in common, or each `samples` of them that follow each other."""
+        """Return a seed shared by the whole batch, or by each `samples` consecutive samples of it."""
         return op_seed(self.batch, "shared", 0 if samples is None else self.ordinal // samples)
 
     def within(self, purpose: str, number: int) -> Company:
-        """The same samples, for another purpose."""
+        """Return the same samples, for another purpose."""
         return Company(op_seed(self.batch, purpose, number), self.ordinal)
 
 
 def sample_seed(seed: int, epoch: int, position: int, key: object) -> int:
-    """The 64-bit seed of one sample's preparation: `SeedStream(seed, epoch).sample(position, key)`."""
+    """Return the 64-bit seed of one sample's preparation: `SeedStream(seed, epoch).sample(position, key)`."""
     return SeedStream(seed, epoch).sample(position, key)
 
 
 def batch_seed(seed: int, epoch: int, position: int) -> int:
-    """The 64-bit seed of batch-level code: `SeedStream(seed, epoch).batch(position)`."""
+    """Return the 64-bit seed of batch-level code: `SeedStream(seed, epoch).batch(position)`."""
     return SeedStream(seed, epoch).batch(position)
 
 
 def op_seed(sample_seed: int, op: str, call: int) -> int:
-    """The 64-bit seed of the `call`-th call of `op` on the sample that has `sample_seed`."""
+    """Return the 64-bit seed of the `call`-th call of `op` on the sample with `sample_seed`."""
     return mix64(mix64(sample_seed ^ _op_number(op)) ^ (call & MASK64))
 
 
 def _start(purpose: int, seed: int, epoch: int) -> int:
-    """The state from which the seeds of one purpose in one epoch start; `seed` counts modulo 2**64."""
+    """Return the initial state for one purpose in one epoch; `seed` counts modulo 2**64."""
     return mix64(mix64(purpose ^ (int(seed) & MASK64)) ^ (int(epoch) & MASK64))  # guard: seed-epoch
 
 
@@ -153,7 +153,7 @@ def _op_number(op: str) -> int:
 
 
 def _text(key: object) -> str:
-    """What a key says, alike in every process: no addresses, sets sorted, numpy's numbers as plain ones."""
+    """Return a key's text, the same in every process: no addresses, sets sorted, NumPy numbers as plain ones."""
     match key:
         case str():
             return repr(str(key))

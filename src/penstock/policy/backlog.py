@@ -1,16 +1,15 @@
-"""How much of workers' work is on its way to the GPU lane: samples that they leave to it as files. Pure.
+"""How many samples workers leave to the GPU lane as files (its backlog). Pure.
 
-Workers leave a sample to the lane while fewer than a limit are on their way to it or wait there. So the lane is given one for each that
-it has done, and both work as fast as they can, without anybody knowing how fast that is. What is
-left to find is the limit, by what shows:
+Workers leave a sample to the lane while fewer than a limit are in transit or queued there. So the lane gets a new one for each
+it finishes, and both sides run at full speed without knowing the other's. Only the limit must be found:
 
-Rule 1: hardly a batch is ready, the lane has time, and workers would have left it more: they are too slow, and it gets more. Is it busy all the time,
-        more would only wait there; and where there was room, it is not the limit that it lacks.
-Rule 2: batches are ready, and training does not wait: workers are fast enough, and the lane gets less, at last nothing.
-Rule 3: batches are ready, and training waits: for the lane. It gets less, but slowly: what is decided now shows when all that are
-        ready have passed.
-Rule 4: finishing what workers decode is the first that the lane takes and the last that it gives back: it is a few launches for many
-        samples. It is given back for a trial, and after a trial that failed, more rarely.
+Rule 1: raise the limit if hardly a batch is ready, the lane has time, and workers hit the limit: workers are too slow.
+        Don't raise it if the lane is saturated or its queue had room.
+Rule 2: lower it, down to zero, if batches are ready and training does not wait: workers are fast enough.
+Rule 3: lower it slowly if batches are ready and training still waits: the lane is too slow. A change only shows after
+        all ready batches have passed.
+Rule 4: the lane takes over finishing decoded samples first and gives it up last: a few launches serve many samples.
+        Giving it up is a trial; after a failed trial the next comes later.
 """
 
 from __future__ import annotations
@@ -19,38 +18,37 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FIRST, MOST = 1.0, 4.0
-"""The limit at first and at most: a batch takes its time to be gathered, copied and made, and meanwhile the lane must have
-others."""
+"""The limit, in batches, at first and at most: the lane needs others while a batch is gathered, copied and made."""
 GROWS, SHRINKS = 1.1, 0.9
 SLOWLY = 0.3
-"""Share of the limit that is taken back while all that are asked for ahead pass."""
+"""Share of the limit withdrawn while all prefetched batches pass."""
 LEAST = 0.03
-"""A smaller limit is none at all."""
+"""A smaller limit counts as 0."""
 WAITS = 0.02
-"""Share of its time that training must wait for it to count as waiting."""
+"""Share of its time that training must wait to count as waiting."""
 BUSY = 0.9
-"""Share of its time that a lane works which has no more of it to give."""
+"""Busy share from which the lane is saturated."""
 PLENTY = 4
-"""Batches that are ready, where so many may be: more than enough."""
+"""Ready batches that are more than enough, if the prefetch allows so many."""
 PATIENCE, MOST_PATIENCE = 64, 4096
-"""Batches in a row that nobody waited for before workers are tried without the kernels; it doubles with each trial that failed."""
+"""Calm batches in a row before workers are tried without the kernels; doubles with each failed trial."""
 
 
 class Seen(NamedTuple):
-    """What there is to see when training takes a batch."""
+    """Observations when training takes a batch."""
 
     ready: int
-    """Batches that are ready behind it."""
+    """Batches ready behind it."""
     ahead: int
-    """Batches that are asked for ahead."""
+    """Batches prefetched."""
     wait_s: float
     """How long training waited for it."""
     period_s: float
-    """Time since it took the one before."""
+    """Time since the previous batch was taken."""
     busy: float
-    """Share of that time that the lane was at work."""
+    """Share of that time the lane was at work."""
     full: bool
-    """Whether workers found no room meanwhile for a file that they would have left."""
+    """Whether workers hit the limit meanwhile."""
 
     @property
     def waited(self) -> bool:
@@ -60,11 +58,11 @@ class Seen(NamedTuple):
 @dataclass(slots=True)
 class Backlog:
     limit: float = FIRST
-    """Files that may be on their way to the lane, in batches."""
+    """Files that may be in transit to the lane, in batches."""
     finishes: bool = True
-    """Whether the kernels finish what workers decode."""
+    """Whether the GPU kernels finish samples that workers decode."""
     _calm: int = 0
-    """Batches in a row that were taken at once, while there were plenty."""
+    """Batches in a row taken without a wait, with plenty ready."""
     _patience: int = PATIENCE
 
     def on_batch(self, seen: Seen) -> None:

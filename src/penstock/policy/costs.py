@@ -1,8 +1,8 @@
-"""What a piece of preparation costs, learned from what it has cost: seconds as a sum of what it works on. Pure.
+"""Learn the cost of preparation steps: seconds as a linear function of their size. Pure.
 
-Each kind of work (the decoding of a format, an op) has a line of its own: seconds = a + b * pixels (+ c * bytes, for decoders).
-Observations fade, so that a machine that becomes slower is noticed, and outliers (a page fault, a busy core) are cut back
-to a few times what was expected, so that one of them does not bend the line.
+Each kind of work (decoding a format, an op) has its own line: seconds = a + b * pixels (+ c * bytes, for decoders).
+Old observations fade, so that a slower machine is noticed. Outliers (a page fault, a busy core) are cut to a multiple of the
+prediction, so that one does not bend the line.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MEMORY = 0.995
-"""Weight that an observation keeps with each one after it."""
+"""Factor by which each new observation fades the older ones."""
 OUTLIER = 2.0
-"""Times the prediction that an observation counts for at most, once there is one."""
+"""Cap on an observation, as a multiple of its prediction."""
 SETTLED = 8
-"""Observations of a kind before its predictions are used to cut others."""
+"""Observations of a kind before its predictions cap others."""
 IN_A_ROW = 4
 RIDGE = 1e-6
 
@@ -23,7 +23,7 @@ Features = tuple[float, ...]
 
 @dataclass(slots=True)
 class Line:
-    """Least squares over (1, *features), by their fading sums."""
+    """Least squares over (1, *features), from fading sums."""
 
     count: int = 0
     squares: list[list[float]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Line:
             self.products = [0.0] * len(row)
             self.sizes = [0.0] * len(features)
         self.count += 1
-        if self.count <= 2:  # the first of its kind loads code and fills caches: it is replaced by the second
+        if self.count <= 2:  # the first of its kind loads code and fills caches: the second replaces it
             self.mean = seconds
         if self.count == 1:
             return
@@ -49,7 +49,7 @@ class Line:
         self.sizes = [size + (x - size) * share for size, x in zip(self.sizes, features, strict=True)]
         seconds = self._believed(features, seconds)
         self.mean += (seconds - self.mean) * share
-        # What counts is the error as a share of the cost, which grows with the size: small pieces are many.
+        # The relative error counts, and cost grows with size: weigh small pieces more, since they are many.
         weight = (1.0 + sum(x / size for x, size in zip(features, self.sizes, strict=True) if size > 0)) ** -2
         for i, a in enumerate(row):
             self.products[i] = MEMORY * self.products[i] + weight * a * seconds
@@ -58,13 +58,13 @@ class Line:
         self._weights = None
 
     def _believed(self, features: Features, seconds: float) -> float:
-        """An outlier is cut back; several in a row are none."""
+        """Cap an outlier; several in a row are not outliers."""
         most = OUTLIER * self.predict(features) if self.count > SETTLED else seconds
         self._strange = self._strange + 1 if seconds > most else 0
         return seconds if not 0 < self._strange < IN_A_ROW else most
 
     def predict(self, features: Features) -> float:
-        """Seconds for such a piece; never negative."""
+        """Return the seconds for such a piece; never negative."""
         if self.count < 4:
             return self.mean
         if self._weights is None:
@@ -82,18 +82,18 @@ class CostModel:
         self.lines.setdefault(kind, Line()).observe(features, seconds)
 
     def predict(self, kind: str, features: Features) -> float | None:
-        """Seconds, or None of a kind that has never been seen."""
+        """Return the seconds, or None for a kind never seen."""
         line = self.lines.get(kind)
         return None if line is None else line.predict(features)
 
     def predict_all(self, work: list[tuple[str, Features]]) -> float | None:
-        """Seconds for several pieces together; None when one of them is unknown."""
+        """Return the seconds for several pieces together; None if any is unknown."""
         found = [self.predict(kind, features) for kind, features in work]
         return None if any(seconds is None for seconds in found) else sum(s for s in found if s is not None)
 
 
 def solved(squares: list[list[float]], products: list[float]) -> list[float]:
-    """The weights, by elimination; columns are scaled first, and a little is added so that one without spread does no harm."""
+    """Solve for the weights by elimination. Scale columns first; a ridge keeps columns without spread harmless."""
     size = len(products)
     scale = [max(squares[i][i], 1e-300) ** 0.5 for i in range(size)]
     rows = [

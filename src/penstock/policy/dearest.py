@@ -1,4 +1,4 @@
-"""Which samples are the dearest: those above a quantile of what has been seen lately. Pure."""
+"""Pick the dearest samples: those above a quantile of recent costs. Pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections import deque
 from dataclasses import dataclass, field
 
 SLACK = 8.0
-"""Samples that the share may be ahead or behind by, so that a row of cheap or dear ones can be told apart."""
+"""Samples by which the share may run ahead or behind, so that runs of cheap or dear samples are told apart."""
 WINDOW = 128
-"""Costs that are remembered: enough for a quantile to within a few hundredths, few enough to follow a change of the data."""
+"""Costs remembered: enough for a quantile within a few hundredths, few enough to follow a change of the data."""
 FIRST, LEAST = 0.25, 0.01
-"""The share of samples that counts as dear, at first and at least."""
+"""Share of samples that counts as dear, at first and at least."""
 MORE, LESS = 0.25, 2.5
-"""How it changes within a batch that there was room for, or was none for: it settles where there is room for ten samples of eleven."""
+"""Change of the share over a batch with room, or without: it settles where 10 samples of 11 find room."""
 
 
 @dataclass(slots=True)
 class Ranks:
-    """Where a cost stands among those seen lately."""
+    """Ranks of a cost among recent ones."""
 
     _lately: deque[float] = field(default_factory=deque)
     _sorted: list[float] = field(default_factory=list)
 
     def rank(self, cost: float) -> float:
-        """The share of the others that are cheaper. The cost is remembered."""
+        """Return the share of recent costs that are cheaper, and remember this one."""
         found = (bisect_left(self._sorted, cost) + 0.5) / (len(self._sorted) + 1)
         insort(self._sorted, cost)
         self._lately.append(cost)
@@ -33,21 +33,21 @@ class Ranks:
         return found
 
     def is_dear(self, cost: float, share: float) -> bool:
-        """Whether a cost is among the dearest of such a share."""
+        """Whether a cost is in the dearest `share`."""
         return self.rank(cost) >= 1.0 - share
 
 
 @dataclass(slots=True)
 class Dearest:
-    """Takes a share of what comes by: the dearest of it, and by turns where costs are equal. What was taken too often or too
-    seldom is made up for, so that the share is kept exactly in the long run."""
+    """Takes the dearest share of a stream of samples; among equal costs, by turns. It makes up for taking too many or too
+    few, so that the share is exact in the long run."""
 
     _ranks: Ranks = field(default_factory=Ranks)
     _owed: float = 0.0
-    """What should have been taken so far, less what was."""
+    """Samples due so far minus samples taken."""
 
     def passes(self, share: float) -> None:
-        """One that cannot be taken: others are, in its place."""
+        """Count a sample that cannot be taken: others are taken instead."""
         self._owed = min(2 * SLACK, self._owed + share)
 
     def takes(self, cost: float, share: float) -> bool:
@@ -62,7 +62,7 @@ class Dearest:
 
 
 def share_after(share: float, *, room: bool, samples: float) -> float:
-    """The share that counts as dear, after one more of so many samples in a batch, where as many are taken as there is room for: more of
-    them while there is room, fewer while there is none, so that room is neither left over nor used up by cheap ones."""
+    """Return the share that counts as dear, after one more sample of a batch of `samples`. Raise it while there is room, lower it
+    while there is none, so that room is neither left over nor filled with cheap samples."""
     change = MORE / samples if room else -LESS / samples
     return min(1.0, max(LEAST, share * (1.0 + max(-0.5, change))))

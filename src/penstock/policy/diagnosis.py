@@ -1,11 +1,11 @@
 """One sentence about a run: what limits it and what would help, with the predicted gain.
 
-Rule 1: only the recent steady state counts (`stats()["recent"]`), without start-up, first batches of epochs and pauses.
+Rule 1: only the recent steady state counts (`stats()["recent"]`), without start-up, first batches and pauses.
 Rule 2: a prediction comes from one model. With `m` workers a run is faster than now by the least of three factors:
         1 / (1 - wait share)   training itself is the limit
         m / busy workers       the workers are
         cores / cores used     the CPUs are
-        A worker that is blocked (reading, sleeping) is busy and uses no core, so more workers than cores can help.
+        A blocked worker (reading, sleeping) is busy but uses no core, so more workers than cores can help.
 Rule 3: more workers are advised only if training waits, the workers are busy, and the model predicts a gain.
 """
 
@@ -18,29 +18,29 @@ from enum import StrEnum
 from typing import Any
 
 FEW = 10
-"""Batches below which a measurement says nothing."""
+"""Fewer batches than this say nothing."""
 FINE = 0.02
-"""Share of waiting that is not worth a word of advice."""
+"""Wait share below which no advice is given."""
 SMALL = 0.05
-"""Share of waiting that matters only if more workers or cores would remove it."""
+"""Wait share below which only more workers or cores are advised."""
 IDLE = 0.5
-"""Share of busy time below which workers are not what is short."""
+"""Busy share below which workers are not the bottleneck."""
 SLACK = 0.05
-"""Workers by which the need may exceed a whole number: the error of its measurement."""
+"""Measurement error of the needed worker count."""
 FOLD = 8
-"""Times as many workers as there are: beyond that a prediction is a guess."""
+"""Largest multiple of the present worker count that is predicted; beyond is a guess."""
 MOST_PER_CORE, MOST = 8, 16
-"""Workers that are advised at most, per core, or in all where that is more: each takes memory."""
+"""Most workers advised: per core, or in all if that is more. Each takes memory."""
 CROWDED = 0.1
-"""Share of a worker's time spent waiting for a core, above which the cores are taken."""
+"""Share of worker time waiting for a core above which others use the cores."""
 WORTH = 1.1
-"""Predicted gain below which workers are not added to cores that are nearly in full use."""
+"""Predicted gain below which no workers are added to nearly saturated cores."""
 CHEAP_S = 0.002
-"""Preparation of a batch that takes less is cheaper than passing it between processes."""
+"""A batch prepared faster than this costs more to pass between processes."""
 NOTABLE = 0.1
-"""Share of the time from which first batches and the passing of batches are mentioned."""
+"""Share of the time from which first batches and handover are mentioned."""
 LOADING = 0.8
-"""Share of waiting from which training is so short that speed says more than the share."""
+"""Wait share from which training is so short that the speed-up says more than the share."""
 
 KEEPS_UP = "Training does not wait for data."
 
@@ -64,17 +64,17 @@ class Facts:
     """A run in steady state."""
 
     wait_share: float
-    """Of the time, 0 to 1."""
+    """Share of the time that training waits, 0 to 1."""
     workers: int
     busy: float
-    """Workers that are working on samples at a moment, on average; blocked or computing."""
+    """Average number of workers working on samples, blocked or computing."""
     cpu: float
-    """Cores that these use."""
+    """Average number of cores they use."""
     delayed: float
-    """Workers that wait for a core at a moment, on average."""
+    """Average number of workers waiting for a core."""
     cores: int
     most: int | None = None
-    """Workers that there may be at most, if something else sets a limit."""
+    """Upper bound on workers, if something else sets one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +83,14 @@ class Verdict:
     more: int = 0
     """Workers to add."""
     left: float = 0.0
-    """Predicted share of waiting with these."""
+    """Predicted wait share with these."""
     gain: float = 1.0
-    """Times as fast as now, with these."""
+    """Predicted speed-up with these."""
     needed_cores: int = 0
 
 
 def judged(facts: Facts) -> Verdict:
-    """What limits a run, and how many workers would help."""
+    """Return the bottleneck, and how many workers would help."""
     if facts.wait_share < FINE:
         return Verdict(kind=Kind.NOTHING)
     if not facts.workers:
@@ -107,7 +107,7 @@ def judged(facts: Facts) -> Verdict:
     crowded = computes and facts.delayed > CROWDED * occupied
     used = max(facts.cpu, 1e-9)
     by_cores = 1.0 if crowded else max(1.0, facts.cores / used)
-    # A blocked sample takes as much longer as it waits for a core; a computed one is short of cores then, not of workers.
+    # Waiting for a core lengthens blocked samples too; computing ones then lack cores, not workers.
     occupied = facts.busy if computes else occupied
     most = min(by_training, by_cores)
     needed = math.ceil(occupied * most - SLACK)
@@ -125,7 +125,7 @@ def judged(facts: Facts) -> Verdict:
 
 
 def facts_of(stats: Mapping[str, Any], *, cores: int, most: int | None = None) -> Facts:
-    """The facts in `loader.stats()`."""
+    """Extract the facts from `loader.stats()`."""
     recent = stats["recent"]
     elapsed_s = max(1e-9, recent["elapsed_s"])
     return Facts(
@@ -140,8 +140,7 @@ def facts_of(stats: Mapping[str, Any], *, cores: int, most: int | None = None) -
 
 
 def diagnose(stats: Mapping[str, Any], *, cores: int, most: int | None = None, gpu: bool = False) -> str:
-    """The sentence about `loader.stats()`. `most`: workers that there may be; `gpu`: there is a GPU that does not prepare samples yet, and
-    could be asked to."""
+    """Describe `loader.stats()` in a sentence. `most`: bound on workers; `gpu`: a GPU is there that could prepare samples."""
     if stats["engine"] == "torch":
         return "torch's own loader runs here, so nothing is measured."
     recent = stats["recent"]
@@ -189,7 +188,7 @@ def diagnose(stats: Mapping[str, Any], *, cores: int, most: int | None = None, g
 
 
 def blocked(facts: Facts) -> float:
-    """Share of busy time in which a worker does not compute."""
+    """Return the share of busy time in which a worker does not compute."""
     return max(0.0, 1 - facts.cpu / facts.busy) if facts.busy > 0 else 0.0
 
 
@@ -227,7 +226,7 @@ def why_idle(recent: Mapping[str, Any]) -> str:
 
 
 def instead(stats: Mapping[str, Any], *, gpu: bool) -> str:
-    """What helps where more workers do not."""
+    """Name what helps if more workers do not."""
     ways = ["Cheaper samples"]
     if stats.get("reuse") is None:
         ways.append("reuse")
@@ -237,7 +236,7 @@ def instead(stats: Mapping[str, Any], *, gpu: bool) -> str:
 
 
 def beside(recent: Mapping[str, Any]) -> str:
-    """What is worth a word though training does not wait."""
+    """Return a remark worth making though training does not wait."""
     if recent["first_share"] >= NOTABLE:
         return (
             f" The first batch of a later epoch takes {recent['first_wait_s']:.1f} s, {recent['first_share']:.0%} of the time: "

@@ -1,12 +1,12 @@
-"""How many different samples training sees where partly prepared ones are used several times (Revamper, section 4). Pure.
+"""How many different samples training sees if partly prepared ones are reused (Revamper, section 4). Pure.
 
-Rule 1: an augmentation of |A| outcomes, all equally likely, is done in two parts. The result of the first is kept and used `times`
-        times; the second, of |A_F| outcomes, is drawn anew for each use. Different draws count as different samples.
-Rule 2: Theorem 1 gives the expected number of different samples for uses in full rounds. Our own schedule (`plan.renewal`) renews
-        in turn, so that a sample's first round may be shorter: `scheduled_unique` is the same expectation for that.
-Rule 3: what is computed is the logarithm of the chance that an outcome is missed, by log1p and expm1: |A| may be 2, 1e12 or infinite.
-Rule 4: what is measured is draws, not pixels, of some samples that are followed (`store.draw_tally`). What is expected of them is computed for the uses
-        that were seen, so that it does not matter when counting began, nor how many ranks share the uses of a sample.
+Rule 1: an augmentation with |A| equally likely outcomes has two parts. The first part's result is kept and used `times`
+        times; the second, with |A_F| outcomes, is drawn anew for each use. Different draws count as different samples.
+Rule 2: Theorem 1 gives the expected number of different samples for full rounds of uses. Our schedule (`plan.renewal`) renews
+        in turn, so a sample's first round may be shorter: `scheduled_unique` is the expectation for that.
+Rule 3: compute with the log of the chance that an outcome is missed (log1p, expm1): |A| may be 2, 1e12 or infinite.
+Rule 4: measure draws, not pixels, of some tracked samples (`reuse.draw_tally`). The expectation uses the rounds actually seen, so
+        it does not matter when counting began or how many ranks share a sample's uses.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import NamedTuple
 from penstock.errors import ConfigError
 
 EPOCHS = 90
-"""Epochs of the usual training on ImageNet, which the paper assumes too."""
+"""Usual training length on ImageNet, which the paper assumes too."""
 LARGE = 1e300
-"""Numbers of outcomes beyond this are taken for this."""
+"""Larger numbers of outcomes are capped to this."""
 
 
 def expected_unique(
     outcomes: float, final_outcomes: float, times: float = 1, epochs: float = EPOCHS
 ) -> float:
-    """E(U) of Theorem 1: different samples that come of one image in so many epochs."""
+    """Return E(U) of Theorem 1: the different samples expected of one image in `epochs`."""
     size, final = checked(outcomes, final_outcomes, times, epochs)
-    times = min(times, epochs)  # none is used oftener than there are epochs
+    times = min(times, epochs)  # no sample is used more often than once per epoch
     return unique(size, epochs / times * log_missed(size, final, times))
 
 
 def scheduled_unique(outcomes: float, final_outcomes: float, times: int, epochs: int) -> float:
-    """The same for samples that are renewed in turn: the first round of each has 1 to `times` uses, one as likely as the other."""
+    """Return E(U) for samples renewed in turn: the first round has 1 to `times` uses, all equally likely."""
     size, final = checked(outcomes, final_outcomes, times, epochs)
     found = []
     for first in range(1, times + 1):
@@ -48,20 +48,20 @@ def scheduled_unique(outcomes: float, final_outcomes: float, times: int, epochs:
 
 
 def diversity(outcomes: float, final_outcomes: float, times: float, epochs: float = EPOCHS) -> float:
-    """E(U) as a share of what standard augmentation has, where nothing is used twice."""
+    """Return E(U) relative to standard augmentation, which reuses nothing."""
     return expected_unique(outcomes, final_outcomes, times, epochs) / expected_unique(
         outcomes, outcomes, 1, epochs
     )
 
 
 def log_ratio(outcomes: float, final_outcomes: float) -> float:
-    """log|A_F| / log|A|: the share that the final part has in the augmentation; all of it where there is none."""
+    """Return log|A_F| / log|A|, the final part's share of the augmentation; 1 if the final part is all of it."""
     size, final = checked(outcomes, final_outcomes, 1, 1)
     return 1.0 if size == final else math.log(final) / math.log(size)
 
 
 def checked(outcomes: float, final_outcomes: float, times: float, epochs: float) -> tuple[float, float]:
-    """Both numbers of outcomes as floats."""
+    """Validate the arguments and return both outcome counts as floats."""
     if not 1 <= final_outcomes <= outcomes:
         raise ConfigError(
             f"of {outcomes} outcomes the final part must have at least 1 and at most all, got {final_outcomes}"
@@ -72,7 +72,7 @@ def checked(outcomes: float, final_outcomes: float, times: float, epochs: float)
 
 
 def log_missed(outcomes: float, final: float, uses: float) -> float:
-    """Logarithm of the chance that one kept sample, used so often, does not become a given outcome."""
+    """Return the log of the chance that a kept sample never becomes a given outcome in `uses` uses."""
     if uses == 0:
         return 0.0
     if final >= outcomes:  # each use draws among all; the general form would subtract nearly equal numbers
@@ -89,10 +89,10 @@ def unique(outcomes: float, log_missed: float) -> float:
 
 
 class Followed(NamedTuple):
-    """What was seen of one sample."""
+    """Observations of one tracked sample."""
 
     outcomes: float
-    """Of the whole augmentation, for this sample."""
+    """Outcomes of the whole augmentation for this sample."""
     final_outcomes: float
     rounds: Sequence[int]
     """Uses of each of its kept results."""
@@ -105,29 +105,29 @@ class Followed(NamedTuple):
 
     @property
     def expected(self) -> float:
-        """As Theorem 1, for rounds that need not be full."""
+        """E(U) by Theorem 1, for rounds that need not be full."""
         size, final = checked(self.outcomes, self.final_outcomes, 1, 1)
         return unique(size, math.fsum(log_missed(size, final, uses) for uses in self.rounds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diversity:
-    """What a meter has found, beside what was expected: averages over the samples that were followed."""
+    """Measured and expected diversity, averaged over the tracked samples."""
 
     samples: int
     uses: float
     measured: float
     """Different draws."""
     expected: float
-    """Of a schedule as it was, by Theorem 1."""
+    """By Theorem 1, for the rounds seen."""
     standard: float
-    """That would have been expected without reuse."""
+    """Expected without reuse."""
     error: float
-    """Standard error of `measured`, as far as it differs from what was expected."""
+    """Standard error of `measured` against `expected`."""
 
 
 def measured(found: Sequence[Followed]) -> Diversity | None:
-    """None before the first use."""
+    """Average over tracked samples; None before the first use."""
     found = [one for one in found if one.rounds]
     if not found:
         return None

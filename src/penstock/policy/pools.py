@@ -1,10 +1,9 @@
-"""Which work a worker of a slow or distant pool takes, beside others that are faster.
+"""Which work a worker of a slow or distant pool takes, beside faster ones.
 
-Rule 1: work that is due goes to the worker that will have done it first.
-Rule 2: any other worker takes work of the first batch that it does not hold up: one that faster pools alone would not have
-complete before it. Where there is none it waits, for a batch that waits for a slow task costs more than the task is worth.
-Rule 3: what is known of a pool goes stale. A pool that is not known yet, or was left out for long, is tried with one task of the
-last batch.
+Rule 1: due work goes to the worker that will finish it first.
+Rule 2: other workers take work of the first batch they do not delay: faster pools alone would not complete it sooner.
+If there is none they wait, because a batch delayed by a slow task costs more than the task gains.
+Rule 3: measurements go stale. Try an unknown or long unused pool with one task of the last batch.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 TRY_AGAIN_S, TRY_AGAIN_TASKS = 5.0, 50.0
-"""A pool that has been left out for so long, and for so many times what its task takes, is tried again."""
+"""Try a pool again after this long without work, and this many times its task's duration."""
 CALL_BACK = 2.0
-"""Queued work of the due batch is taken back where another will have done it in this part of the time."""
+"""Reassign queued tasks of the due batch if another worker finishes them this many times sooner."""
 
 
 def rate(pools: Iterable[tuple[int, float | None]]) -> float:
-    """Samples a second of pools with so many workers, each of which takes so long for a sample."""
+    """Return the samples per second of pools given as (workers, pace)."""
     return sum(workers / max(pace_s, 1e-9) for workers, pace_s in pools if pace_s is not None)
 
 
 def equal_workers(pace_s: float | None, pools: Iterable[tuple[int, float | None]]) -> float:
-    """All workers, counted as so many of those that take `pace_s` for a sample; as they are where a pace is not known."""
+    """Return all workers, counted in workers of pace `pace_s`; an unknown pace counts as equal."""
     return sum(
         workers
         if pace_s is None or other_s is None or pace_s == other_s
@@ -33,8 +32,8 @@ def equal_workers(pace_s: float | None, pools: Iterable[tuple[int, float | None]
 
 
 def first_in_time(offers: Iterable[tuple[int, float]], samples_per_s: float) -> int | None:
-    """The first batch that a worker does not hold up. Each is told as the samples that are left of it, and the seconds after which the worker
-    would have done its task of it; `samples_per_s` is what faster pools do."""
+    """Return the first batch that a worker does not delay. Each offer is the samples left of a batch and the seconds until the
+    worker would finish its task of it; `samples_per_s` is the rate of faster pools."""
     ahead = 0
     for at, (left, finish_s) in enumerate(offers):
         ahead += left
@@ -44,10 +43,10 @@ def first_in_time(offers: Iterable[tuple[int, float]], samples_per_s: float) -> 
 
 
 def is_stale(silent_s: float, finish_s: float) -> bool:
-    """Whether a pool that has done nothing for so long is tried again, by a worker whose task takes so long."""
+    """Whether to try a pool again that has been silent for `silent_s` and would take `finish_s` for a task."""
     return silent_s > max(TRY_AGAIN_S, TRY_AGAIN_TASKS * finish_s)
 
 
 def is_better_elsewhere(here_s: float, elsewhere_s: float) -> bool:
-    """Whether queued work that is due is taken back, where another worker would have done it after so long."""
+    """Whether to reassign queued due work to a worker that would finish it in `elsewhere_s`."""
     return here_s > CALL_BACK * elsewhere_s

@@ -1,8 +1,8 @@
-"""When a read that failed is tried again: exponential back-off with jitter, within limits. Pure.
+"""When to retry a failed read: exponential back-off with jitter, within limits. Pure.
 
-Rule 1: the pause doubles with each try, up to a most; half of it is drawn, so that workers that failed together do not come back together.
-Rule 2: a server that says when to come back (Retry-After) is not asked before.
-Rule 3: no pause begins that would end after the time limit: the read fails at once instead.
+Rule 1: the pause doubles with each try, up to a maximum. Half of it is random, so that workers that failed together spread out.
+Rule 2: a server's Retry-After is respected.
+Rule 3: a pause that would end after the time limit does not begin: the read fails at once.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from penstock.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLimits:
-    """How often and how long a read is tried again."""
+    """How often and how long to retry a read."""
 
     total_s: float = 120.0
-    """Seconds from the first failure on, pauses and tries together; 0: never again."""
+    """Seconds from the first failure, pauses and tries together; 0: never retry."""
     tries: int = 10
-    """Tries after the first."""
+    """Retries, not counting the first try."""
     first_s: float = 0.5
-    """The first pause, at most."""
+    """Maximum of the first pause."""
     most_s: float = 20.0
-    """Any pause that the server did not ask for, at most."""
+    """Maximum of any pause, unless the server asks for more."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.total_s < math.inf and self.tries >= 0 and 0 < self.first_s <= self.most_s):
@@ -34,7 +34,7 @@ class RetryLimits:
 def pause_s(
     limits: RetryLimits, *, failures: int, spent_s: float, draw: float, asked_s: float | None = None
 ) -> float | None:
-    """Seconds to wait before the next try; None: give up. `draw`: from [0, 1); `asked_s`: what the server asked for."""
+    """Return the seconds before the next try; None: give up. `draw` is from [0, 1); `asked_s` is the server's wish."""
     if failures > limits.tries:
         return None
     longest = min(limits.most_s, limits.first_s * 2.0 ** min(failures - 1, 64))

@@ -1,13 +1,13 @@
-"""How training and the preparation lane share the GPU: not at all, in training's idle time, or side by side. Pure.
+"""How training and the preparation lane share the GPU: not at all, in training's idle time, or concurrently. Pure.
 
-Rule 1: a job that does not wait for batches has nothing to gain. The lane stays off until the job waits.
-Rule 2: memory first. Where the peaks of training and lane do not fit together, the lane may only use idle time.
-Rule 3: a contest decides, by time per batch: "concurrent" against "off". "Idle" is tried only where "concurrent" lengthens training's own
-        steps by more than it gains.
-Rule 4: a difference counts if it exceeds its error. Otherwise both modes are measured again, in turns, and all measurements count; after
-        `ROUNDS` rounds the gentler mode wins.
-Rule 5: a choice is questioned when training waits and batches come more slowly than when it was made; a gentle mode also after a while, if
-        training still waits. Each contest that is held again doubles the rest before the next, so contests cost little.
+Rule 1: a job that does not wait for batches gains nothing. The lane stays off until the job waits.
+Rule 2: memory first. If the peaks of training and lane do not fit together, the lane may only use idle time.
+Rule 3: a contest decides, by time per batch: "concurrent" against "off". "Idle" is tried if "concurrent" does not win, or
+        lengthens training's own steps by more than it gains.
+Rule 4: a difference counts if it exceeds its error. Otherwise both modes are measured again, in turns, and all measurements
+        count; after `ROUNDS` rounds the gentler mode wins.
+Rule 5: a choice is questioned when training waits and batches come more slowly than at the choice; a gentle mode also after a
+        while, if training still waits. Each repeated contest doubles the rest before the next, so contests cost little.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 BLOCK = 8
-"""Batches that one measurement is the mean of."""
+"""Batches averaged in one measurement."""
 TURN, LONGEST_TURN = 4, 12
-"""Blocks that a mode is measured for in one turn; and the most, while batches still come faster and faster (workers warm up)."""
+"""Blocks per turn of a mode; and the most, while batches still speed up (workers warm up)."""
 SHORTEST_TURN, OBVIOUS = 2, 0.25
-"""Blocks that are enough where each of them says the same by far: training waits for this share of its time, or saves it."""
+"""Blocks that suffice if all agree by far: training waits for, or saves, this share of its time."""
 WARMING = 0.05
-"""A turn goes on while its newest block is faster than the others by this share."""
+"""A turn continues while its newest block is this much faster than the others."""
 ROUNDS = 4
-"""Turns of each mode before a contest ends without a clear winner."""
+"""Turns per mode before a contest ends without a clear winner."""
 ERRORS = 2.0
-"""Standard errors that a difference must exceed."""
+"""Standard errors a difference must exceed."""
 NORMAL = 1.4826 * 1.2533
-"""From the median deviation to the standard error of a median, where deviations are normal."""
+"""From the median deviation to the standard error of a median, for normal deviations."""
 WAITS = 0.02
-"""Share of its time that training must wait for preparation to be worth help."""
+"""Wait share from which training is worth helping."""
 CLEARLY = 0.01
-"""Gain that makes a bolder mode worth it."""
+"""Gain from which a bolder mode is worth it."""
 CHANGED = 0.15
-"""Slower by this share than it has been, a choice is doubtful."""
+"""A choice is doubtful when slower than its best by this share."""
 RECENT, DOUBTS = 8, 6
-"""Newest blocks of the chosen mode; and how many of them must be doubtful."""
+"""Newest blocks of the chosen mode, and how many of them must be doubtful."""
 SHORTEST_REST, LONGEST_REST = 16, 4096
 """Blocks after a choice in which doubts do not count, from the second contest on."""
 LOOK_AGAIN = 256
-"""Blocks after which a gentle mode is questioned in any case, where training still waits."""
+"""Blocks after which a gentle mode is questioned anyway, if training still waits."""
 
 
 class Sharing(StrEnum):
@@ -56,7 +56,7 @@ class Sharing(StrEnum):
 
 
 class Memory(NamedTuple):
-    """Peak device bytes of training and of the lane, each alone, and what there is."""
+    """Peak device bytes of training and lane, each alone, and the device's total."""
 
     training: int
     lane: int
@@ -75,7 +75,7 @@ class Measured(NamedTuple):
     wait_s: float
     """Training's wait for the batch, within that."""
     lane_worked: bool = True
-    """Whether workers left the lane anything."""
+    """Whether workers left the lane any work."""
 
     @property
     def step_s(self) -> float:
@@ -109,17 +109,17 @@ IDLE_IS_ENOUGH = Contest(Sharing.IDLE, Sharing.CONCURRENT)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The mode that runs now, and how it came to be chosen."""
+    """The present mode, and how it was chosen."""
 
     mode: Sharing
     contest: Contest | None = None
-    """The contest that goes on."""
+    """The running contest."""
     turn: tuple[Measured, ...] = ()
-    """Blocks of the mode that runs, in its present turn."""
+    """Blocks of the present turn."""
     trials: tuple[Trial, ...] = ()
     """Blocks of the contests that led here."""
     usual: Measured | None = None
-    """The best that the mode has done, over some blocks."""
+    """The mode's best performance, over some blocks."""
     recent: tuple[Measured, ...] = ()
     """Its newest blocks."""
     blocks: int = 0
@@ -132,12 +132,12 @@ class Choice:
 
 
 def first_choice(asked: str) -> Choice:
-    """The mode that the user asked for, which then stays; "auto" begins with the job alone."""
+    """Return the mode the user asked for, which then stays; "auto" begins with training alone."""
     return Choice(Sharing.OFF, contest=CONCURRENT_PAYS) if asked == "auto" else Choice(Sharing(asked))
 
 
 def after_block(choice: Choice, measured: Measured, *, asked: str, memory: Memory) -> Choice:
-    """The mode for the next block."""
+    """Return the mode for the next block."""
     if asked != "auto":
         return choice
     if choice.mode is Sharing.CONCURRENT and not memory.fits:
@@ -153,7 +153,7 @@ def after_block(choice: Choice, measured: Measured, *, asked: str, memory: Memor
 
 
 def is_obvious(choice: Choice, turn: Sequence[Measured]) -> bool:
-    """Whether training waits for a good part of its time, or a good part of it is saved, in all blocks. Slow jobs are helped sooner."""
+    """Whether all blocks show a large wait, or a large gain. Slow jobs are helped sooner."""
     if choice.mode is Sharing.OFF:
         return all(each.wait_share >= OBVIOUS for each in turn)
     alone = blocks_of(choice.trials, Sharing.OFF)
@@ -162,7 +162,7 @@ def is_obvious(choice: Choice, turn: Sequence[Measured]) -> bool:
 
 
 def is_warming(turn: Sequence[Measured]) -> bool:
-    """Whether batches still come faster from block to block."""
+    """Whether batches still speed up from block to block."""
     *before, last = turn[-TURN:]
     return last.batch_s < (1.0 - WARMING) * fmean(each.batch_s for each in before)
 
@@ -185,7 +185,7 @@ def after_turn(choice: Choice, contest: Contest, memory: Memory) -> Choice:
 
 
 def after_contest(choice: Choice, winner: Sharing) -> Choice:
-    """The winner, unless idle time has still to be tried."""
+    """Return the winner, unless idle time has still to be tried."""
     tried_idle = bool(blocks_of(choice.trials, Sharing.IDLE))
     if not tried_idle and winner is Sharing.OFF:
         return replace(choice, mode=Sharing.IDLE, contest=IDLE_PAYS)
@@ -208,13 +208,13 @@ def chosen(choice: Choice, mode: Sharing) -> Choice:
 
 
 def questioned(choice: Choice) -> Choice:
-    """A new contest, after which doubts rest for longer."""
+    """Start a new contest, after which doubts rest for longer."""
     rest = min(LONGEST_REST, max(SHORTEST_REST, 2 * choice.rest))
     return Choice(Sharing.OFF, contest=CONCURRENT_PAYS, rest=rest)
 
 
 def in_use(choice: Choice, measured: Measured) -> Choice:
-    """Keep the mode, or question it. A lane that has nothing to do is turned off, which gives its cores back."""
+    """Keep the mode, or question it. Turn off a lane that has nothing to do, which frees its cores."""
     recent, blocks = (*choice.recent, measured)[-RECENT:], choice.blocks + 1
     if len(recent) < RECENT:
         return replace(choice, recent=recent, blocks=blocks)
@@ -245,18 +245,18 @@ def blocks_of(trials: Sequence[Trial], mode: Sharing) -> list[Measured]:
 
 
 def usual_of(blocks: Sequence[Measured]) -> Measured:
-    """Medians: an evaluation in the midst of an epoch makes one block as long as many."""
+    """Return medians: an evaluation mid-epoch makes one block as long as many."""
     return Measured(median(each.batch_s for each in blocks), median(each.wait_s for each in blocks))
 
 
 def gained(gentle: Sequence[Measured], bold: Sequence[Measured]) -> tuple[float, float]:
-    """The share of a batch's time that the bold mode saves, and the error of that."""
+    """Return the share of a batch's time that the bold mode saves, and its error."""
     (before, error), (after, other) = timed(gentle), timed(bold)
     return 1.0 - after / before, ERRORS * sqrt(error**2 + other**2) * after / before
 
 
 def timed(blocks: Sequence[Measured]) -> tuple[float, float]:
-    """Median time of a batch, and its relative standard error."""
+    """Return the median batch time and its relative standard error."""
     times = [each.batch_s for each in blocks]
     middle = median(times)
     spread = NORMAL * median(abs(each - middle) for each in times)

@@ -1,12 +1,11 @@
-"""Where to cut a chain of ops, so that the results of the first are kept and the rest is drawn anew for each use (Revamper, 4 and 7.2). Pure.
+"""Where to split a chain of ops: the first part's results are kept, the rest is drawn anew for each use (Revamper, 4 and 7.2). Pure.
 
-Rule 1: split i keeps what the ops before number i have made, from the file on; ops from i on are done anew each time. Split 0 keeps
-        the decoded image.
-Rule 2: a split is admissible where what is drawn anew gives enough diversity by Theorem 1, has more than `min_log_ratio` of the
-        logarithm of all outcomes (below that, diversity falls steeply as `times` grows), and where no op that must be done anew is kept.
-Rule 3: of those, the one that costs the least per sample is taken, and the later one of two that cost the same. Where costs add up that is
-        the one with the cheapest final part. None is taken that would not be faster than to keep nothing.
-Rule 4: ops are exchanged in thought only, and only where pixels stay the same for the same draws, bit for bit.
+Rule 1: split i keeps the result of the ops before number i; ops from i on run anew each time. Split 0 keeps the decoded image.
+Rule 2: a split is admissible if its final part gives enough diversity by Theorem 1, has more than `min_log_ratio` of the log of
+        all outcomes (below that, diversity falls steeply as `times` grows), and no kept op must run anew.
+Rule 3: the admissible split with the lowest cost per sample wins; of equals, the later one. Where costs add up, that is the one
+        with the cheapest final part. A split that is not faster than keeping nothing is never taken.
+Rule 4: reordering ops is only advice, and only where pixels stay the same for the same draws, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from penstock.policy.diversity import EPOCHS, diversity, log_ratio
 
 MIN_DIVERSITY = 0.95
 MIN_LOG_RATIO = 0.4
-"""The paper's: above it, diversity hardly depends on how often samples are used."""
+"""From the paper: above it, diversity hardly depends on how often samples are reused."""
 FASTER = 1 + 1e-9
-"""Speed-up below this is rounding."""
+"""Smaller speed-ups are rounding errors."""
 WORTH_IT = 1.02
-"""Speed-up over the plan as it is from which on another order of ops is offered."""
+"""Speed-up over the present plan from which another order of ops is offered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +33,11 @@ class Part:
 
     name: str
     outcomes: int
-    """Different results that it can have for one image."""
+    """Different results it can have for one image."""
     cost_s: float = 0.0
     """Seconds per sample."""
     anew: str = ""
-    """Why its result may not be kept: draws that a batch shares, code of the user's. Nothing where it may."""
+    """Why its result may not be kept (draws shared by a batch, user code); empty if it may."""
     kinds: frozenset[str] = frozenset({"other"})
     """What it may do to pixels; see `INTERCHANGEABLE`."""
 
@@ -51,12 +50,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What is wanted of a split."""
+    """Requirements on a split."""
 
     times: int
     """Uses of each kept sample."""
     min_diversity: float = MIN_DIVERSITY
-    """Of the different samples that standard augmentation gives, the share that must be left."""
+    """Share of standard augmentation's different samples that must remain."""
     epochs: int = EPOCHS
     min_log_ratio: float = MIN_LOG_RATIO
 
@@ -70,16 +69,16 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds per sample, for each split. They need not add up: of an image that need not be kept, less may have to be decoded."""
+    """Seconds per sample, for each split. They need not add up: decoding may skip parts of an image that is not kept."""
 
     whole_s: float
-    """From the file to the sample, where nothing is kept."""
+    """From file to sample, keeping nothing."""
     partial_s: tuple[float, ...]
-    """From the file to what is kept."""
+    """From file to kept result."""
     final_s: tuple[float, ...]
-    """From what is kept to the sample."""
+    """From kept result to sample."""
     read_s: tuple[float, ...]
-    """To get at what is kept."""
+    """To read a kept result."""
 
     def __post_init__(self) -> None:
         if not len(self.partial_s) == len(self.final_s) == len(self.read_s):
@@ -87,7 +86,7 @@ class Costs:
 
     @classmethod
     def added(cls, parts: Sequence[Part], *, before_s: float = 0.0, read_s: float = 0.0) -> Costs:
-        """Of ops that cost the same wherever the chain is cut; `before_s`: to read and decode."""
+        """Build costs of ops that cost the same wherever the chain is split; `before_s`: to read and decode."""
         sums = tuple(accumulate((part.cost_s for part in parts), initial=before_s))
         left = tuple(math.fsum(part.cost_s for part in parts[at:]) for at in range(len(sums)))
         return cls(whole_s=before_s + left[0], partial_s=sums, final_s=left, read_s=(read_s,) * len(sums))
@@ -95,7 +94,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """One line of the table."""
+    """A line of the table."""
 
     at: int
     behind: str
@@ -103,25 +102,25 @@ class Split:
     partial_s: float
     final_s: float
     cost_s: float
-    """Per sample, with each kept sample used `times` times."""
+    """Per sample, each kept result being used `times` times."""
     saved_s: float
-    """Of what a sample costs where nothing is kept: what a use of a kept one does not cost."""
+    """What a use of a kept result saves of the cost of a sample prepared from its file."""
     speed_up: float
     log_ratio: float
     diversity: float
     refused: str
-    """Why it is not admissible; nothing where it is."""
+    """Why it is not admissible; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     split: Split | None
-    """None: nothing should be kept."""
+    """None: keep nothing."""
     why: str
 
 
 def splits(parts: Sequence[Part], costs: Costs, terms: Terms) -> list[Split]:
-    """Every split that has a cost, from the file to the end of the chain."""
+    """Return every split that has a cost, from the file to the end of the chain."""
     if not 0 < len(costs.final_s) <= len(parts) + 1:
         raise ConfigError(f"{len(parts)} ops have {len(parts) + 1} splits, got costs of {len(costs.final_s)}")
     every = math.prod(part.outcomes for part in parts)
@@ -165,7 +164,7 @@ def refusal(kept: Sequence[Part], left: float, ratio: float, terms: Terms) -> st
 
 
 def latest(parts: Sequence[Part], terms: Terms) -> int:
-    """The latest admissible split, whatever ops cost, so that whoever asks finds the same; 0 where only decoding can be kept."""
+    """Return the latest admissible split, ignoring costs, so that every caller finds the same; 0 if only decoding can be kept."""
     every = math.prod(part.outcomes for part in parts)
     for at in range(len(parts), 0, -1):
         final = math.prod(part.outcomes for part in parts[at:])
@@ -176,7 +175,7 @@ def latest(parts: Sequence[Part], terms: Terms) -> int:
 
 
 def choose(parts: Sequence[Part], costs: Costs, terms: Terms) -> Choice:
-    """The split to take, if any."""
+    """Return the split to take, if any."""
     if terms.times == 1:
         return Choice(split=None, why="each sample is used once, so that nothing is gained by keeping it")
     faster = [split for split in splits(parts, costs, terms) if split.speed_up > FASTER]
@@ -200,7 +199,7 @@ def order(split: Split) -> tuple[float, int]:
 
 
 def beaten(best: Split, faster: Sequence[Split]) -> str:
-    """What stands against a split that would be cheaper still."""
+    """Say why a still cheaper split was not taken."""
     cheapest = min(faster, key=order)
     return "" if cheapest.at == best.at else f" (behind {cheapest.behind} {cheapest.refused})"
 
@@ -209,33 +208,33 @@ def beaten(best: Split, faster: Sequence[Split]) -> str:
 
 
 INTERCHANGEABLE = frozenset({frozenset({"flip"}), frozenset({"flip", "pixel"}), frozenset({"crop", "pixel"})})
-"""Kinds of which two may change places: flips with each other; what changes each pixel by itself with flips and with crops that leave a
-part as it is. Not flips with crops (the place would be another), nor anything with statistics of the image, a resizing, a policy."""
+"""Kinds that commute: flips with each other; per-pixel changes with flips and with crops that leave their part as it is. Not flips
+with crops (the place would differ), nor anything with image statistics, resizing or policies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reordering:
-    """Two neighbours that would better change places."""
+    """Two neighbours that should change places."""
 
     at: int
-    """Number of the first of them."""
+    """Index of the first."""
     first: str
     second: str
     choice: Choice
-    """What would then be taken."""
+    """The split then taken."""
     gain: float
-    """How many times faster than what is taken now."""
+    """Speed-up over the present order."""
 
 
 def interchangeable(first: Part, second: Part) -> bool:
-    """Whether all that the one may do can change places with all that the other may do."""
+    """Whether everything one op may do commutes with everything the other may do."""
     return all(frozenset({one, other}) in INTERCHANGEABLE for one in first.kinds for other in second.kinds)
 
 
 def reorderings(
     parts: Sequence[Part], terms: Terms, *, before_s: float = 0.0, read_s: float = 0.0
 ) -> list[Reordering]:
-    """Neighbours whose exchange would make the plan clearly better, best first. Each op is taken to cost the same in both places."""
+    """Return exchanges of neighbours that clearly improve the plan, best first. Assumes an op costs the same in both places."""
 
     def planned(ops: Sequence[Part]) -> tuple[Choice, float]:
         choice = choose(ops, Costs.added(ops, before_s=before_s, read_s=read_s), terms)

@@ -1,11 +1,10 @@
-"""How much work one task holds, and how much of it waits at a worker.
+"""Task sizes, and how much work is queued at a worker.
 
-A task costs the agent a tenth of a millisecond, most of it because its code is no longer in the caches of a core that was
-preparing samples meanwhile. The end of the batch that is waited for is divided finely all the same, so that all workers finish it
-together; its beginning and the batches behind it are not.
+A task costs the agent a tenth of a millisecond, mostly because preparing samples evicts the agent's code from the core's caches.
+So tasks are large, except at the end of the due batch: small ones there let all workers finish it together.
 
-A worker that joins others takes two to four times as long for its first samples (it touches everything for the first time): it
-begins with a few of the batch that comes next, so that nobody waits for them.
+A worker that joins others takes two to four times as long for its first samples (it touches everything for the first time). It
+begins with a few samples of a later batch, so that nobody waits for them.
 """
 
 from __future__ import annotations
@@ -13,26 +12,26 @@ from __future__ import annotations
 from math import ceil
 
 DUE_TASK_S = 0.004
-"""Work per task at the end of the batch that is due."""
+"""Work per task at the end of the due batch."""
 AHEAD_TASK_S = 0.016
-"""Work per task of a batch behind it, and the most of any."""
+"""Work per task of later batches, and the maximum of any."""
 ROUNDS = 3
-"""What is left of the due batch is dealt out to all workers in so many rounds at least."""
+"""The rest of the due batch is dealt to all workers in at least this many rounds."""
 QUEUE_S = 0.020
-"""Work that a worker has before it: on a busy machine the agent may get a core only after this long."""
+"""Work queued at a worker: on a busy machine the agent may get a core only after this long."""
 DEEPEST = 8
-"""Tasks that a worker has at most, beyond those on their way."""
+"""Tasks queued at a worker at most, beyond those in transit."""
 FIRST_TASK = 4
-"""FusionFlow's tiny-batch, until a sample's cost is known."""
+"""Task size until a sample's cost is known (FusionFlow's tiny-batch)."""
 NEW_SAMPLES, OLD_SAMPLES = 16, 128
-"""A worker that has prepared fewer than the first is new, where another has prepared as many as the second."""
+"""A worker with fewer prepared samples than the first is new, if another has prepared the second."""
 NEW_TASK = 2
-"""Samples that a new worker has before it."""
+"""Samples queued at a new worker."""
 
 
 def task_size(*, sample_s: float | None, batch: int, left: int, workers: float, due: bool = True) -> int:
-    """Samples in the next task of a batch of `batch` samples, of which `left` are to do; never more than a worker's even share. `workers` are
-    counted in those that take `sample_s`."""
+    """Return the samples in the next task of a batch with `left` samples to do; at most a worker's even share. `workers` is
+    counted in workers that take `sample_s`."""
     share = int(-(-batch // max(1, workers)))
     if sample_s is None:
         return max(1, min(FIRST_TASK, share))
@@ -41,15 +40,15 @@ def task_size(*, sample_s: float | None, batch: int, left: int, workers: float, 
 
 
 def queue_samples(*, sample_s: float | None, queue_s: float = QUEUE_S) -> float:
-    """A worker that has fewer samples than this before it is given one more task; none behind one of unknown cost."""
+    """Return the queue length below which a worker gets another task; 0 (no queue) while the cost is unknown."""
     return 0.0 if sample_s is None else queue_s / max(sample_s, 1e-9)
 
 
 def deepest(latency_s: float) -> int:
-    """Tasks that a worker has at most, where one takes so long beyond its work."""
+    """Return the most tasks queued at a worker whose tasks take `latency_s` beyond their work."""
     return DEEPEST + ceil(latency_s / DUE_TASK_S) if latency_s else DEEPEST
 
 
 def is_new(prepared: int, most: int) -> bool:
-    """Whether a worker that has prepared so many samples is slow as yet, beside one that has prepared the most."""
+    """Whether a worker that has prepared so few samples is still slow, beside one that has prepared `most`."""
     return prepared < NEW_SAMPLES and most >= OLD_SAMPLES

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 KEPT_BACK = 3
-"""Cores that a training process with a GPU lane has use for: the loop that launches, and two stations, which must not wait for a core
-while the GPU does. Measured with 16 cores; where there are few, a quarter of them."""
+"""Cores left to a training process with a GPU lane, for the training loop and two stations: the GPU waits when they do. Measured
+with 16 cores; on few cores it is at most a quarter."""
 
 
 def auto_workers(*, affinity: int, quota: float | None, local_world: int, lane: bool = False) -> int:
-    """This rank's share of the cores that the process may use, at least one.
+    """Return this rank's share of the usable cores, at least one.
 
     A training process without a GPU lane needs little CPU, so no core is kept back for it.
     """
@@ -18,5 +18,5 @@ def auto_workers(*, affinity: int, quota: float | None, local_world: int, lane: 
 
 
 def arena_limit(*, memory_bytes: int, local_world: int) -> int:
-    """Bytes of shared memory that one rank's batches may occupy: a quarter of what the ranks of a node share."""
+    """Return the shared memory one rank's batches may occupy: a quarter of what the node's ranks share."""
     return memory_bytes // 4 // max(1, local_world)

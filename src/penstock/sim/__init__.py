@@ -1,7 +1,7 @@
 """The simulator: the engine's own core under a virtual clock, with fake workers and faults at any step.
 
-`simulate(scenario)` plays one run and raises `Violation` when a promise is broken; `draw(seed)` makes a scenario of all
-that can happen. `record` and `replay` tell the core again what it was told, `events_per_s` measures how fast it answers.
+`simulate(scenario)` plays one run and raises `Violation` when a promise is broken; `draw(seed)` makes a random scenario.
+`record` and `replay` repeat a run's events to the core; `events_per_s` measures how fast it answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Virtual time. What is planned happens in order of time, ties in order of planning: a run is a function of its seed."""
+"""Virtual time. Planned calls happen in order of time, ties in order of planning: a run is a function of its seed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Agenda:
         self.at(self.now_s + delay_s, call, *args)
 
     def step(self) -> bool:
-        """Let the next thing happen; False when nothing is planned."""
+        """Run the next planned call; False if there is none."""
         if not self._planned:
             return False
         self._happen(heapq.heappop(self._planned))
         return True
 
     def step_out_of_turn(self, which: int) -> None:
-        """Let something happen that others are planned before, as on a machine where anything may take any time."""
+        """Run a call before its turn, as on a machine where anything may take any time."""
         planned = sorted(self._planned)
         chosen = planned.pop(which % len(planned))
         self._planned = planned
@@ -44,7 +44,7 @@ class Agenda:
 
 
 class Link:
-    """Messages from one process to another: in order, each after a delay; none arrive once the reader is gone."""
+    """Messages from one process to another: in order, each after a delay; dropped once the reader is gone."""
 
     def __init__(self, agenda: Agenda, delay: Callable[[], float], read: Callable[[Any], None]) -> None:
         self._agenda, self._delay, self._read = agenda, delay, read

@@ -1,4 +1,4 @@
-"""The driver of the simulator: performs what the core decides, as `agent/loop.py` does, and objects to what is not legal."""
+"""The simulator's driver: performs the core's actions, as `agent/loop.py` does, and objects to illegal ones."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ DUMP_WAIT_S = 0.3
 
 
 class Lost(NamedTuple):
-    """Last word of a worker: what its board said when it ended."""
+    """A worker's last message: its board when it ended."""
 
     task: int
     ordinal: int
 
 
 class Delivery(NamedTuple):
-    """A batch, or the error in its place, on its way to the training process."""
+    """A batch, or the error in its place, in transit to the training process."""
 
     seq: int
     offset: int = -1
@@ -74,11 +74,11 @@ class FakeHandle:
     hung: bool = False
     issued: dict[int, ev.Task] = field(default_factory=dict)
     offered: dict[int, int] = field(default_factory=dict)
-    """Results that wait for memory, and how much they need."""
+    """Results that wait for memory, and the bytes they need."""
 
 
 class AgentSurroundings(Protocol):
-    """What the driver needs of the world around it."""
+    """The world as the driver needs it."""
 
     scenario: Scenario
     agenda: Agenda
@@ -128,7 +128,7 @@ class FakeAgent:
     # ---- the core
 
     def happen(self, event: Event) -> None:
-        """Tell the core; what its actions bring about at once is told when they have all been performed."""
+        """Tell the core and perform its actions. An event caused by an action waits until all are performed."""
         self.events.append(event)
         if len(self.events) > 1:
             return
@@ -240,7 +240,7 @@ class FakeAgent:
             nbytes = result.nbytes
             for part in result.refers:
                 memory.claim(user, ("part", seq, part), part, memory.result_at(part).nbytes)
-        # What late tasks may still write is for copying: it stays theirs, beside the user who reads it once.
+        # A batch that late tasks may still write is copied: it stays theirs, beside the user who reads it once.
         slab = user if action.nbytes else (seq, action.offset, action.layout)
         memory.claim(user, slab, action.offset, nbytes)
         if action.nbytes and action.nbytes != sum(claim.end - claim.start for claim in memory.claims[user]):
@@ -248,7 +248,7 @@ class FakeAgent:
         self.to_trainer.send(Delivery(seq, action.offset, shape, action.dropped, None, action.nbytes))
 
     def _check_error(self, seq: int, ask: Ask, error: ev.Error, beside: list[tuple[int, int]]) -> None:
-        """Trouble of the engine's own must be true by our own count."""
+        """Check the engine's own errors against our own count."""
         if isinstance(error, bytes):
             return
         if error.kind in ("died", "hung"):
@@ -272,13 +272,13 @@ class FakeAgent:
                 raise Violation(f"{error} of {ask}, although {room} bytes can be had")
 
     def _beside(self, seq: int) -> list[tuple[int, int]]:
-        """What a batch must fit beside that is not the user's: its own parts, and parts that collates hold on to."""
+        """Return what a batch must fit beside, apart from the user's memory: its own parts, and parts held by collates."""
         state = self.state
         slabs = [
             slab for worker in state.workers for issued in worker.holding.values() for slab in issued.held
         ]
         for batch in state.batches.values():
-            # What streams yielded stays: the arena stopped growing when it had been given out already.
+            # Streamed batches stay: they had their memory before the arena stopped growing.
             if batch.seq == seq or (batch.kind is Kind.STREAM and state.refused):
                 slabs += batch.slabs()
         return [(slab.offset, slab.offset + aligned(slab.nbytes)) for slab in slabs]
@@ -334,7 +334,7 @@ class FakeAgent:
         self.happen(ev.WorkerStarted(worker, world.agenda.now_s))
 
     def lose(self, worker: FakeWorker) -> None:
-        """A worker has ended: it touches nothing any more; the agent will notice."""
+        """End a worker: it touches nothing any more, and the agent will notice."""
         hand = self.hands[worker.id]
         for task in hand.issued:
             self.memory.unclaim(("writes", worker, task))

@@ -1,4 +1,4 @@
-"""The core's own books, checked against each other after an event: slow, so only where a test asks for it."""
+"""Check the core's books against each other after an event. Slow, so only tests that ask for it use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.wire.extents import aligned
 
 
 def audit(state: State) -> None:
-    """Raises Violation when a count is wrong, an extent has two owners, or a sample is in two places or in none."""
+    """Raise Violation if a count is wrong, an extent has two owners, or a sample is in two places or none."""
     pins: dict[Slab, int] = {}
     holds: dict[Slab, int] = {}
     for worker in state.workers:
@@ -55,7 +55,7 @@ def _audit_memory(state: State, slabs: set[Slab]) -> None:
 
 
 def _audit_batch(state: State, batch: Batch) -> None:
-    """A sample is in one place: to do, in a live task, or done; and a live task is at a worker."""
+    """Check that a sample is in one place (to do, in a live task, or done) and a live task is at a worker."""
     seen: set[int] = set()
     ranges = list(batch.todo)
     found = 0

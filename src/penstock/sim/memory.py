@@ -1,8 +1,8 @@
-"""The arena as the simulator sees it: cells that remember what was written last, and claims on them.
+"""The simulated arena: cells that remember their last write, and claims on them.
 
 A claim says that someone may still write or read a range: a task at a living worker, a collate whose parts are still
-referred to, a batch in the user's hands. To give such a range to another slab is the fault that no test of real memory
-can be sure to notice, so it is noticed here the moment it happens, not when bytes go wrong.
+referred to, a batch in the user's hands. Giving such a range to another slab is a fault that tests of real memory may
+miss, so it raises here at once, not when bytes go wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CELL = 64
 
 
 class Shape(NamedTuple):
-    """What a sample looks like: tensors of one kind, and a text that needs some room."""
+    """The shape of a sample: tensors of one kind, and a text that needs some room."""
 
     kind: int
     room: int
@@ -34,7 +34,7 @@ class Shape(NamedTuple):
 
 
 class FakeResult(NamedTuple):
-    """An encoded result: its samples, and the parts that it refers to instead of copying them."""
+    """An encoded result: its samples, and the parts it refers to instead of copying."""
 
     nbytes: int
     tokens: tuple[Any, ...]
@@ -57,7 +57,7 @@ class FakeMemory:
     # ---- who may touch what
 
     def give_up(self, start: int, end: int) -> None:
-        """[start, end) goes back to the system: nobody may still touch it."""
+        """Return [start, end) to the system: nobody may touch it any more."""
         for who, claims in self.claims.items():
             for claim in claims:
                 if claim.start < end and start < claim.end:
@@ -80,7 +80,7 @@ class FakeMemory:
         self.claims.pop(who, None)
 
     def writers(self, offset: int) -> list[Hashable]:
-        """Tasks that may still write the slab at `offset`."""
+        """Return the tasks that may still write the slab at `offset`."""
         return [
             who
             for who, claims in self.claims.items()
@@ -97,7 +97,7 @@ class FakeMemory:
             self._fill(offset + start + ordinal * item, item, token)
 
     def read_slot(self, offset: int, shape: Shape, size: int, ordinal: int) -> set[Any]:
-        """What the cells of one slot hold; one thing, if all is well."""
+        """Return the values in one slot's cells; exactly one, if all is well."""
         starts, _ = lane_offsets(shape.items, size)
         found: set[Any] = set()
         for start, item in zip(starts, shape.items, strict=True):
@@ -116,7 +116,7 @@ class FakeMemory:
         return result
 
     def read_result(self, offset: int) -> tuple[Any, ...]:
-        """The samples of the result at `offset`, and of the parts it refers to; raises when it is not all there."""
+        """Return the samples of the result at `offset` and of the parts it refers to; raise if it is incomplete."""
         result, first = self.result_at(offset), offset // CELL
         if set(self._cells[first : first + result.nbytes // CELL]) != {result}:
             raise Violation(f"the result at {offset} is torn")
@@ -128,7 +128,7 @@ class FakeMemory:
 
 
 def room_beside(taken: list[tuple[int, int]], start: int, end: int) -> int:
-    """The longest free stretch of [start, end) beside the ranges `taken`."""
+    """Return the longest free stretch of [start, end) beside the ranges `taken`."""
     best, at = 0, start
     for first, last in sorted(taken):
         best = max(best, first - at)

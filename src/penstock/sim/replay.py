@@ -1,4 +1,4 @@
-"""A recorded run told to a new core: the same events must lead to the same actions, or a decision hangs on something else."""
+"""Replay a recorded run to a new core: the same events must lead to the same actions, or a hidden input decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.core.events import Action, Event
 
 
 class Difference(NamedTuple):
-    """The first step at which the core did not do again what it had done."""
+    """The first step at which the core acted differently."""
 
     step: int
     event: Event
@@ -18,7 +18,7 @@ class Difference(NamedTuple):
 
 
 def replay(config: CoreConfig, steps: list[tuple[Event, list[Action]]]) -> Difference | None:
-    """Tell the events to a new core; None when it answers each as it did then."""
+    """Tell the events to a new core; return None if it answers each as recorded."""
     state = new_state(config)
     for step, (event, recorded) in enumerate(steps):
         replayed = on_event(state, event)

@@ -1,7 +1,7 @@
-"""What a simulated run is made of: how much work, how its samples behave, and what goes wrong when.
+"""What makes up a simulated run: how much work, how samples behave, and which faults strike when.
 
-Everything that happens is a function of the scenario. The fate of a sample depends on its place in the run alone, as
-with a real dataset; who prepares it, when, and in which attempt makes no difference.
+Everything is a function of the scenario. A sample's fate depends on its place in the run alone, as with a real dataset,
+not on who prepares it, when, or in which attempt.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from penstock.sim.memory import CELL, Shape
 from penstock.wire.extents import ALIGN
 
 FAULTS = ("kill", "freeze", "agent", "restore", "retire", "resize")
-"""A worker is killed; is stopped; the agent is killed; the training process is killed and resumes; a worker is too large; there
-are to be more workers, or fewer."""
+"""A worker is killed; is stopped; the agent is killed; the training process is killed and resumes; a worker uses too much
+memory; the worker count changes."""
 
 
 class Fault(NamedTuple):
     step: int
-    """Number of the simulation step before which it strikes."""
+    """Simulation step before which it strikes."""
     what: str
     which: int = 0
-    """Which worker, counted modulo the living; for `restore` and `resize` the new number of workers."""
+    """Worker, modulo the living; for `restore` and `resize` the new worker count."""
 
 
 class FakePool(NamedTuple):
-    """A pool of workers beside the local ones."""
+    """A worker pool beside the local one."""
 
     workers: int
     slower: float = 1.0
-    """How many times as long its workers take for a sample."""
+    """Factor on the time its workers take for a sample."""
     latency_s: float = 0.0
-    """Mean time of a message's way there and back."""
+    """Mean round-trip time of a message."""
     jitter: float = 0.0
     """Share of the latency by which a message may be early or late."""
     dies: float = 0.0
-    """Share of its tasks before which the worker ends."""
+    """Share of its tasks before which the worker dies."""
     queue_bytes: int = 0
 
 
@@ -61,7 +61,7 @@ class Scenario:
     batches: int = 8
     batch_size: int = 4
     ragged_sizes: bool = False
-    """Batches of various sizes, empty ones included, as a batch sampler may give."""
+    """Batches of varying sizes, some empty, as from a batch sampler."""
     window: int = 4
     task_size: int = 0
     in_order: bool = True
@@ -74,20 +74,20 @@ class Scenario:
     sample_s: float = 0.002
     train_s: float = 0.003
     delay_s: float = 0.0002
-    """Mean time that a message travels."""
+    """Mean travel time of a message."""
     start_s: float = 0.02
     notice_s: float = 0.0
-    """Time until the agent knows of a worker's death; until then it may still give it work."""
+    """Time until the agent notices a worker's death; until then it may still assign work."""
     keeps: int = 1
-    """Batches that the user holds on to, the newest included."""
+    """Batches the user holds, the newest included."""
     slow: float = 0.0
     fails: float = 0.0
     kills: float = 0.0
     hangs: float = 0.0
     odd: float = 0.0
-    """Samples of another shape than their fellows; a whole batch may be odd as well."""
+    """Samples of another shape than the rest; a whole batch may be odd too."""
     texts: int = 1
-    """Greatest room that a sample's text needs; it varies from 1."""
+    """Most room a sample's text needs; it varies from 1."""
     refused: bool = False
     """Samples cannot travel between workers."""
     collate_fails: float = 0.0
@@ -98,15 +98,15 @@ class Scenario:
     init_fails: bool = False
     faults: tuple[Fault, ...] = ()
     aborts: tuple[int, ...] = ()
-    """Epochs that the user breaks off; where, the seed says."""
+    """Epochs that the user breaks off; the seed says where."""
     proceeds: bool = False
-    """The next epoch is asked for before the last has ended."""
+    """The next epoch is prefetched before the last has ended."""
     cells: int = 1
     """Size of a sample in an encoded result, in cells."""
     pools: tuple[FakePool, ...] = ()
 
     def chance(self, *where: int) -> float:
-        """A number in [0, 1) that belongs to a place."""
+        """Return a number in [0, 1) that belongs to a place."""
         return (hash((self.seed, *where)) >> 16 & 0xFFFFFF) / 0x1000000
 
     def size(self, epoch: int, batch: int) -> int:
@@ -132,14 +132,14 @@ class Scenario:
         return FakeSample(fate, took_s, Shape(kind, 1 + int(self.chance(8, *place) * self.texts)))
 
     def stream_length(self, epoch: int, worker: int) -> int:
-        """Batches that a worker's iterator yields."""
+        """Return the number of batches a worker's iterator yields."""
         return int(self.chance(9, epoch, worker) * 2 * self.batches / self.workers)
 
     def collate_fate(self, epoch: int, batch: int) -> str:
         return "fails" if self.chance(10, epoch, batch) < self.collate_fails else "fine"
 
     def break_at(self, epoch: int) -> int:
-        """How many batches the user takes of an epoch that is broken off."""
+        """Return how many batches the user takes of an epoch broken off."""
         return int(self.chance(11, epoch) * self.batches)
 
     def result_bytes(self, samples: int) -> int:
@@ -147,7 +147,7 @@ class Scenario:
 
 
 def draw_pools(rng: random.Random) -> tuple[FakePool, ...]:
-    """Often none; or a few of unequal workers, near and far."""
+    """Draw worker pools: often none, or a few unequal ones, near and far."""
     return tuple(
         FakePool(
             workers=rng.randint(0, 4),
@@ -162,8 +162,8 @@ def draw_pools(rng: random.Random) -> tuple[FakePool, ...]:
 
 
 def draw(seed: int, *, resizes: bool = True, pools: bool = True) -> Scenario:
-    """A scenario from all that can happen; most runs have a few troubles, some have many, some none. Without `resizes` the
-    number of workers stays, without `pools` all workers are local and equal; all else is the same."""
+    """Draw a scenario from all that can happen; most have a few faults, some many, some none. Without `resizes` the worker
+    count stays; without `pools` all workers are local and equal; all else is the same."""
     rng = random.Random(seed)
 
     def maybe(chance: float, value: float) -> float:

@@ -1,4 +1,4 @@
-"""How fast the pure core is: what it was told in a simulated run is told to it again, against the clock."""
+"""Measure the speed of the core: replay a simulated run's events against the clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.sim.world import World
 
 
 def record(scenario: Scenario) -> tuple[CoreConfig, list[tuple[Event, list[Action]]]]:
-    """A run's configuration, and what the core was told and answered; for scenarios in which no agent dies."""
+    """Return a run's configuration, events and actions; for scenarios in which no agent dies."""
     world = World(scenario, remembers=True)
     config = world.agent.state.config
     world.run()
@@ -25,7 +25,7 @@ def events_per_s(
     seconds: float,
     clock: Callable[[], float],
 ) -> float:
-    """Events per second through the core, told again to fresh states until `seconds` are spent."""
+    """Return the core's events per second, replaying to fresh states until `seconds` are spent."""
     count, spent_s = 0, 0.0
     while spent_s < seconds:
         state, before_s = new_state(config), clock()

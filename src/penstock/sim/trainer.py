@@ -1,7 +1,7 @@
-"""The training process of the simulator: asks, waits, takes batches and lets go of them, as `client/iterator.py` does.
+"""The simulated training process: asks for batches, waits, takes and releases them, as `client/iterator.py` does.
 
-It judges each batch when it is taken and again when it is let go of: every sample in its slot, and still there. What was
-delivered is written into the world's log, whose order and completeness are judged at the end.
+It checks each batch when taken and again when released: every sample in its slot, and still there. Deliveries go into the
+world's log, whose order and completeness are checked at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Held:
         self.content = self.read()
 
     def read(self) -> tuple[Any, ...]:
-        """The samples of the batch, as its memory holds them now."""
+        """Return the batch's samples, as its memory holds them now."""
         memory: FakeMemory = self.agent.memory
         offset, layout = self.delivery.offset, self.delivery.layout
         if layout is None:
@@ -44,7 +44,7 @@ class Held:
 
 
 class TrainerSurroundings(Protocol):
-    """What the training process needs of the world around it."""
+    """The world as the training process needs it."""
 
     scenario: Scenario
     agent: FakeAgent
@@ -58,7 +58,7 @@ class TrainerSurroundings(Protocol):
 
 
 class FakeTrainer:
-    """One life of a training process; a `state` makes it go on where an earlier one stood."""
+    """One life of a training process; with a `state` it resumes an earlier one."""
 
     def __init__(self, world: TrainerSurroundings, state: dict[str, Any] | None) -> None:
         self.world, self.scenario = world, world.scenario
@@ -119,7 +119,7 @@ class FakeTrainer:
             self._let_go()
         self.finished = True
         while True:
-            # What was on its way when the last epoch was broken off is given back as well.
+            # Batches in transit when the last epoch was broken off are released as well.
             while self.inbox:
                 self._on_frame(self.inbox.popleft())
             self._give_back()
@@ -172,7 +172,7 @@ class FakeTrainer:
                 return None
             self._give_back()
             if self.starved is not None:
-                # Only now is it true that nothing more will be given back.
+                # Only now is it certain that nothing more will be released.
                 self.world.tell_agent(ev.Stuck(*self.starved))
                 self.starved = None
             while not self.inbox:

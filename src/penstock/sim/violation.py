@@ -1,4 +1,4 @@
-"""What the simulator raises when the core breaks a promise."""
+"""The simulator's error for a broken promise."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A worker as the agent sees it: what `worker/loop.py` does, without user code and without time of its own.
+"""A simulated worker: what `worker/loop.py` does, without user code and without time of its own.
 
-Its life is a generator. It yields how long the next thing takes, IDLE when only a message can wake it, DIES or HANGS when
-the sample does that to it. Whoever drives it decides when, and whether, it goes on. The order of what it does is the
-real worker's: read all messages there are, then run one task; a cancelled task is dropped if it has not begun or waits
-for memory; a result without a place is kept and announced; what it writes, it writes sample by sample.
+Its life is a generator. It yields the duration of the next step, IDLE if only a message can wake it, DIES or HANGS if the
+sample does that to it. The driver decides when, and whether, it goes on. The order of steps is the real worker's: read all
+messages, then run one task; drop a cancelled task if it has not begun or waits for memory; keep and announce a result
+without a place; write sample by sample.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Failure(Exception):
 
 
 Token = tuple[int, int, int]
-"""Epoch, batch and ordinal of a sample; of a stream's batch its epoch, worker and number."""
+"""Epoch, batch and ordinal of a sample; for a stream's batch: epoch, worker and number."""
 
 
 class FakePending(NamedTuple):
@@ -69,7 +69,7 @@ class FakePending(NamedTuple):
 
 
 class FakeWorker:
-    """Worker `id`. The board (task, ordinal, beat) is what the agent reads of it when it is gone or silent."""
+    """Worker `id`. The agent reads its board (task, ordinal, beat) when it is gone or silent."""
 
     def __init__(
         self, scenario: Scenario, worker: int, memory: FakeMemory, send: Send, epoch: int, pool: FakePool
@@ -150,7 +150,7 @@ class FakeWorker:
         self.task = -1
 
     def _samples(self, job: TaskMessage) -> Iterator[float | tuple[int, FakeSample]]:
-        """Prepare the task's samples one by one: durations, and (ordinal, sample) of what can be prepared."""
+        """Prepare the task's samples one by one: yield durations, and (ordinal, sample) of those prepared."""
         task, ask = job.task, job.ask
         for ordinal in range(task.start, task.start + task.samples):
             self.ordinal = ordinal
@@ -291,7 +291,7 @@ class FakeWorker:
                 self._gone(ev.Dropped(self.id, task))
 
     def _gone(self, event: Any, layout: Shape | None = None) -> None:
-        """Say that a task is over: from here on it touches no memory, unless parts are still referred to."""
+        """Report that a task is over: it touches no more memory, except parts still referred to."""
         self.memory.unclaim(("writes", self, event.task))
         if not getattr(event, "holds", False):
             self.memory.unclaim(("reads", self, event.task))

@@ -1,8 +1,8 @@
 """One simulated run: the core under a virtual clock, fake workers, a fake training process, and faults at any step.
 
-Promises that are held here: every batch exactly once and in order, whatever dies; every sample in its slot, as long as the
-user holds it; no memory with two owners; every error true; no action that cannot be performed; everything in flight
-bounded; an end that is reached; nothing left behind.
+Promises checked here: every batch exactly once and in order, whatever dies; every sample in its slot, as long as the
+user holds it; no memory with two owners; every error true; no illegal action; everything in flight bounded; every run
+ends; nothing left behind.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from penstock.sim.violation import Violation
 from penstock.sim.worker import DIES, HANGS, IDLE, FakeWorker
 
 PATIENCE_S = 100.0
-"""Virtual seconds without a batch after which nothing will come any more."""
+"""Virtual seconds without a batch after which none is expected any more."""
 MAX_STEPS = 200_000
-"""Steps after which a run goes round in circles."""
+"""Steps after which a run counts as an endless loop."""
 DRAIN_S = 60.0
 HISTORY = 200
-"""Newest events that are kept for whoever wants to know what led to a violation."""
+"""Newest events kept, to explain a violation."""
 
 
 class World:
@@ -47,7 +47,7 @@ class World:
         self.history: deque[tuple[float, Event, list[Action]]] = deque(maxlen=None if remembers else HISTORY)
         self.events = 0
         self.log: list[tuple[int, int]] = []
-        """Epoch and number of every batch that the training process has taken, errors included."""
+        """Epoch and number of every batch taken by the training process, errors included."""
         self.streamed: list[Any] = []
         self.progress_s = 0.0
         self.checkpoint: tuple[int, dict[str, Any] | None] = (0, None)
@@ -58,7 +58,7 @@ class World:
         self.enter(self.trainer)
 
     def run(self) -> World:
-        """Play to the end; raises Violation."""
+        """Play to the end; raise Violation if a promise is broken."""
         faults = deque(self.scenario.faults)
         while not self.trainer.finished:
             while faults and faults[0].step <= self.agenda.steps:
@@ -71,7 +71,7 @@ class World:
         return self
 
     def newest(self, count: int = 20) -> list[str]:
-        """What the core was told last, and what it answered."""
+        """Return the core's newest events and actions, as lines."""
         lines = []
         for time_s, event, actions in list(self.history)[-count:]:
             lines.append(f"{time_s:.4f} {event}")
@@ -165,7 +165,7 @@ class World:
         self.agent = self.agent_type(self, workers, epoch)
 
     def _restore(self, workers: int) -> None:
-        """The training process is killed; a new one goes on from the last checkpoint, with other workers."""
+        """Kill the training process and resume from the last checkpoint, with another worker count."""
         self._kill_agent()
         self.agent.to_trainer.cut = True
         self.trainer.alive = False
@@ -207,7 +207,7 @@ class World:
                 raise Violation(f"sample {ordinal} of {ask} was left out without a reason")
 
     def judge_error(self, ask: Ask, error: ev.Error) -> None:
-        """Errors of samples: the first that fails in the batch, and no other. (The agent has judged the engine's own.)"""
+        """Check a sample's error: it must be the batch's first failure. (The agent has checked the engine's own.)"""
         scenario = self.scenario
         if not isinstance(error, bytes):
             if error.kind == "empty" and not scenario.skips:
@@ -232,7 +232,7 @@ class World:
             raise Violation(f"{error!r} of {ask}, whose first bad sample is {bad[0]}")
 
     def _drain(self) -> None:
-        """The training process has let go of everything: the agent hears of it and its workers finish."""
+        """Let the agent and its workers finish, now that the training process has released everything."""
         end_s = self.agenda.now_s + DRAIN_S
         while self.agenda.now_s < end_s and self.agenda.step():
             state = self.agent.state
@@ -267,14 +267,14 @@ class World:
 
 
 def misstaffed(state: State) -> list[int]:
-    """Workers that are still there and should have left, or have left and should be there."""
+    """Return workers that should have left and have not, or have left and should not."""
     if state.fatal is not None:
         return []
     return [worker.id for worker in state.workers if worker.away != worker.surplus]
 
 
 def simulate(scenario: Scenario, *, audits: bool = False) -> World:
-    """Play a scenario to its end; a violation says what had happened before it."""
+    """Play a scenario to its end; add the newest events to a violation."""
     world = World(scenario, audits=audits)
     try:
         return world.run()
@@ -288,7 +288,7 @@ def token_of(error: bytes) -> tuple[int, ...]:
 
 
 def judge_epoch(world: World, epoch: int) -> None:
-    """All batches of an epoch, each once and in order; a part of them where the user broke it off."""
+    """Check that an epoch's batches came once each and in order; only the first ones if the user broke it off."""
     scenario = world.scenario
     taken = [batch for one, batch in world.log if one == epoch]
     wanted = list(range(scenario.batches))
@@ -301,7 +301,7 @@ def judge_epoch(world: World, epoch: int) -> None:
 
 
 def judge_streams(world: World) -> None:
-    """Each worker's batches once and in its order; all of them, unless an error says otherwise or the epoch was broken off."""
+    """Check that each worker's batches came once and in its order; all of them, unless an error or a break cut them short."""
     scenario = world.scenario
     troubles = [token for token in world.streamed if isinstance(token, ev.Trouble)]
     tokens = [token for token in world.streamed if not isinstance(token, ev.Trouble)]

@@ -1,1 +1,1 @@
-"""What processes share: frames on sockets, the layout of samples, and the memory that batches are assembled in."""
+"""What processes share: frames on sockets, sample layouts, and the memory that batches are assembled in."""

@@ -1,8 +1,8 @@
-"""The shared arena: one unnamed memory file, mapped once by every process of a loader, that batches are assembled in.
+"""The shared arena: one unnamed memory file, mapped once by every process of a loader, for assembling batches.
 
-The file is as long as the limit but holds no memory until `back` reserves it: `posix_fallocate` answers ENOSPC where a
-plain touch would end in SIGBUS. Its first pages are the board, a few counters per worker that anyone may read without
-asking. Nothing has a name in the file system, so nothing is left behind, however the processes end.
+The file is as long as the limit but has no memory until `back` reserves it: `posix_fallocate` answers ENOSPC where a
+plain touch would end in SIGBUS. Its first pages are the board: a few counters per worker that anyone may read. Nothing
+has a name in the file system, so nothing is left behind, however the processes end.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ SHARED = "/dev/shm"  # noqa: S108 - files there are unlinked as soon as they are
 FIELDS = 16
 """Counters per worker on the board (see `Board`)."""
 MOST_WORKERS = 1024
-"""Workers that a loader may grow to; the board has a row for each, 128 bytes."""
+"""Most workers of a loader; the board has a 128-byte row for each."""
 
 
 AS_CORES = -1
-"""As many workers as there are cores for."""
+"""As many workers as the cores allow."""
 
 
 class Board:
-    """Counters in shared memory. One row per worker, written by that worker alone, and one of the agent's; read by all.
+    """Counters in shared memory: one row per worker, written by that worker alone, and one for the agent; read by all.
 
-    There are rows for `workers` workers, most of which need never come and are not backed by memory until then: the agent's row,
-    which lies first, says how many have come (`LANES`). Two columns of that row are the training process's: how many workers are
-    `WANTED`, once it has a wish, or AS_CORES; and whether a GPU lane (`LANE`) needs cores now.
+    Rows of workers that never start are not backed by memory; the agent's row, the first, counts those started (`LANES`).
+    The training process writes two columns of that row: the `WANTED` worker count (0: no wish; or AS_CORES), and whether a
+    GPU lane (`LANE`) needs cores now.
     """
 
     TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS = range(6)
@@ -56,12 +56,12 @@ class Board:
         return self._rows[:FIELDS]
 
     def column(self, which: int) -> list[int]:
-        """One counter of all workers that there have been."""
+        """Return one counter of all workers started so far."""
         return [self._rows[(worker + 1) * FIELDS + which] for worker in range(self._rows[self.LANES])]
 
 
 class Arena:
-    """A mapping of the memory file, with a board for up to `workers` workers. `base` is where batches begin, behind it."""
+    """A mapping of the memory file, with a board for up to `workers` workers. Batches begin behind it, at `base`."""
 
     def __init__(self, fd: int, size: int, workers: int) -> None:
         self.fd, self.size, self.workers = fd, size, workers
@@ -72,7 +72,7 @@ class Arena:
 
     @classmethod
     def create(cls, limit_bytes: int, workers: int, *, at_first: int | None = None) -> Arena:
-        """An arena whose board has room for `workers` workers, and memory for as many as there are `at_first`."""
+        """Create an arena whose board has room for `workers` workers, and memory for `at_first` of them."""
         fd = anonymous_file()
         size, board = board_bytes(workers) + max(limit_bytes, SMALLEST), board_bytes(at_first or workers)
         try:
@@ -92,11 +92,11 @@ class Arena:
                 size //= 2
 
     def back(self, start: int, end: int) -> None:
-        """Reserve memory for [start, end); raises OSError (ENOSPC, ENOMEM) when there is none."""
+        """Reserve memory for [start, end); raise OSError (ENOSPC, ENOMEM) if there is none."""
         os.posix_fallocate(self.fd, start, end - start)  # guard: memory-reserved
 
     def has_room_for(self, workers: int) -> bool:
-        """Whether so many can have their counters on the board."""
+        """Whether the board has room for so many workers; backs their rows."""
         try:
             self.back(0, board_bytes(workers))
         except OSError:
@@ -104,19 +104,19 @@ class Arena:
         return workers <= self.workers
 
     def unback(self, start: int, end: int) -> None:
-        """Give the memory of [start, end) back to the system; nothing refers to it."""
+        """Return the memory of [start, end), which nothing refers to, to the system."""
         with contextlib.suppress(OSError):
             self.map.madvise(mmap.MADV_REMOVE, start, end - start)
 
     def close(self) -> None:
-        """Let go of the descriptor; the mapping ends when the last batch that refers to it does."""
+        """Close the descriptor; the mapping ends with the last batch that refers to it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def board_rows(workers: int) -> int:
-    """Workers that the board of a loader has rows for which starts with so many."""
+    """Return the board's rows for a loader that starts with `workers`."""
     return max(MOST_WORKERS, workers)
 
 
@@ -125,7 +125,7 @@ def board_bytes(workers: int) -> int:
 
 
 def anonymous_file() -> int:
-    """A file that exists only as a descriptor: memfd, or an unlinked file where that is denied."""
+    """Return a descriptor of an unnamed file: a memfd, or an unlinked file where memfd is denied."""
     try:
         return os.memfd_create("penstock", os.MFD_CLOEXEC)
     except (OSError, AttributeError) as exc:
@@ -140,7 +140,7 @@ def anonymous_file() -> int:
 
 
 def is_memory(fd: int) -> bool:
-    """Whether such a file has no disk behind it; where nobody can say, no."""
+    """Whether such a file is known to have no disk behind it."""
     with contextlib.suppress(OSError):
         return str(Path(f"/proc/self/fd/{fd}").readlink()).startswith(("/memfd:", f"{SHARED}/"))
     return False

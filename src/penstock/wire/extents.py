@@ -1,9 +1,9 @@
-"""Bookkeeping of a shared arena: which byte ranges are free. Pure; the arena itself is `wire/arena.py`.
+"""Which byte ranges of the shared arena are free. Pure bookkeeping; the arena itself is `wire/arena.py`.
 
 Rule 1: an extent starts at a multiple of `ALIGN` (a page, so that slabs can be pinned and punched).
 Rule 2: the lowest extent that fits is taken, so that a small working set stays in warm memory.
 Rule 3: neighbours are merged when freed; bytes used, free and in holes always sum to what lies before the end.
-Rule 4: a hole is free memory that was given up: it must be backed again (`fill`) before it is used.
+Rule 4: a hole is free memory returned to the system: back it again (`fill`) before use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ALIGN = 4096
 
 
 def aligned(nbytes: int, align: int = ALIGN) -> int:
-    """`nbytes` rounded up to a multiple of `align`, at least one."""
+    """Return `nbytes` rounded up to a multiple of `align`, at least one."""
     return max(align, (nbytes + align - 1) // align * align)
 
 
@@ -25,7 +25,7 @@ class Extents:
         self.end = start
         self.used = 0
         self.holes: list[tuple[int, int]] = []
-        """(start, end) of each, in order; none of them reaches the end."""
+        """(start, end) of each, in order; none reaches the end."""
         self._offsets: list[int] = []
         self._sizes: dict[int, int] = {}
         if size:
@@ -36,7 +36,7 @@ class Extents:
         return sum(self._sizes.values())
 
     def end_for(self, nbytes: int) -> int:
-        """Where the end must be for `nbytes` to fit behind what is in use; free memory at the end counts."""
+        """Return the end needed for `nbytes` to fit behind the memory in use; free memory at the end counts."""
         last = self._offsets[-1] if self._offsets else self.end
         return (last if last + self._sizes.get(last, 0) == self.end else self.end) + aligned(nbytes)
 
@@ -46,8 +46,8 @@ class Extents:
         self._insert(start, nbytes)
 
     def span_for(self, nbytes: int, limit: int) -> tuple[int, int] | None:
-        """What to back so that `nbytes` fit, or come nearer to it: the lowest hole that is large enough, memory behind the
-        end, or else any hole, which may join its neighbours."""
+        """Return what to back so that `nbytes` fit, or come nearer to it: the lowest large enough hole, else memory behind
+        the end, else any hole, which may merge with its neighbours."""
         need = aligned(nbytes)
         hole = next(((start, start + need) for start, end in self.holes if end - start >= need), None)
         if hole is None and self.end_for(nbytes) <= limit:
@@ -55,7 +55,7 @@ class Extents:
         return hole or next(iter(self.holes), None)
 
     def fill(self, start: int, end: int) -> None:
-        """[start, end) is backed now: the beginning of a hole, or memory behind the end."""
+        """Add [start, end), now backed: the beginning of a hole, or memory behind the end."""
         if start == self.end:
             self.grow(end - start)
             return
@@ -65,7 +65,7 @@ class Extents:
         self._insert(start, end - start)
 
     def give_up(self) -> list[tuple[int, int]]:
-        """Turn all free memory into holes, and lower the end to what is in use; the ranges given up."""
+        """Turn all free memory into holes, lower the end to the memory in use, and return the ranges given up."""
         given = [(offset, offset + self._sizes[offset]) for offset in self._offsets]
         self._offsets.clear()
         self._sizes.clear()
@@ -75,7 +75,7 @@ class Extents:
         return given
 
     def alloc(self, nbytes: int) -> int | None:
-        """Offset of a new extent of `aligned(nbytes)` bytes, or None when nothing fits."""
+        """Return the offset of a new extent of `aligned(nbytes)` bytes, or None if nothing fits."""
         need = aligned(nbytes)
         for at, offset in enumerate(self._offsets):
             size = self._sizes[offset]
@@ -106,7 +106,7 @@ class Extents:
 
 
 def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same ranges in order, with neighbours made one."""
+    """Return the ranges in order, with neighbours merged."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if found and found[-1][1] == start:
@@ -121,7 +121,7 @@ LANE_ALIGN = 64
 
 
 def lane_offsets(items: tuple[int, ...], size: int) -> tuple[list[int], int]:
-    """Where each lane of a slab of `size` samples starts, and the slab's bytes; lane i holds `items[i]` per sample."""
+    """Return the start of each lane of a slab of `size` samples, and the slab's bytes; lane i has `items[i]` per sample."""
     starts, end = [], 0
     for item in items:
         starts.append(end)

@@ -1,8 +1,8 @@
 """Frames between the training process, its agent and the workers.
 
 A frame is an 8-byte head (payload length, kind) and a payload: a fixed struct for its kind, then bytes whose meaning
-the struct gives. Sample data never travels here: frames name places in the arena. All sockets are private pairs that
-are inherited or passed on, never listened on.
+the struct gives. Sample data never travels here: frames name places in the arena. All sockets are private pairs,
+inherited or passed on, never listened on.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Msg(IntEnum):
 
 
 PASSED_ON = {Msg.SKIPPED: Msg.REPORT, Msg.STANDS: Msg.SHARE}
-"""What the agent passes on from a worker to the training process, unopened."""
+"""Worker messages that the agent forwards unopened to the training process."""
 ASSIGN = Struct("<qqqqqqqiiiBBBx")
 """task, seq, epoch, first position, stride, offset, batch number in the epoch, start, size, layout, kind,
 key kind, poisoned; then the offsets of parts (collate) or the task's keys."""
@@ -80,7 +80,7 @@ SEQ = Struct("<q")
 NEED = Struct("<qq")
 """seq, bytes"""
 WORKER = Struct("<ii")
-"""worker; its pid, its exit code, or the number of workers there are to be"""
+"""worker; its pid, its exit code, or the target worker count"""
 BEGIN = Struct("<qq")
 """mark of the epoch's beginning (its first seq), epoch: with ABORT and RESTART"""
 SHARE = Struct("<qiB")
@@ -92,23 +92,23 @@ BATCH = Struct("<qqqii")
 
 
 class Fed(NamedTuple):
-    """One batch as the training process asks for it."""
+    """A batch as the training process asks for it."""
 
     seq: int
     epoch: int
     first: int
     """Position of its first sample in the epoch's global order."""
     stride: int
-    """Distance between the positions of neighbouring samples: the number of ranks."""
+    """Distance between the positions of neighbouring samples: the world size."""
     batch: int
-    """Number of the batch in its epoch."""
+    """Index in its epoch."""
     size: int
     key_kind: int
     keys: bytes
 
 
 INTS, OBJECTS = 0, 1
-"""Kinds of keys: 64-bit integers, or any objects, pickled one by one by the two ends."""
+"""Key kinds: 64-bit integers, or any objects, pickled one by one."""
 
 
 def join_keys(blobs: list[bytes]) -> bytes:
@@ -125,7 +125,7 @@ def split_keys(data: bytes) -> list[bytes]:
 
 
 def slice_keys(kind: int, data: bytes, start: int, count: int) -> bytes:
-    """The packed keys of samples start … start + count."""
+    """Return the packed keys of samples start … start + count."""
     if kind == INTS:
         return data[8 * start : 8 * (start + count)]
     return join_keys(split_keys(data)[start : start + count])
@@ -136,7 +136,7 @@ def pack_sizes(sizes: tuple[int, ...]) -> bytes:
 
 
 def split_sizes(data: bytes) -> tuple[tuple[int, ...], bytes]:
-    """What `pack_sizes` packed, and the bytes behind it."""
+    """Undo `pack_sizes`; return the sizes and the bytes behind them."""
     (count,) = unpack_from("<I", data)
     return unpack_from(f"<{count}q", data, 4), data[4 + 8 * count :]
 
@@ -157,7 +157,7 @@ class Channel:
         self.sock.sendall(b"".join((HEAD.pack(size, kind), *chunks)))
 
     def post(self, kind: Msg, *chunks: bytes) -> None:
-        """Send without ever blocking; what does not fit now waits for `flush`."""
+        """Send without blocking; the rest waits for `flush`."""
         size = sum(map(len, chunks))
         self._out.append(b"".join((HEAD.pack(size, kind), *chunks)))
         if len(self._out) == 1:
@@ -168,7 +168,7 @@ class Channel:
         return bool(self._out)
 
     def flush(self) -> bool:
-        """Send what waits; True when nothing does any more."""
+        """Send what is queued; True once the queue is empty."""
         while self._out:
             try:
                 sent = self.sock.send(self._out[0])
@@ -185,7 +185,7 @@ class Channel:
         return True
 
     def receive(self, *, wait: bool = True) -> list[tuple[int, bytes]] | None:
-        """Frames that have arrived, at least one when waiting; None when the other side is gone."""
+        """Return the frames that have arrived, at least one if waiting; None if the other side is gone."""
         frames: list[tuple[int, bytes]] = []
         while not frames:
             try:

@@ -1,9 +1,9 @@
 """How a sample's leaves lie in a slab, so that a batch needs no collate.
 
-A slab has one lane per leaf of the sample: `size` items of equal bytes, one after the other. Workers write their
-samples' leaves into their slots; the training process views each lane as the batch's tensor. The result is what
-torch's `default_collate` gives, which is asked itself (`describe` collates the first sample alone and compares), and
-whatever it would not stack plainly is not described here and goes the slower way through torch's own code.
+A slab has one lane per leaf of the sample: `size` items of equal bytes, one after the other. Workers write leaves into
+slots; the training process views each lane as the batch's tensor. The result equals torch's `default_collate`:
+`describe` collates the first sample alone and compares. Anything torch would not stack plainly has no layout and takes
+the slower way through torch's own code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Mismatch(Exception):
 class Leaf:
     """One leaf. `kind`: tensor, array, scalar (Python or NumPy number) or text (str, bytes).
 
-    `dtype` is the batch's torch dtype; of texts, the type of container that they come in.
+    `dtype` is the batch's torch dtype; for texts, the type of their container.
     """
 
     kind: str
@@ -74,7 +74,7 @@ def walk(node: Leaf | Node) -> Iterator[Leaf]:
 
 
 def describe(sample: Any) -> Layout | None:
-    """The layout of a batch of such samples, or None where torch's own collate must do it."""
+    """Return the layout of a batch of such samples, or None if torch's own collate must do it."""
     try:
         with private_collate():
             batch = default_collate([sample])
@@ -115,13 +115,13 @@ def describe_children(
 
 
 def text_bytes(text: str | bytes) -> int:
-    """Room for texts like this one: four times its length, so that captions of varying length seldom overflow."""
+    """Return the room for texts like this one: four times its length, so that longer captions seldom overflow."""
     size = len(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text) + TEXT_HEAD
     return max(TEXT_MIN, 1 << (4 * size - 1).bit_length())
 
 
 def widened(old: Layout, new: Layout) -> Layout:
-    """`new`, with at least the old room for texts where the two are otherwise alike."""
+    """Return `new`, with at least the old room for texts if the two are otherwise alike."""
     merged = widen_node(old.root, new.root)
     return new if merged is None else Layout(merged)
 
@@ -147,7 +147,7 @@ Write = Callable[[Any, int], None]
 
 
 def writer(layout: Layout, size: int, view: memoryview) -> Write:
-    """A function that writes a sample into slot i of the slab at the start of `view`."""
+    """Return a function that writes a sample into slot i of the slab at the start of `view`."""
     starts, _ = lane_offsets(layout.items, size)
     lanes = iter([view[at : at + leaf.nbytes * size] for at, leaf in zip(starts, layout.leaves, strict=True)])
     return write_node(layout.root, size, lanes)
@@ -259,7 +259,7 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 def read_batch(layout: Layout, size: int, offset: int, lease: Callable[[int, int], memoryview]) -> Any:
-    """The batch in the slab at `offset`; `lease(offset, nbytes)` gives memory that is kept while it is referred to."""
+    """Return the batch in the slab at `offset`; memory from `lease(offset, nbytes)` stays valid while referred to."""
     starts, _ = lane_offsets(layout.items, size)
     return read_node(layout.root, size, iter([offset + at for at in starts]), lease)
 
@@ -281,7 +281,7 @@ def read_node(
 
 
 def read_texts(leaf: Leaf, size: int, view: memoryview) -> Any:
-    """A list or a tuple of texts: torch's collate gives the one under a dict, the other under a sequence."""
+    """Return a list or tuple of texts: torch's collate gives a list under a dict, a tuple under a sequence."""
     texts = []
     for at in range(0, size * leaf.nbytes, leaf.nbytes):
         count = int.from_bytes(view[at : at + TEXT_HEAD], "little")

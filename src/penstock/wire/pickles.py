@@ -1,7 +1,7 @@
 """The one place that pickles: values between processes of one loader, over private inherited sockets and memory.
 
 Tensors and arrays are never pickled here. `Packer` puts their bytes into the arena and pickles only a reference, so a
-batch of any structure travels as a small skeleton and raw memory. What is not plain memory (CUDA, sparse, quantised
+batch of any structure travels as a small skeleton and raw memory. Anything but plain memory (CUDA, sparse, quantised
 tensors) goes through torch's own reductions, as in torch's loader.
 """
 
@@ -39,11 +39,11 @@ __all__ = [
 
 
 class Ref(NamedTuple):
-    """Where the bytes of a tensor or array are."""
+    """Location of a tensor's or array's bytes."""
 
     array: bool
     offset: int
-    """From the start of the result; of the arena where `absolute`."""
+    """From the start of the result, or of the arena if `absolute`."""
     absolute: bool
     nbytes: int
     dtype: Any
@@ -54,7 +54,7 @@ class Ref(NamedTuple):
 class Packer(ForkingPickler):
     """Pickles a structure; tensors and arrays become `Ref`s and are remembered in `chunks`.
 
-    A tensor that lies in a range of `lent` (from, to; sorted) is not copied: the structure refers to it where it is.
+    A tensor inside a range of `lent` (from, to; sorted) is not copied: the structure refers to it in place.
     """
 
     def __init__(self, file: io.BytesIO, arena_start: int, lent: Sequence[tuple[int, int]]) -> None:
@@ -64,7 +64,7 @@ class Packer(ForkingPickler):
         self.nbytes = 0
         self.refers = False
         self._met: dict[int, tuple[Any, Ref]] = {}
-        """Tensors and arrays so far: one that is met twice stays one, on the other side too."""
+        """Tensors and arrays so far: one met twice stays one on the other side too."""
 
     def persistent_id(self, obj: Any) -> Ref | None:
         kind = type(obj)
@@ -81,13 +81,13 @@ class Packer(ForkingPickler):
         return ref
 
     def _array(self, array: np.ndarray[Any, Any]) -> Ref:
-        """Row by row, or column by column where that is how it lies."""
+        """Pack by rows, or by columns if it is column-major."""
         columns = array.flags.f_contiguous and not array.flags.c_contiguous
         rows = np.ascontiguousarray(array.T if columns else array)
         return self._put(True, rows.nbytes, raw(rows), array.dtype.str, array.shape, (int(columns),))
 
     def _tensor(self, tensor: torch.Tensor) -> Ref:
-        """With its strides, where the memory it spans is not much more than its own (slices, expanded tensors)."""
+        """Pack with its strides, unless it spans much more memory than its elements need (slices); then copy it compactly."""
         if span_of(tensor) > 2 * max(1, tensor.numel()):
             tensor = tensor.contiguous()
         span, shape, stride = span_of(tensor), tuple(tensor.shape), tuple(tensor.stride())
@@ -121,7 +121,7 @@ class Packer(ForkingPickler):
 
 
 class Unpacker(pickle.Unpickler):
-    """Rebuilds a structure; `load` turns a reference into memory."""
+    """Rebuilds a structure; `load` turns references into memory."""
 
     def __init__(self, file: io.BytesIO, load: Callable[[Ref], Any]) -> None:
         super().__init__(file)
@@ -151,7 +151,7 @@ class Packed:
 
 
 def unpack(view: memoryview, offset: int, load: Callable[[Ref], Any]) -> Any:
-    """The structure at `offset` of the arena; `load` gets references with absolute offsets."""
+    """Return the structure at `offset` of the arena; `load` gets references with absolute offsets."""
     skeleton = int.from_bytes(view[offset : offset + 8], "little")
     body = offset + int.from_bytes(view[offset + 8 : offset + 16], "little")
     data = io.BytesIO(view[offset + Packed.HEAD : offset + Packed.HEAD + skeleton])
@@ -168,11 +168,11 @@ def unpack(view: memoryview, offset: int, load: Callable[[Ref], Any]) -> Any:
 
 
 def rebuild(ref: Ref, view: memoryview) -> torch.Tensor | np.ndarray[Any, Any]:
-    """The tensor or array of `ref` over `view`, which holds just its bytes and lives as long as the result does."""
+    """Return the tensor or array of `ref` over `view`, which holds exactly its bytes and lives as long as the result."""
     if ref.array:
         if not ref.nbytes:
             return np.empty(ref.shape, ref.dtype)
-        # NumPy's own `frombuffer` makes a view of the view and lets go of this one; a tensor keeps it.
+        # NumPy's own `frombuffer` views the view and drops this one; a tensor keeps it.
         flat: np.ndarray[Any, Any] = torch.frombuffer(view, dtype=torch.uint8).numpy().view(ref.dtype)
         return flat.reshape(ref.shape[::-1]).T if ref.stride[0] else flat.reshape(ref.shape)
     if not ref.nbytes:
@@ -181,14 +181,14 @@ def rebuild(ref: Ref, view: memoryview) -> torch.Tensor | np.ndarray[Any, Any]:
 
 
 def span_of(tensor: torch.Tensor) -> int:
-    """Elements between the first and the last of a tensor in memory, both included."""
+    """Return the elements from a tensor's first to its last in memory, inclusive."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Ordinary CPU memory: what can be copied byte by byte."""
+    """Whether a tensor is ordinary CPU memory that can be copied byte by byte."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
@@ -204,7 +204,7 @@ SCALARS = (int, float, bool, str, bytes, complex, type(None))
 
 
 def is_portable(obj: Any) -> bool:
-    """Made of exact plain types only, so that another process gets an equal copy without running anyone's code."""
+    """Whether it consists of exact plain types only, so that another process gets an equal copy without running any code."""
     kind = type(obj)
     if kind is torch.Tensor:
         return is_plain(obj)
@@ -232,7 +232,7 @@ def loads(data: bytes) -> Any:
 
 
 def dumps_plain(obj: Any) -> bytes:
-    """Of numbers, texts, bytes, tuples and lists alone: in a tenth of the time."""
+    """Serialise numbers, texts, bytes, tuples and lists only: ten times as fast."""
     return marshal.dumps(obj)
 
 
@@ -241,18 +241,18 @@ def loads_plain(data: bytes) -> Any:
 
 
 def dumps_local(obj: object) -> bytes:
-    """Without what multiprocessing adds for tensors, connections and the like."""
+    """Pickle without multiprocessing's additions for tensors, connections and the like."""
     return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
 
 
 def pack_keys(keys: list[Any]) -> tuple[int, bytes]:
-    """Sampler keys as bytes: plain ints as an array, anything else pickled one by one (tasks get slices)."""
+    """Pack sampler keys: plain ints as an array, anything else pickled one by one (tasks get slices)."""
     if all(type(key) is int for key in keys):
         try:
             return INTS, np.array(keys, dtype=np.int64).tobytes()
         except OverflowError:
             pass
-    # By value: torch's reductions would hand a tensor over once, and a task may be issued again.
+    # By value: torch's reductions hand a tensor over only once, but a task may be reissued.
     return OBJECTS, join_keys([pickle.dumps(key, 5) for key in keys])
 
 
