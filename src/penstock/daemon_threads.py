@@ -21,8 +21,7 @@ def leaves(thread: threading.Thread, tell: Callable[[], None]) -> None:
 
 
 finalize(leaves, lambda: None)
-"""weakref runs its finalizers at exit in the `atexit` slot of the first `finalize`. This one registers before `end_all`, so they run after it:
-threads may use what they close."""
+"""weakref runs its exit finalizers where the first was registered. With this one before `end_all`, they run after it: threads may use what they close."""
 
 
 @atexit.register

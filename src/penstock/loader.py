@@ -213,7 +213,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return iterator
 
     def _iterate_portable(self) -> Any:
-        """Iterate over torch's workers, in the same order and with the same randomness, where our engine cannot run."""
+        """Use torch's workers where our engine cannot run, with the same order and randomness."""
         self._draw()
         iter(self._index_sampler)
         run, asks = self._begin()
@@ -235,9 +235,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         self._counters.workers = self.num_workers
         self.check_worker_number_rationality()
         base_seed = self._epochs.based_on(self._draw())
-        iter(
-            self._index_sampler
-        )  # torch's iterator calls it twice, and a user's sampler may count or draw there
+        iter(self._index_sampler)  # torch calls it twice, and a user's sampler may count or draw there
         recipe, lane = helped(config, self._recipe(), self._on_device, shuffles=source.shuffles)
         given = TorchArguments.of(self)
         engine = EngineIterator(

@@ -17,7 +17,7 @@ class DeviceSide:
         self.prep: Prep | None = None
         """The last iterator's GPU lane and the dataset made for its workers."""
         self.places: Places | None = None
-        """Slots for batches on the device."""
+        """Batch buffers on the device."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(self), ()

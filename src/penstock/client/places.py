@@ -1,9 +1,9 @@
-"""Slots for batches on the device: how many batches may be there at once, beside training's own memory.
+"""Batch buffers on the device: how many batches may be there at once, beside training's own memory.
 
 Rule 1: training comes first. During its first batches its memory need is unknown: only the batch in use is on the device.
-Rule 2: then there are as many slots as free memory allows, less a hundredth of the device; one slot if training ran short of memory.
+Rule 2: then there are as many buffers as free memory allows, less a hundredth of the device; one buffer if training ran short of memory.
         All memory is taken at once and never extended.
-Rule 3: a slot is free when the device is done with its batch. A loop runs ahead of the device, so a released batch is in use until then.
+Rule 3: a buffer is free when the device is done with its batch. A loop runs ahead of the device, so a released batch is in use until then.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CudaCard:
 
 
 class Places:
-    """Slots for the batches of one loader. They outlive its iterators, so memory is measured once."""
+    """Batch buffers of one loader. They outlive its iterators, so memory is measured once."""
 
     def __init__(self, card: Card | None) -> None:
         self._card = card
@@ -62,7 +62,7 @@ class Places:
 
     @property
     def are_settled(self) -> bool:
-        """Whether training's memory need is known and the slots are reserved."""
+        """Whether training's memory need is known and the buffers are reserved."""
         return self._card is None
 
     def on_batch(self, sizes: Sequence[int]) -> None:
@@ -72,7 +72,7 @@ class Places:
             self._sizes = list(sizes)
 
     def settle(self) -> None:
-        """Reserve the slots on the current stream, once training's need is known. Called with a slot free: the device is done with other batches."""
+        """Reserve the buffers on the current stream once training's need is known. Called with one free: the device is done with other batches."""
         if self._card is None or self._batches < FIRST_BATCHES:
             return
         card, self._card = self._card, None
