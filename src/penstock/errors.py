@@ -32,7 +32,7 @@ class SampleError(PenstockError):
 
 
 def every_sample_failed(index: object, lane: str, *, batch: int, epoch: int) -> SampleError:
-    """Return the error for a batch of which `on_error="skip"` left nothing."""
+    """Return the error for a batch that `on_error="skip"` left empty."""
     detail = (
         f"and so did every sample of batch {batch} of epoch {epoch}; loader.skipped() lists them with their errors. A batch is "
         f"never left out, so that all ranks deliver equally many: mend or remove the samples, or use on_error='replace'"

@@ -64,7 +64,7 @@ def check_on_error(config: LoaderConfig, *, streams: bool) -> None:
 
 
 def on_cuda(config: LoaderConfig) -> bool:
-    """Whether batches go to a CUDA device."""
+    """Return whether batches go to a CUDA device."""
     return config.device is not None and torch.device(config.device).type == "cuda"
 
 

@@ -23,7 +23,7 @@ from penstock.worker.prepare import Preparer, Recipe, Skip, Stopped, Where
 
 
 class KeyedBatches(Dataset[tuple[Any, list[Skip]]]):
-    """A dataset whose items are batches, each with the samples that `on_error` dropped."""
+    """A dataset whose items are batches, each with the samples that `on_error` dropped or replaced."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe

@@ -32,7 +32,7 @@ CLOSE_S = 2.0
 """The agent gives its workers one second; one second later it is killed, and they with it."""
 CHECK_S = 0.1
 SILENT_S = 10.0
-"""An agent without a tick for this long is stopped or stuck: it never runs user code."""
+"""An agent without a tick for this long, while we wait, is stopped or stuck: it never runs user code."""
 
 
 class AgentGone(Exception):

@@ -1,6 +1,6 @@
 """How trainers see a loader.
 
-Lightning rebuilds a loader from its attributes with its own class, so keywords stored as attributes survive. Accelerate, and the HF
+Lightning rebuilds a loader from its attributes, using the loader's class, so our keywords survive as attributes. Accelerate, and the HF
 Trainer with it, reads torch's attributes only and builds torch's class: our engine and keywords would vanish silently.
 `penstock.integrations` prevents that; without it, we warn.
 """

@@ -26,7 +26,7 @@ def say_once(text: str) -> None:
 
 
 def own_cgroup(controller: str) -> list[Path]:
-    """Folders of this process's cgroup and its ancestors, innermost first; v2, or v1's `controller`."""
+    """Return the folders of this process's cgroup and its ancestors, innermost first; v2, or v1's `controller`."""
     try:
         lines = OWN_CGROUP.read_text().splitlines()
     except OSError:
@@ -58,7 +58,7 @@ def read_number(path: Path) -> int | None:
 
 
 def memory_limit() -> int:
-    """Bytes this process may use: the tightest cgroup limit, at most the machine's memory."""
+    """Return the bytes this process may use: the tightest cgroup limit, at most the machine's memory."""
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for folder in own_cgroup("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -69,7 +69,7 @@ def memory_limit() -> int:
 
 
 def memory_used() -> int:
-    """Bytes charged to the innermost cgroup that says so; 0 when none does."""
+    """Return the bytes charged to the innermost cgroup that reports them; 0 if none does."""
     for folder in own_cgroup("memory"):
         for name in ("memory.current", "memory.usage_in_bytes"):
             found = read_number(folder / name)

@@ -88,7 +88,7 @@ class Streamer:
         self._starts = isgenerator(self._iterator)
         self.started = place if resumed else Place(snapshot=self._snapshot())
 
-    # ---- where it stands
+    # ---- place
 
     def place(self) -> Place:
         """Return the place after the newest batch."""
