@@ -1,4 +1,4 @@
-"""Threads that leave before the program ends: one that comes out of torch's code while the interpreter goes takes the whole process with it (SIGABRT)."""
+"""Make threads leave before the program ends: a thread that returns from torch's code during interpreter shutdown aborts the process (SIGABRT)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable
 from weakref import WeakKeyDictionary, finalize
 
 LEAVING_S = 5.0
-"""For all of them together: one may hang, in the driver or in code of the user's."""
+"""Time for all threads together: one may hang, in the driver or in user code."""
 
 _tell: WeakKeyDictionary[threading.Thread, Callable[[], None]] = WeakKeyDictionary()
 
 
 def leaves(thread: threading.Thread, tell: Callable[[], None]) -> None:
-    """`tell` is called when the program ends, and makes the thread leave. It may not refer to the thread."""
+    """Call `tell` when the program ends, to make the thread leave. `tell` must not refer to the thread."""
     _tell[thread] = tell
 
 
 finalize(leaves, lambda: None)
-"""The last finalizers of a program are called where the first one was registered: with this, after `end_all`. What they close, threads may use."""
+"""weakref runs its exit finalizers where the first was registered. With this one before `end_all`, they run after it: threads may use what they close."""
 
 
 @atexit.register
@@ -30,7 +30,7 @@ def end_all() -> None:
     for _, tell in threads:
         tell()
     until = time.monotonic() + LEAVING_S
-    with contextlib.suppress(KeyboardInterrupt):  # whoever is that impatient need not wait
+    with contextlib.suppress(KeyboardInterrupt):  # an impatient user need not wait
         for thread, _ in threads:
-            with contextlib.suppress(RuntimeError):  # an interrupt fell into its start, and it never came
+            with contextlib.suppress(RuntimeError):  # an interrupt hit its start, so it never ran
                 thread.join(max(0.0, until - time.monotonic()))

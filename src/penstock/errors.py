@@ -1,8 +1,8 @@
 """The exception tree.
 
-Every error names what failed (sample, stage, place), why (signal, errno, exit code), what was tried and what to do next.
-Errors cross process boundaries, so each survives pickling; a cause does not, so its traceback travels as text. A user's
-own exception keeps its type (torch's rule) and gets our facts as `__notes__`.
+Every error names what failed (sample, stage, place), why (signal, errno, exit code), what was tried and what to do next. Errors cross
+process boundaries, so each survives pickling; a cause does not, so its traceback travels as text. A user's own exception keeps its type
+(torch's rule) and gets our facts as `__notes__`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SampleError(PenstockError):
 
 
 def every_sample_failed(index: object, lane: str, *, batch: int, epoch: int) -> SampleError:
-    """`on_error="skip"` has left nothing of a batch."""
+    """Return the error for a batch that `on_error="skip"` left empty."""
     detail = (
         f"and so did every sample of batch {batch} of epoch {epoch}; loader.skipped() lists them with their errors. A batch is "
         f"never left out, so that all ranks deliver equally many: mend or remove the samples, or use on_error='replace'"
@@ -45,27 +45,27 @@ class TooManySkipped(PenstockError):
 
 
 class WorkerDied(PenstockError):
-    """A worker process ended again and again on the same work."""
+    """A worker process died repeatedly on the same work."""
 
 
 class WorkerHung(PenstockError):
-    """A worker stayed silent on the same sample after it had been replaced once."""
+    """A worker hung on a sample, and so did its replacement."""
 
 
 class AgentDied(PenstockError):
-    """The agent process ended more often than it is restarted."""
+    """The agent process died more often than it may be restarted."""
 
 
 class ArenaFull(PenstockError):
-    """A batch does not fit into the shared memory that the loader may use."""
+    """A batch does not fit into the loader's shared memory."""
 
 
 class DeviceLost(PenstockError):
-    """The GPU failed for good while it prepared samples."""
+    """The GPU failed permanently while preparing samples."""
 
 
 class SlowPathWarning(UserWarning):
-    """Something that makes samples much faster is missing here; the message says how to get it. Given once per process."""
+    """A component that makes samples much faster is missing; the message says how to get it. Issued once per process."""
 
 
 class MissingExtra(PenstockError, ImportError):

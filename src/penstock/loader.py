@@ -1,7 +1,7 @@
 """`penstock.DataLoader`: torch's DataLoader, with batches that do not depend on who prepares them.
 
-The class is the façade: it takes torch's arguments and ours, decides which order and which iterator an epoch gets, and
-keeps what must survive between epochs (seed, position, counters). The work is done in `client/`, `agent/` and `worker/`.
+The class is the façade: it takes torch's arguments and ours, picks each epoch's order and iterator, and keeps what survives between epochs
+(seed, position, counters). `client/`, `agent/` and `worker/` do the work.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from penstock.worker.prepare import Recipe
 
 T_co = TypeVar("T_co", covariant=True)
 
-# For type checkers: every keyword of ours is an attribute of the same name.
+# For type checkers: each of our keywords is an attribute of the same name.
 if TYPE_CHECKING:
     Attributes = LoaderConfig
 else:
@@ -52,9 +52,9 @@ else:
 
 
 class DataLoader(TorchDataLoader[T_co], Attributes):
-    """Drop-in for `torch.utils.data.DataLoader`: the same parameters in the same order, then keywords of ours.
+    """Drop-in for `torch.utils.data.DataLoader`: the same parameters in the same order, then our own keywords.
 
-    The keywords are described where they are defined, in `penstock.config.LoaderConfig`, and in docs/api.md.
+    `penstock.config.LoaderConfig` and docs/api.md describe the keywords.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         reuse: Reuse | None = None,
         adopt: bool | str = True,
     ) -> None:
-        given = locals()  # so that a keyword is written once, in the signature
+        given = locals()  # so that each keyword is written once, in the signature
         config = self._checked = LoaderConfig(**{name: given[name] for name in KEYWORDS})
         check_device(config)
         check_trace(trace)
@@ -143,7 +143,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
 
     @property
     def _config(self) -> LoaderConfig:
-        """Our keywords as the attributes say now: a trainer or a subclass may have set one since."""
+        """Our keywords as the attributes are now: a trainer or a subclass may have changed them."""
         now = {name: getattr(self, name) for name in KEYWORDS}
         if any(value is not getattr(self._checked, name) for name, value in now.items()):
             self._checked = LoaderConfig(**now)
@@ -155,7 +155,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return super().__iter__() if self._not_ours() else self._iterate(keep=self.persistent_workers)
 
     def _get_iterator(self) -> Any:
-        """torch's way to an iterator of one's own, for subclasses that call it (ultralytics' InfiniteDataLoader)."""
+        """Return a new iterator, for subclasses that call torch's method (ultralytics' InfiniteDataLoader)."""
         return super()._get_iterator() if self._not_ours() else self._iterate(keep=False)
 
     def _iterate(self, *, keep: bool) -> Any:
@@ -177,7 +177,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return self._iterate_workers(self._iterator, fresh=True)
 
     def _not_ours(self) -> str | None:
-        """Why torch's own iterator runs instead of ours, or None."""
+        """Say why torch's own iterator runs instead of ours, or None."""
         if os.environ.get("PENSTOCK_DISABLE", "") not in ("", "0"):
             return "PENSTOCK_DISABLE is set"
         if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
@@ -206,14 +206,14 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return iterator
 
     def _iterate_nothing(self) -> Any:
-        """A loaded state has the last batch in hand: of its epoch there are none left."""
+        """Return an empty iterator: the loaded state has the epoch's last batch in hand."""
         run = self._epochs.new_run()
         iterator = InlineIterator(prepare_keyed(self._recipe(), self._skips.add), iter(()), self._counters)
         self._bind(iterator, run)
         return iterator
 
     def _iterate_portable(self) -> Any:
-        """Where our engine cannot run: the same order and randomness, over torch's own workers."""
+        """Use torch's workers where our engine cannot run, with the same order and randomness."""
         self._draw()
         iter(self._index_sampler)
         run, asks = self._begin()
@@ -225,7 +225,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return iterator
 
     def _new_engine(self) -> Any:
-        from penstock.client.build import blueprint_of  # Linux only, as all that these import
+        from penstock.client.build import blueprint_of  # Linux only, like all its imports
         from penstock.client.iterator import EngineIterator
 
         config, count, source = self._config, self._worker_count, self._epochs.source
@@ -235,7 +235,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         self._counters.workers = self.num_workers
         self.check_worker_number_rationality()
         base_seed = self._epochs.based_on(self._draw())
-        iter(self._index_sampler)  # torch's iterator asks twice, and a user's sampler may count or draw there
+        iter(self._index_sampler)  # torch calls it twice, and a user's sampler may count or draw there
         recipe, lane = helped(config, self._recipe(), self._on_device, shuffles=source.shuffles)
         given = TorchArguments.of(self)
         engine = EngineIterator(
@@ -262,7 +262,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
             raise
 
     def _follow(self, workers: int) -> None:
-        """There are so many workers now, as "auto" has it."""
+        """Note the current worker count of "auto"."""
         self.num_workers = self._worker_count.auto = workers
 
     def check_worker_number_rationality(self) -> None:
@@ -288,7 +288,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
 
     def _bind(self, engine: Any, run: Run) -> None:
         keep, held = self.persistent_workers, weakref.ref(engine)
-        # No cycles: a dropped iterator, or a dropped loader that keeps its workers, ends its processes at once. Without
+        # No cycles: dropping the iterator, or a loader with persistent workers, ends its processes at once. Without
         # persistent workers the loader does not refer to the iterator, so the iterator may keep the loader.
         loader: Callable[[], Any] = weakref.ref(self) if keep else lambda: self
 
@@ -298,7 +298,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
 
         save = trace_writer(self.trace, self._counters, about)
         if self.trace is not None and not keep:
-            weakref.finalize(engine, save)  # an epoch that is broken off has no other end
+            weakref.finalize(engine, save)  # an abandoned epoch has no other end
 
         def end() -> None:
             run.finished = True
@@ -318,7 +318,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         engine.length = lambda: len(sampler)
 
     def _settle_epoch(self, engine: Any, run: Run) -> None:
-        """The epoch is settled with its first batch: Lightning, when it resumes, sets it only after `iter()`."""
+        """Fix the epoch at its first batch: on resume, Lightning sets it only after `iter()`."""
         if self._epochs.retold(run):
             run, asks = self._begin()
             self._bind(engine, run)
@@ -331,7 +331,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
 
     @property
     def _prefetches_next(self) -> bool:
-        """Whether the next epoch is asked for before this one has ended."""
+        """Whether to prefetch the next epoch before this one ends."""
         planned = self._epochs.source.order == "planned"
         return self.persistent_workers and self.in_order and planned and self.num_workers > 0
 
@@ -351,7 +351,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         )
 
     def _draw(self) -> int:
-        """The draw that torch's iterator makes for its base seed; the first one is our seed, if none was given."""
+        """Make the draw that torch's iterator makes for its base seed. The first one is our seed, if none was given."""
         drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         if self._epochs.seed is None:
             alone = self.shard is None
@@ -366,12 +366,12 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return run, self._epochs.asks(run, self.generator, into_next=self._prefetches_next)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
+        """Set the epoch for the next `iter()`, or for the current one if it has not delivered a batch."""
         self._epochs.set_epoch(epoch)
 
     def set_workers(self, workers: int | str) -> None:
-        """There are to be so many workers from now on, or "auto": at once in an epoch that runs, without a pause. New ones start in
-        the background, surplus ones finish what they have and leave; batches do not change."""
+        """Change the worker count, even mid-epoch, without a pause; "auto" follows the cores. New workers start in the background, surplus
+        ones finish their tasks and leave; batches do not change."""
         streams, auto = self._epochs.source.streams, workers == worker_count.AUTO
         number = worker_count.auto_number(self._config) if auto else worker_count.check_workers(workers)
         engines = self._worker_count.engines(self.num_workers, streams=streams)
@@ -383,18 +383,18 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
     # ---- resume
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the newest iterator stands: small, JSON-able, counting batches that were delivered."""
+        """Return the newest iterator's position: small, JSON-able, counting delivered batches only."""
         self._follow_samplers()
         return self._epochs.state()
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
-        """The next `iter()` continues where `state` was taken. With another dataset or order it is a `StateError`; `strict=False` keeps
-        the seed and the epoch, and starts the epoch over."""
+        """Make the next `iter()` continue where `state` was taken. Another dataset or order raises `StateError`; `strict=False` keeps the seed
+        and the epoch, and starts the epoch over."""
         self._follow_samplers()
         kept: Any = self._iterator if self.persistent_workers else None
         state = as_trainers_mean(state, sys._getframe(1), lambda: length_of(self))
         if self._epochs.load(state, self.generator, strict=strict) and kept is not None:
-            kept.close()  # its workers draw as they did
+            kept.close()  # its workers use the old seed or place
 
     # ---- trainers
 
@@ -402,13 +402,13 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
 
     @property
     def penstock_keywords(self) -> dict[str, Any]:
-        """The keywords that torch's DataLoader does not have, as they were given."""
+        """Our keywords, which torch's DataLoader lacks, as given."""
         return keywords_of(self._config, self._epochs.source)
 
     # ---- looking in
 
     def stats(self) -> dict[str, Any]:
-        """Numbers of this loader's life so far."""
+        """Return the numbers of this loader's life so far."""
         engine = "torch" if self._not_ours() else "workers" if self.num_workers else "inline"
         self._counters.skipped = len(self._skips)
         kept = self._reusing.stats(self._epochs.kept) if self._reusing is not None else None
@@ -416,23 +416,23 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return as_stats(self._counters, engine=engine, epoch=epoch, gpu=lane, reuse=kept)
 
     def diagnose(self) -> str:
-        """One sentence: what limits this run, and what would help."""
+        """Return one sentence: the bottleneck of this run, and what would help."""
         gpu = could_be_asked(self._config, TorchArguments.of(self), self._on_device)
         return advice_on(self.stats(), gpu=gpu)
 
     def explain(self) -> str:
-        """What is done to a sample, piece by piece, with its cost here and where it could run; a few samples are prepared for it."""
+        """Describe each step of preparing a sample, its cost here and where it could run. Prepares a few samples to measure."""
         reusing, shuffles = self._reusing, self._epochs.source.shuffles
         line = "" if reusing is None else reusing.line(reusing.source, self._epochs.kept)
         given = TorchArguments.of(self)
         return explanation(self._config, given, self._on_device, shuffles=shuffles, reused=line)
 
     def skipped(self) -> list[dict[str, Any]]:
-        """Samples that `on_error` left out or replaced, with their errors."""
+        """Return the samples that `on_error` dropped or replaced, with their errors."""
         return self._skips.report()
 
     def debug(self, index: Any, epoch: int = 0) -> Any:
-        """One sample, prepared in this process with the randomness it has in `epoch`, so that a debugger can step in."""
+        """Prepare one sample in this process with its randomness in `epoch`, so that a debugger can step in."""
         if self._epochs.source.streams:
             raise ConfigError("debug needs a map-style dataset")
         with generators_kept():
@@ -441,7 +441,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
             return prepare_one(self._recipe(), self._epochs.where(index, epoch), index)
 
     def __repr__(self) -> str:
-        """It is asked for while others look into an error, too, so it never raises."""
+        """Describe the loader. Never raises: it is also called while an error is inspected."""
         try:
             said = in_words(self._config, TorchArguments.of(self), self._epochs, self._worker_count.auto)
             return f"{type(self).__name__}({said})"

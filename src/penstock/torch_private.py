@@ -1,8 +1,8 @@
-"""Everything we take from torch's private parts, in one place; `tests/unit/test_torch_private.py` pins the versions.
+"""All uses of torch's private parts, in one place; `tests/unit/test_torch_private.py` pins the versions.
 
-There is no public way to make `torch.utils.data.get_worker_info()` answer in a worker, to seed NumPy in workers as torch
-does, to re-raise a user's exception by torch's rules (same type where its constructor allows), or to take a sample apart as
-torchvision's transforms do (`torch.utils._pytree`, to which users and libraries add classes of their own).
+There is no public way to make `torch.utils.data.get_worker_info()` answer in a worker, to seed NumPy in workers as torch does, to re-raise a
+user's exception by torch's rules (same type if its constructor allows), or to take a sample apart as torchvision's transforms do
+(`torch.utils._pytree`, to which users and libraries add their own classes).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def enter_worker(worker: int, workers: int, seed: int, dataset: Any) -> None:
 
 @contextmanager
 def private_collate() -> Iterator[None]:
-    """Have torch's collate use ordinary memory. Where it finds itself in a worker it takes shared memory of its own, out of
-    a /dev/shm that may be tiny; our results are copied into the arena anyway."""
+    """Make torch's collate use ordinary memory. In a worker it takes shared memory from /dev/shm, which may be tiny; our results are copied
+    into the arena anyway."""
     held, _utils.worker._worker_info = _utils.worker._worker_info, None
     try:
         yield
@@ -48,5 +48,5 @@ def numpy_worker_seed(base_seed: int, worker: int) -> Any:
 
 
 def wrap_exception(where: str) -> ExceptionWrapper:
-    """The exception being handled, with its traceback as text, ready to cross processes."""
+    """Wrap the exception being handled, with its traceback as text, to cross processes."""
     return ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]

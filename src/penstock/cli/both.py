@@ -1,4 +1,4 @@
-"""`penstock run --compare`: a program both ways, and the two runs side by side. This process imports torch only to gather ranks."""
+"""`penstock run --compare`: run a program with both loaders and compare. This process imports torch only to gather ranks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.cli.table import table, too_few_steps
 from penstock.cli.watched import Job, Result, measure
 
 ENGINES = ("penstock", "torch")
-"""In this order, so that files both read are in the page cache for torch's run, not for ours."""
+"""Ours first: then the page cache is warm for torch's run, not for ours."""
 
 
 def compare(program: Program, steps: int | None, report: Path | None = None, keep: Path | None = None) -> int:
-    """report: where a page about it goes.  keep: where the trace of our run goes."""
+    """Run both and print the comparison. report: path of the page.  keep: path of our run's trace."""
     rank = this_rank()
     with contextlib.ExitStack() as stack:
         trace = None
@@ -53,7 +53,7 @@ def compare(program: Program, steps: int | None, report: Path | None = None, kee
 
 
 def all_ranks(rank: Rank, results: dict[str, Result]) -> tuple[tuple[Result, Result], list[str]] | None:
-    """Both runs over all ranks, and what to say of that; None where rank 0 says it."""
+    """Return both runs merged over all ranks, and lines about that; None on ranks other than 0."""
     given = rank.gather({engine: result.as_json() for engine, result in results.items()})
     if not given:
         return None
@@ -73,7 +73,7 @@ def all_ranks(rank: Rank, results: dict[str, Result]) -> tuple[tuple[Result, Res
 
 
 def merged(ranks: list[Result]) -> Result:
-    """One result for the whole job. All else is what rank 0 says."""
+    """Merge the ranks' results; other fields are rank 0's."""
     first, *others = ranks
     if not others:
         return first
@@ -101,7 +101,7 @@ def write_page(report: Path, trace: str | None, script: str, torchs: Result, our
 
 
 def problem_of(script: str, result: Result) -> str | None:
-    """Why there is nothing to compare, or None."""
+    """Say why there is nothing to compare, or None."""
     if result.code:
         return (
             f"{script} failed with {result.engine}'s loader (exit code {result.code}):\n{result.output_tail}"

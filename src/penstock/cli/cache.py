@@ -1,4 +1,4 @@
-"""`penstock cache ls | stat | verify | clear PATH`: samples that loaders keep on disk (`Reuse(store="disk", path=PATH)`)."""
+"""`penstock cache ls | stat | verify | clear PATH`: manage samples cached on disk (`Reuse(store="disk", path=PATH)`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ examples:
 
 
 def add_cache(commands: Any) -> None:
-    """The command and its options."""
+    """Add the command and its options."""
     cache = commands.add_parser(
         "cache",
         help="samples that are kept on disk: list, check and remove them",
@@ -175,7 +175,7 @@ ACTS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 
 def ask(question: str) -> None:
-    """ConfigError unless somebody says yes."""
+    """Raise ConfigError unless the user answers yes."""
     if not sys.stdin.isatty():
         raise ConfigError(f"{question} Say --yes, there is nobody to ask")
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
@@ -191,7 +191,7 @@ def size(nbytes: int) -> str:
 
 @contextmanager
 def bar(name: str) -> Iterator[Progress]:
-    """By rich, on a terminal; a log gets none."""
+    """Show rich's progress bar on a terminal; a log gets none."""
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield lambda _done, _of: None
         return

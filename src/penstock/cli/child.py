@@ -1,7 +1,6 @@
-"""The process in which `penstock run --compare` measures: `python -m penstock.cli.child JOB [-m] SCRIPT …`.
+"""The process that `penstock run --compare` measures: `python -m penstock.cli.child JOB [-m] SCRIPT …`.
 
-JOB is a `Job` as JSON. Reports on the job's descriptor, a line of JSON at a time. Its standard output and error are the
-program's own.
+JOB is a `Job` as JSON. Reports go to the job's descriptor as lines of JSON. Standard output and error are the program's own.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def main(argv: list[str]) -> int:
     owner = os.getpid()
 
     def tell(meter: Meter, diagnosis: str = "", adoption: str = "") -> None:
-        if os.getpid() == owner:  # not in processes that the program has forked
+        if os.getpid() == owner:  # not in processes forked by the program
             line = json.dumps({"facts": meter.facts(), "diagnosis": diagnosis, "adoption": adoption})
             os.write(descriptor, line.encode() + b"\n")
 

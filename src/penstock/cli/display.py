@@ -1,4 +1,4 @@
-"""What `penstock run --compare` shows while it measures: a bar for each engine with rich on a terminal, else lines."""
+"""Progress of `penstock run --compare`: a bar for each engine with rich on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def note(facts: Mapping[str, float], peak_bytes: int) -> str:
 
 
 class Bars:
-    """By rich, on standard error."""
+    """rich's bars on standard error."""
 
     def __init__(self, steps: int | None) -> None:
         from rich.console import Console

@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from penstock.cli.both import compare
 
             return compare(program, options.steps, options.report, options.trace)
-        from penstock.cli.once import run  # imports torch, which the rest need not wait for
+        from penstock.cli.once import run  # imports torch; other commands need not wait for that
 
         return run(program, options.steps, options.report, options.trace)
     except PenstockError as exc:

@@ -1,7 +1,6 @@
-"""Counts and times the batches that a whole program takes from its loaders, torch's and ours by the same rule.
+"""Count and time the batches that a program takes from its loaders, by one rule for torch's and ours.
 
-Waiting is the time that the program spends in `iter(loader)` and in `next()` of what that returned. The rest, from the first
-`iter()` on, is its own.
+Waiting is the time in `iter(loader)` and in `next()` of its result. The rest, from the first `iter()` on, is the program's own.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ REFRESH_S = 0.2
 
 
 class Enough(BaseException):
-    """The program has had its steps. Not an Exception, so that training loops do not take it for a failure of theirs."""
+    """The program has had its steps. Not an Exception, so that training loops do not treat it as a failure."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What is known of one loader, after it has gone as well."""
+    """Facts about one loader; they outlive it."""
 
     name: str
     batches: int = 0
     stats: dict[str, Any] | None = None
-    """Of a penstock loader."""
+    """Stats of a penstock loader."""
     counters: Counters | None = None
-    """Of a penstock loader whose tasks and waits are kept."""
+    """Counters of a penstock loader whose tasks and waits are kept."""
     adoption: str = ""
-    """Whether its dataset of torchvision's is adopted."""
+    """Whether its torchvision dataset is adopted."""
 
     def write_trace(self, path: str | os.PathLike[str]) -> bool:
-        """Whether there was anything to write: torch's own loader keeps nothing."""
+        """Write the trace; return False if there is none: torch's own loader keeps nothing."""
         if self.counters is None or self.stats is None:
             return False
         write_trace(path, self.counters, described(self.stats, self.diagnosis()))
@@ -59,18 +58,18 @@ class Meter:
     """Sums over all loaders of this process."""
 
     steps: int | None = None
-    """Batches after which the program is stopped."""
+    """Stop the program after this many batches."""
     traced: bool = False
-    """Keep tasks and waits of our loaders, to draw them."""
+    """Whether to keep tasks and waits of our loaders for a trace."""
     on_progress: Callable[[Meter], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     batches: int = 0
     samples: int = 0
     wait_s: float = 0.0
     first_s: float | None = None
-    """When the program first asked for an iterator."""
+    """When the program first called `iter()`."""
     first_batch_s: float = 0.0
-    """How long it then waited for a batch."""
+    """How long it waited for its first batch."""
     last_s: float = 0.0
     records: list[Record] = field(default_factory=list)
     _known: WeakKeyDictionary[Any, Record] = field(default_factory=WeakKeyDictionary)
@@ -92,11 +91,11 @@ class Meter:
         }
 
     def busiest(self) -> Record | None:
-        """The loader that gave the most batches."""
+        """Return the loader with the most batches."""
         return max(self.records, key=lambda record: record.batches, default=None)
 
     def install(self, kind: type) -> None:
-        """Measure all loaders of this class, subclasses included."""
+        """Measure all loaders of this class and its subclasses."""
         original = kind.__iter__  # type: ignore[attr-defined]
 
         def metered(loader: TorchDataLoader[Any]) -> Metered:
@@ -126,7 +125,7 @@ class Meter:
         self.wait_s += self.last_s - began_s
 
     def take(self, batches: Iterator[Any], loader: TorchDataLoader[Any], record: Record) -> Any:
-        """The next batch, measured."""
+        """Take the next batch and measure it."""
         began_s = self.last_s = self.clock()
         if self.steps is not None and self.batches >= self.steps:
             self._look(loader, record)
@@ -149,13 +148,13 @@ class Meter:
         return batch
 
     def _look(self, loader: TorchDataLoader[Any], record: Record) -> None:
-        """Keep a loader's own numbers while it is there: a program may drop it at any time."""
+        """Keep a loader's own numbers: the program may drop it at any time."""
         if isinstance(loader, DataLoader):
             record.stats = loader.stats()
 
 
 class Metered:
-    """An iterator over batches that is measured; in all else it is the loader's own."""
+    """A measured iterator over batches; everything else is delegated to the loader's own."""
 
     def __init__(
         self, batches: Iterator[Any], loader: TorchDataLoader[Any], record: Record, meter: Meter
@@ -180,7 +179,7 @@ def name_of(loader: TorchDataLoader[Any]) -> str:
 
 
 def samples_in(batch: Any, loader: TorchDataLoader[Any]) -> int:
-    """By the first tensor where torch has collated; what another collate returns may mean anything."""
+    """Count samples by the first tensor if torch collated; another collate's result may mean anything."""
     if loader.collate_fn is default_collate and (tensor := first_tensor(batch)) is not None:
         return int(tensor.shape[0]) if tensor.dim() else 1
     return nominal_size(loader)

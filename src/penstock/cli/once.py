@@ -1,4 +1,4 @@
-"""`penstock run`: a program once, with our loader, and what limits it at the end."""
+"""`penstock run`: run a program once with our loader, then say what limits it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.cli.ranks import Rank, this_rank
 from penstock.cli.script import run as run_program
 
 SHOWN = 5
-"""Loaders that get a line at the end of a run: those with the most batches."""
+"""Loaders with a line at the end of a run: those with the most batches."""
 
 
 def run(program: Program, steps: int | None, report: Path | None = None, trace: Path | None = None) -> int:
-    """report: where a page about the run goes.  trace: where the trace of its busiest loader goes."""
+    """Run the program. report: path of the page.  trace: path of the busiest loader's trace."""
     rank = this_rank()
-    # One page, one trace for a job: those of rank 0.
+    # A job writes one page and one trace: rank 0's.
     report, trace = (None, None) if rank.number else (report, trace)
-    # The program may change its folder.
+    # Absolute: the program may change its working directory.
     page, trace = report and report.absolute(), trace and trace.absolute()
     meter = Meter(steps=steps, traced=page is not None or trace is not None)
     code = run_program(program, meter)
@@ -37,7 +37,7 @@ def run(program: Program, steps: int | None, report: Path | None = None, trace: 
 
 
 def say(rank: Rank, *lines: str) -> None:
-    """In one write: ranks share a terminal, and `print` writes its newline by itself where Python does not buffer."""
+    """Print lines in one write: ranks share a terminal, and unbuffered `print` writes its newline separately."""
     sys.stderr.write("".join(f"penstock: {rank.prefix}{line}\n" for line in lines))
     sys.stderr.flush()
 
@@ -61,7 +61,7 @@ def line_of(record: Record) -> str:
 
 
 def write_page(report: Path, script: str, meter: Meter, rank: Rank) -> None:
-    """The busiest loader drawn, the others in a line each."""
+    """Write a page with the busiest loader drawn and a line for each other."""
     from penstock.report.html import write_summary
 
     first, *others = sorted(meter.records, key=lambda record: -record.batches)

@@ -1,4 +1,4 @@
-"""`penstock report trace.json -o page.html`: a page about a run, made from its trace. Needs no torch."""
+"""`penstock report trace.json -o page.html`: make a page from a run's trace. Needs no torch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def report(options: argparse.Namespace) -> int:
 
 
 def writable(file: Path) -> None:
-    """Complain before the work, not after it."""
+    """Refuse an unwritable path before the work starts."""
     folder = file.absolute().parent
     if file.is_dir():
         raise ConfigError(f"{os.fspath(file)!r} is a folder; name a file in it")

@@ -1,4 +1,4 @@
-"""What the command line runs."""
+"""The program that the command line runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program of the user's, with its arguments."""
+    """A user's program with its arguments."""
 
     script: str
-    """A file; or, with `module`, a module's name, as for `python -m`."""
+    """A file; with `module`, a module name as for `python -m`."""
     args: tuple[str, ...] = ()
     module: bool = False
 

@@ -1,7 +1,7 @@
-"""Which rank of a job this process is, and what the ranks of one job tell each other.
+"""This process's rank in a job, and the exchange of facts between ranks.
 
-Rule 1: torch is imported only where ranks talk, never to learn which rank this is.
-Rule 2: they talk through torchrun's own store, which outlives them. Other launchers have none: there each rank is on its own.
+Rule 1: torch is imported only to exchange facts, never to find the rank.
+Rule 2: ranks use torchrun's own store, which outlives them. Other launchers have none: there each rank is on its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 GATHER_S = 600.0
-"""How long to wait for a rank that is still at work. When a rank fails, torchrun ends the others."""
+"""How long to wait for a slow rank. If a rank fails, torchrun ends the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Rank:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Rank:
-        """From the variables that torchrun and other launchers set; rank 0 of 1 without them."""
+        """Read the variables of torchrun and other launchers; rank 0 of 1 without them."""
         try:
             number, world = int(environ["RANK"]), int(environ["WORLD_SIZE"])
             attempt = int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -44,11 +44,11 @@ class Rank:
 
     @property
     def prefix(self) -> str:
-        """What a line of this rank begins with; nothing where it is alone."""
+        """Prefix of this rank's lines; empty if it is alone."""
         return f"rank {self.number}: " if self.world > 1 else ""
 
     def gather(self, mine: Mapping[str, Any]) -> list[Any]:
-        """On rank 0: what each rank gave, None for a rank that did not answer in time. On the others: nothing."""
+        """Return on rank 0 each rank's facts, None for a rank that did not answer in time; on other ranks nothing."""
         if self.world == 1 or self.store is None:
             return [mine] if self.number == 0 else []
         from torch.distributed import DistError
@@ -66,10 +66,10 @@ class Rank:
         return given
 
     def meet_anew(self, run: int) -> dict[str, str]:
-        """Environment for the ranks of run `run` of the same job, counted from 0.
+        """Return the environment for the ranks of the job's run `run`, counted from 0.
 
-        A process group of the second run would find the first one's addresses in torchrun's store, and connect to processes
-        that have ended. So rank 0 picks a port, and its process group holds a store of its own there.
+        In torchrun's store, the second run's process group would find the first run's addresses and connect to dead processes. So rank 0
+        picks a port, and its process group opens its own store there.
         """
         if self.world == 1 or self.store is None or run == 0:
             return {}
@@ -98,7 +98,7 @@ def this_rank() -> Rank:
 
 
 def together(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The ranks' facts as those of one job: rates and counts add up, waiting is the mean, times are the longest."""
+    """Merge the ranks' facts: sum rates and counts, average waiting, take the longest times."""
     return {
         **{name: sum(facts[name] for facts in ranks) for name in ("batches", "samples", "samples_per_s")},
         **{name: max(facts[name] for facts in ranks) for name in ("elapsed_s", "first_batch_s")},

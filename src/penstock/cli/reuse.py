@@ -1,5 +1,5 @@
-"""`penstock reuse plan`: where a chain of ops could be cut so that what its first ops make is used several times, and what each cut
-costs and gains. What needs torch is imported when the command runs."""
+"""`penstock reuse plan`: where to split a chain of ops so that the first part's results are reused, and each split's cost and gain.
+torch is imported only when the command runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ examples:
 
 
 def add_reuse(commands: Any) -> None:
-    """The command and its options."""
+    """Add the command and its options."""
     reuse = commands.add_parser(
         "reuse", help="use partly prepared samples several times: what it would bring"
     )
@@ -116,7 +116,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def measured(dataset: StagedDataset | AudioFolder, samples: int) -> CutCosts:
-    """With a line of progress on standard error."""
+    """Measure the costs, with a line of progress on standard error."""
     import torch
 
     from penstock.pipeline.op_costs import cut_costs
@@ -130,7 +130,7 @@ def measured(dataset: StagedDataset | AudioFolder, samples: int) -> CutCosts:
         bar.close()
 
 
-# ---- what is to be measured
+# ---- input
 
 
 def dataset_of(target: str, photos: str | None) -> StagedDataset | AudioFolder:
@@ -157,7 +157,7 @@ def dataset_of(target: str, photos: str | None) -> StagedDataset | AudioFolder:
 
 
 def staged(found: Any) -> Any:
-    """torchvision's ImageFolder as a loader with `reuse=` adopts it; anything else as it is."""
+    """Return torchvision's ImageFolder as a loader with `reuse=` adopts it; anything else unchanged."""
     from penstock.pipeline.adopt import adopted
     from penstock.pipeline.adopted_images import AdoptedImages
 
@@ -166,7 +166,7 @@ def staged(found: Any) -> Any:
 
 
 def found_in(target: str) -> Any:
-    """The object that `module:object` or `file.py:object` names."""
+    """Return the object named by `module:object` or `file.py:object`."""
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise ConfigError(f"name what to measure as module:object or file.py:object, got {target!r}")
@@ -206,14 +206,14 @@ def named_module(place: str) -> ModuleType:
 
 
 def made(found: Any) -> Any:
-    """What a function without parameters returns; anything else as it is."""
+    """Call a function without parameters; return anything else unchanged."""
     if inspect.isfunction(found) and not inspect.signature(found).parameters:
         return found()
     return found
 
 
 def with_photos(folder: str, chain: Any) -> StagedDataset:
-    """A chain, with the images in a folder: by class as ImageFolder has them, or without classes."""
+    """Combine a chain with a folder's images: by class as in ImageFolder, or without classes."""
     from penstock.pipeline.staged import EXTENSIONS, ImageFolder, StagedDataset
     from penstock.sources.sources import WholeFiles
 
@@ -231,7 +231,7 @@ def with_photos(folder: str, chain: Any) -> StagedDataset:
     return StagedDataset(lambda index: (read(files[index]), 0), chain, len(files))
 
 
-# ---- what is said
+# ---- output
 
 
 def head(dataset: StagedDataset | AudioFolder, costs: CutCosts, terms: Terms) -> list[str]:

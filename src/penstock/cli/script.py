@@ -1,4 +1,4 @@
-"""Runs a program as `python train.py …` would, with torch's DataLoader replaced before its first line."""
+"""Run a program as `python train.py …` would, with torch's DataLoader replaced before its first line."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TORCHS = torch.utils.data.DataLoader
 
 
 def swap_loaders() -> None:
-    """Whoever imports torch's DataLoader from now on gets ours, by either of the names it has."""
+    """Replace torch's DataLoader under both of its names, for all later imports."""
     torch.utils.data.DataLoader = DataLoader  # type: ignore[misc]
     torch.utils.data.dataloader.DataLoader = DataLoader  # type: ignore[misc]
 
 
 def run(program: Program, meter: Meter, *, engine: str = "penstock") -> int:
-    """The program's exit code."""
+    """Run the program; return its exit code."""
     if engine == "penstock":
         swap_loaders()
         meter.install(DataLoader)
@@ -61,7 +61,7 @@ def code_of(exit_: SystemExit) -> int:
 
 
 def without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's own first frame on."""
+    """Return the traceback from the program's first frame on."""
     whole = trace
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""Tables as text: any, and that of two measured runs side by side."""
+"""Text tables, and the comparison of two measured runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Protocol
 
 MIB, GIB = 2**20, 2**30
 STEPS = 20
-"""Steps below which a ratio says nothing."""
+"""Fewer steps give no ratio."""
 START = 0.2
-"""Share of a run that may pass before its first batch: with more, a ratio would compare how workers start."""
+"""Most of a run that may pass before its first batch: with more, a ratio would compare worker starts."""
 
 
 class Measured(Protocol):
@@ -23,7 +23,7 @@ class Measured(Protocol):
 
 
 def aligned(rows: Sequence[Sequence[str]], ways: str) -> list[str]:
-    """Columns, each to the left or to the right."""
+    """Align columns left or right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pads: dict[str, Callable[[str, int], str]] = {"<": str.ljust, ">": str.rjust}
     return [
@@ -37,7 +37,7 @@ def memory(size: int) -> str:
 
 
 def table(torchs: Measured, ours: Measured) -> str:
-    """The comparison, and what limits ours."""
+    """Return the comparison and our bottleneck."""
     theirs, mine = torchs.facts, ours.facts
     few = too_few_steps(theirs, mine)
     rows = [
@@ -68,7 +68,7 @@ def table(torchs: Measured, ours: Measured) -> str:
 
 
 def too_few_steps(theirs: Mapping[str, float], mine: Mapping[str, float]) -> str:
-    """Why these two runs are too short for a ratio of samples/s, and how many steps would do; empty where they are not."""
+    """Say why the runs are too short for a ratio of samples/s, and how many steps suffice; "" if they are not."""
     enough = max(map(steps_needed, (theirs, mine)))
     steps = min(facts["batches"] / facts.get("ranks", 1) for facts in (theirs, mine))
     share, slower = max((start_share(theirs), "torch"), (start_share(mine), "penstock"))
@@ -87,7 +87,7 @@ def start_share(facts: Mapping[str, float]) -> float:
 
 
 def steps_needed(facts: Mapping[str, float]) -> int:
-    """Steps after which the start was a small enough share, in round numbers."""
+    """Return the steps after which the start is a small enough share, rounded."""
     steps = facts["batches"] / facts.get("ranks", 1)
     per_step_s = max(1e-6, facts["elapsed_s"] - facts["first_batch_s"]) / max(1.0, steps - 1)
     wanted = max(float(STEPS), 1 + facts["first_batch_s"] * (1 - START) / START / per_step_s)

@@ -1,4 +1,4 @@
-"""One measured run of a program in a process of its own, watched from outside."""
+"""Measure one run of a program in its own process, from outside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.measure.tree import process_tree, pss_bytes
 
 TICK_S = 0.25
 LOOK_SHARE = 0.05
-"""Most of the time that looking at memory may take: it is slow for large processes, and they stand still for it."""
+"""Most of the time to spend on reading memory: it is slow for large processes and stops them."""
 TAIL_LINES = 20
 END_S = 10.0
 
@@ -30,26 +30,26 @@ class Job:
     """One run to measure."""
 
     engine: str
-    """Whose loader: penstock or torch."""
+    """Loader to use: penstock or torch."""
     run: int = 0
-    """Which run of this command it is, from 0."""
+    """Number of this run within the command, from 0."""
     steps: int | None = None
-    """Batches after which the program is stopped."""
+    """Stop the program after this many batches."""
     trace: str | None = None
-    """Where the trace of the busiest loader goes, if one is wanted."""
+    """Path of the busiest loader's trace, if wanted."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of one run."""
+    """The outcome of one run."""
 
     engine: str
     facts: dict[str, float]
     peak_bytes: int = 0
-    """Of the whole process tree, as PSS."""
+    """Peak memory of the whole process tree, as PSS."""
     diagnosis: str = ""
     adoption: str = ""
-    """Of the busiest loader: whether its dataset of torchvision's is adopted."""
+    """Whether the busiest loader's torchvision dataset is adopted."""
     code: int = 0
     output_tail: str = ""
 
@@ -59,7 +59,7 @@ class Result:
 
 @dataclass(slots=True)
 class Watch:
-    """Follows the peak of a process tree's memory."""
+    """Tracks the peak memory of a process tree."""
 
     pid: int
     peak_bytes: int = 0
@@ -91,7 +91,7 @@ def measure(program: Program, job: Job, display: Display) -> Result:
 
 @contextlib.contextmanager
 def child(program: Program, job: Job, output: IO[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The program's process, and the pipe on which it reports."""
+    """Start the program's process; yield it and the pipe of its reports."""
     messages, theirs = os.pipe()
     told = json.dumps({**asdict(job), "descriptor": theirs})
     words = [sys.executable, "-m", "penstock.cli.child", told, *program.words()]
@@ -117,7 +117,7 @@ def child(program: Program, job: Job, output: IO[str]) -> Iterator[tuple[subproc
 
 
 def lines(messages: int, watch: Watch) -> Iterator[Any]:
-    """Messages as they come, looking at the memory meanwhile, until the program closes the pipe."""
+    """Yield messages until the program closes the pipe, and check its memory meanwhile."""
     rest = b""
     while True:
         watch.look()

@@ -1,4 +1,4 @@
-"""What a loader says of itself: `diagnose()` and `explain()`. They ask; what is said is decided in `policy.diagnosis` and `pipeline.explain`."""
+"""`diagnose()` and `explain()` of a loader. They gather facts; `policy.diagnosis` and `pipeline.explain` decide what to say."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from penstock.policy.diagnosis import diagnose
 
 
 def advice_on(stats: dict[str, Any], *, gpu: bool = False) -> str:
-    """One sentence: what limits a run with these numbers, and what would help. `gpu`: there is one that does not help to prepare, and may be able to."""
-    # While a GPU lane works, workers leave it cores, whatever their number should be.
+    """Return one sentence: the bottleneck of a run with these stats, and what would help. `gpu`: an unused GPU could help to prepare."""
+    # An active GPU lane needs cores, so fewer are left for workers.
     beside_lane = stats["gpu"] is not None and stats["gpu"]["mode"] != "off"
     cores = count_workers(lane=beside_lane)
     return diagnose(stats, cores=cores, most=cores if beside_lane else None, gpu=gpu)
 
 
 def could_be_asked(config: LoaderConfig, given: TorchArguments, held: DeviceSide) -> bool:
-    """Whether there is a GPU that does not help to prepare, and may be able to."""
+    """Return whether an unused GPU could help to prepare."""
     if held.stats() is not None or not torch.cuda.is_available():
         return False
     from penstock.gpu.prep import unsuited
@@ -36,7 +36,7 @@ def could_be_asked(config: LoaderConfig, given: TorchArguments, held: DeviceSide
 def explanation(
     config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, shuffles: bool, reused: str = ""
 ) -> str:
-    """What is done to a sample, piece by piece; `reused`: the line about `reuse=`, where there is one."""
+    """Describe each step of preparing a sample. `reused`: the line about `reuse=`, or ""."""
     from penstock.pipeline.explain import explained
 
     with generators_kept():
@@ -45,7 +45,7 @@ def explanation(
 
 
 def lane_line(config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, shuffles: bool) -> str:
-    """Whether the GPU helps, could, or what keeps it from it."""
+    """Say whether the GPU helps, could help, or why it cannot."""
     from penstock.gpu.prep import looked, unsuited
 
     dataset = adopted_of(config, given.dataset) or given.dataset
@@ -65,7 +65,7 @@ def lane_line(config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, 
 
 
 def lacking(config: LoaderConfig, workers: int, *, shuffles: bool) -> str:
-    """What is missing for the GPU to help; "" where nothing is."""
+    """Say what the GPU lane still needs; "" if nothing."""
     mode = config.gpu.mode
     if not on_cuda(config):
         return "with device='cuda'" + (" and gpu_prep='auto'" if mode == "off" else "")

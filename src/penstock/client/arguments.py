@@ -1,4 +1,4 @@
-"""Arguments of the constructor: torch's, as one value; and those that are refused before anything is built, each with what to do."""
+"""Constructor arguments: torch's as one value, and checks that refuse bad ones before anything is built. Each error says the fix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchArguments:
-    """torch's parameters, but for `shuffle`, which lives on in the sampler. They mean what they mean in torch."""
+    """torch's parameters, with torch's meanings. `shuffle` is missing: it is part of the sampler."""
 
     dataset: Any
     batch_size: int | None
@@ -38,17 +38,17 @@ class TorchArguments:
 
     @classmethod
     def of(cls, loader: TorchDataLoader[Any]) -> TorchArguments:
-        """As its attributes say now: trainers and subclasses set some after construction."""
+        """Read the loader's attributes as they are now: trainers and subclasses change some after construction."""
         return cls(**{field.name: getattr(loader, field.name) for field in fields(cls)})
 
     @property
     def samples(self) -> int:
-        """In a batch, as far as torch's arguments say."""
+        """Samples in a batch, as far as torch's arguments tell."""
         return int(self.batch_size or getattr(self.batch_sampler, "batch_size", None) or 1)
 
 
 def check_num_workers(workers: object) -> None:
-    """torch takes 2.0 and fails when the first epoch begins. What it refuses itself is left to it."""
+    """Refuse 2.0, which torch accepts and then fails on in the first epoch. Leave other errors to torch."""
     try:
         index(workers)  # type: ignore[arg-type]
     except TypeError:
@@ -64,12 +64,12 @@ def check_on_error(config: LoaderConfig, *, streams: bool) -> None:
 
 
 def on_cuda(config: LoaderConfig) -> bool:
-    """Whether batches go to a CUDA device."""
+    """Return whether batches go to a CUDA device."""
     return config.device is not None and torch.device(config.device).type == "cuda"
 
 
 def check_lane(config: LoaderConfig) -> None:
-    """A GPU that is asked by name to help must be the one that batches go to."""
+    """Require that a GPU lane asked for by name runs on the device that receives the batches."""
     mode = config.gpu.mode
     if mode in ("idle", "concurrent") and not on_cuda(config):
         raise ConfigError(
@@ -78,11 +78,11 @@ def check_lane(config: LoaderConfig) -> None:
 
 
 _said = False
-"""Whether this process has been told of too many workers."""
+"""Whether this process has already warned about too many workers."""
 
 
 def say_once(workers: int, check: Callable[[], None]) -> None:
-    """Torch's warning of more workers than cores, by its own `check`: it would come with every loader and every epoch, in every rank."""
+    """Run torch's `check` for more workers than cores once, on local rank 0; torch would warn for every loader, epoch and rank."""
     global _said
     if _said or os.environ.get("LOCAL_RANK", "0") != "0":
         return

@@ -1,4 +1,4 @@
-"""From a loader's settings to what an engine is built from."""
+"""Build an engine's blueprint from a loader's settings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from penstock.worker.loop import WorkerSpec
 from penstock.worker.prepare import Recipe
 
 ONE_TASK = 1 << 30
-"""Task size that makes every batch one task: for datasets that want a whole batch's keys at once."""
+"""Task size that makes each batch one task, for datasets that fetch a whole batch at once."""
 
 
 def kind_of(recipe: Recipe, *, streams: bool) -> Kind:
-    """How batches are made, before anything is known of the samples."""
+    """Choose how batches are made, before any sample has been seen."""
     if streams:
         return Kind.STREAM
     if recipe.stacks:

@@ -10,11 +10,11 @@ from penstock.config import LoaderConfig
 from penstock.epochs.epochs import Epochs
 
 SAID = ("seed", "shard")
-"""Keywords that the line has in words of its own."""
+"""Keywords with their own wording in the line."""
 
 
 def in_words(config: LoaderConfig, given: TorchArguments, epochs: Epochs, auto: int) -> str:
-    """`auto`: what num_workers="auto" came to last; 0 where a number was given."""
+    """Return the line. `auto`: the latest worker count of num_workers="auto"; 0 if a number was given."""
     workers = given.num_workers
     follows = " (auto)" if auto and auto == workers else ""
     parts = [
@@ -42,7 +42,7 @@ def batches_of(given: TorchArguments) -> list[str]:
 
 
 def order_of(given: TorchArguments, epochs: Epochs) -> list[str]:
-    """In which order samples come, and what it depends on."""
+    """Describe the order of samples and what it depends on."""
     source = epochs.source.following(given.sampler, given.batch_sampler)
     if source.order == "streamed":
         return ["in the dataset's own order"]
@@ -55,7 +55,7 @@ def order_of(given: TorchArguments, epochs: Epochs) -> list[str]:
 
 
 def others(config: LoaderConfig) -> list[str]:
-    """Keywords of ours that are not at their defaults."""
+    """Our keywords that differ from their defaults."""
     return [
         f"{field.name}={getattr(config, field.name)!r}"
         for field in fields(config)

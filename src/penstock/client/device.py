@@ -1,9 +1,9 @@
-"""Batches on a device: a thread takes finished batches and has them copied there while the last one is being used.
+"""Device prefetch: a thread copies finished batches to the device while training uses the last one.
 
-Rule 1: where workers go on into the next epoch before it is asked for, the thread does too: then training finds that epoch's first batches on
-        the device, as it does all others. They are dropped if another epoch is begun instead.
-Rule 2: an interrupt may come anywhere in the caller. So there is no lock between the two that it could leave taken, the thread says itself that it is
-        over (`Thread.join`, once interrupted, takes it for ended), and what was cut short is done to its end by the next call.
+Rule 1: if workers prefetch into the next epoch, so does the thread: that epoch's first batches are on the device before it begins.
+        They are dropped if another epoch begins instead.
+Rule 2: an interrupt may hit the caller anywhere. So caller and thread share no lock, the thread itself reports that it has ended
+        (an interrupted `Thread.join` already counts it as ended), and the next call completes whatever was cut short.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from penstock.errors import PenstockError
 from penstock.measure.counters import Counters
 
 AHEAD = 2
-"""Batches on the device before they are asked for."""
+"""Batches prefetched to the device."""
 CHECK_S = 0.1
 LOOK_S = 0.001
 OUTLAST_S = 120.0
-"""How long what is under way may still take, when nobody wants it any more."""
+"""Longest wait for copies in flight that nobody needs any more."""
 
 LEFT = (
     "the iterator was interrupted while it was being closed or begun anew, and what it had ready is gone: start a new one with iter(loader); "
@@ -41,7 +41,7 @@ class Item(NamedTuple):
     """`batch`, `failed` (the batch's own error), `error` (the loader's) or `end`."""
     ask: Any = None
     value: Any = None
-    """Of an `end`: the epoch that follows it here, if one does."""
+    """For `end`: the next epoch, if the thread goes on into it."""
     arrival: Arrival | None = None
 
 
@@ -49,7 +49,7 @@ NOTHING = Item("nothing")
 
 
 class Flag:
-    """Set once. An interrupt inside `threading.Event.set` would leave its lock taken."""
+    """A flag that is only ever set. An interrupt inside `threading.Event.set` would leave its lock taken."""
 
     __slots__ = ("_is_set",)
 
@@ -64,21 +64,21 @@ class Flag:
 
 
 class Shelf:
-    """What is ready for the consumer, in order. An item stays here until the consumer has it: the queues carry wake-ups only, and a lost one
-    costs `CHECK_S`."""
+    """Batches ready for the consumer, in order. An item stays here until the consumer has it. The queues only carry wake-ups; a lost
+    wake-up costs `CHECK_S`."""
 
     def __init__(self) -> None:
         self.items: deque[Item] = deque()
         self.stop, self.is_left = Flag(), Flag()
-        """That the thread is to leave, and that it has."""
+        """The thread must leave; the thread has left."""
         self.pump: Pump | None = None
-        """What the thread does."""
+        """The thread's work."""
         self._unclaimed = deque([None])
         self._filled: SimpleQueue[None] = SimpleQueue()
         self._emptied: SimpleQueue[None] = SimpleQueue()
 
     def claim(self) -> bool:
-        """Whether the caller is the first thread to come: of several, one fills it."""
+        """Return whether the calling thread is the first; only the first fills the shelf."""
         try:
             self._unclaimed.pop()
         except IndexError:
@@ -90,32 +90,32 @@ class Shelf:
         return not self._unclaimed
 
     def end(self) -> None:
-        """Have the thread leave."""
+        """Tell the thread to leave."""
         self.stop.set()
         if not self.is_claimed:
             self.pump = None
         self._emptied.put(None)
 
     def leave(self) -> None:
-        """The thread does."""
+        """Report that the thread leaves."""
         self.pump = None
         self.is_left.set()
         self._filled.put(None)
 
     def wait_until_left(self) -> None:
-        """After `end`: a thread that comes only now does nothing."""
+        """Wait for the thread, after `end`. A thread that starts later does nothing."""
         while self.is_claimed and not self.is_left.is_set():
             doze(self._filled)
 
     def put(self, item: Item) -> None:
-        """Wait for room beside the one that the consumer has, but not beyond `stop`."""
+        """Add an item once there is room beside the batch the consumer has, or after `stop`."""
         while len(self.items) > AHEAD and not self.stop.is_set():
             doze(self._emptied)
         self.items.append(item)
         self._filled.put(None)
 
     def wait_for_place(self, mover: Mover) -> None:
-        """Until there may be one more batch on the device, but not beyond `stop`."""
+        """Wait until one more batch may be on the device, or for `stop`."""
         while not mover.has_place(len(self.items)) and not self.stop.is_set():
             if mover.in_use:
                 mover.in_use.wait_for_oldest()
@@ -130,7 +130,7 @@ class Shelf:
         return self.items[0]
 
     def enters(self, epoch: int) -> bool:
-        """Whether the consumer has come to an end behind which this epoch follows; it is behind it now."""
+        """Step into `epoch` if the consumer has reached the end before it; return whether it did."""
         end = self.items[0] if self.items else NOTHING
         if end.kind != "end" or end.value != epoch or self.stop.is_set():
             return False
@@ -150,16 +150,16 @@ def doze(until: SimpleQueue[None]) -> None:
 
 class DeviceIterator:
     """Wraps an iterator of batches; a thread keeps `AHEAD` of them on the device. Batches are counted here, when training gets them:
-    how long the thread waits for them is nobody's loss."""
+    the thread's own waiting costs nothing."""
 
     def __init__(self, source: Any, mover: Mover, counters: Counters | None = None) -> None:
         self._source, self._mover, self._counters = source, mover, counters
         source.counts = counters is None
         self._shelf = Shelf()
         self._handed = NOTHING
-        """What the caller has; it leaves the shelf with the next call, so that an interrupt cannot lose it."""
+        """The caller's batch. It leaves the shelf with the next call, so that an interrupt cannot lose it."""
         self._to_begin: tuple[Any, int] | None = None
-        """What was asked for, until it is begun."""
+        """The requested epoch, until it has begun."""
         self.run = Run("planned", 0, 0)
         self.on_end: Callable[[], None] = lambda: None
         self.length: Callable[[], int] = lambda: 0
@@ -183,15 +183,15 @@ class DeviceIterator:
         self._source.begin(asks, epoch)
 
     def proceed(self, epoch: int) -> bool:
-        self._to_begin = None  # whatever was to be begun before, this is wanted instead
-        self._let_go()  # who leaves with the last batch has come to the end, too
+        self._to_begin = None  # this epoch replaces any earlier request
+        self._let_go()  # a caller that stops at the last batch has reached the end, too
         if self._shelf.enters(epoch):
             return True
         self._halt()
         return bool(self._source.proceed(epoch))
 
     def pull(self) -> Any:
-        """The next batch as it is, for one who throws it away before the iteration begins."""
+        """Return the next batch uncopied, for callers that discard it before iteration begins."""
         return self._source.pull()
 
     @property
@@ -199,7 +199,7 @@ class DeviceIterator:
         return self._source.told
 
     def hear_out(self) -> None:
-        if not self._shelf.is_claimed:  # nobody else reads from it
+        if not self._shelf.is_claimed:  # no thread reads from it
             self._source.hear_out()
 
     def set_workers(self, workers: int, *, follows: bool) -> None:
@@ -233,7 +233,7 @@ class DeviceIterator:
         if self.before_first is not None:
             self.before_first()
             self.before_first = None
-        self._begin()  # if it was interrupted
+        self._begin()  # if an interrupt cut it short
         if self._shelf.stop.is_set():
             raise PenstockError(LEFT)
         asked_s, began_s = time.perf_counter(), time.monotonic()
@@ -243,14 +243,14 @@ class DeviceIterator:
             if item.value is None:
                 self._halt()
             self._mover.rest()
-            self.on_end()  # it stays on the shelf until the next epoch is entered
+            self.on_end()  # the item stays on the shelf until the next epoch begins
             raise StopIteration
         if item.kind == "error":
             self._halt()
             error = item.value
             try:
                 raise error
-            finally:  # its traceback has this frame: who drops the loader would wait for the collector
+            finally:  # its traceback holds this frame: a dropped loader would live until garbage collection
                 del item, error
         if item.kind == "failed":
             self._count(began_s, 0)
@@ -258,7 +258,7 @@ class DeviceIterator:
             item.value.result(item.ask)
         try:
             batch = self._mover.arrive(item.value, item.arrival)
-        except Exception:  # of this batch: the next is another
+        except Exception:  # only this batch failed: continue with the next
             self.run.hand, self._handed = item.ask, item
             raise
         self._mover.taken(item.arrival, asked_s, self._source.ready, self._source.ahead)
@@ -268,7 +268,7 @@ class DeviceIterator:
         return batch
 
     def _count(self, began_s: float, samples: int) -> None:
-        """Training has a batch, or its error."""
+        """Count a batch, or its error, that training has received."""
         if self._counters is None:
             return
         ready = len(self._shelf.items) - 1 + self._source.ready
@@ -280,14 +280,14 @@ class DeviceIterator:
             self._counters.steady.idled(idle_s, were_ready)
 
     def _let_go(self) -> None:
-        """Of the batch that the caller had."""
-        self._mover.let_go()  # before anybody hears of it: its place is not free yet
+        """Release the caller's last batch."""
+        self._mover.let_go()  # before the shelf shrinks: the device still uses the batch
         self._shelf.drop(self._handed)
         self._handed = NOTHING
 
     def _start(self) -> None:
-        """A thread for the shelf, unless it has one. Where an interrupt came between, it may get two: one of them fills it, and the other may never
-        have come to itself, since Python's own lock was left taken. So threads refer to the shelf alone."""
+        """Start a thread for the shelf, unless it has one. After an interrupt it may get two: one fills it; the other may hang in its
+        start, since Python's own lock was left taken. So threads refer to the shelf alone."""
         if self._shelf.is_claimed:
             return
         self._shelf.pump = Pump(self._source, self._mover, self._shelf)
@@ -297,20 +297,20 @@ class DeviceIterator:
         thread.start()
 
     def _halt(self) -> None:
-        """Stop the thread and drop what it had ready."""
+        """Stop the thread and drop its prefetched batches."""
         self._shelf.end()
         self._shelf.wait_until_left()
-        self._shelf.items.clear()  # an error's traceback leads back here
+        self._shelf.items.clear()  # an error's traceback refers back to this object
         self._shelf, self._handed = Shelf(), NOTHING
 
 
 def brought(engine: Any, mover: Mover | None, counters: Counters) -> Any:
-    """An engine's batches, where `mover` brings them."""
+    """Return the engine's batches, moved by `mover` if there is one."""
     return engine if mover is None else DeviceIterator(engine, mover, counters)
 
 
 def filled(shelf: Shelf) -> None:
-    """A thread."""
+    """Run the shelf's pump. Target of the thread."""
     if shelf.claim():
         try:
             pump = shelf.pump
@@ -321,7 +321,7 @@ def filled(shelf: Shelf) -> None:
 
 
 class Pump:
-    """The thread's work; holds no reference to the iterator, so that dropping that ends this."""
+    """The thread's work. It holds no reference to the iterator, so dropping the iterator ends it."""
 
     def __init__(self, source: Any, mover: Mover, shelf: Shelf) -> None:
         self._source, self._mover, self._shelf = source, mover, shelf
@@ -333,7 +333,7 @@ class Pump:
         try:
             while not self._shelf.stop.is_set():
                 pulled = self._source.pull(self._shelf.stop.is_set)
-                if self._shelf.stop.is_set():  # nobody wants it; and it may not look like the epoch's end
+                if self._shelf.stop.is_set():  # None must not look like the epoch's end then
                     break
                 if pulled is None:
                     following = self._source.epoch + 1
@@ -365,7 +365,7 @@ class Pump:
             arrival.outlast(until)
 
     def _wait_for_all(self) -> None:
-        """Until what is under way is there, but not beyond `stop`: the gate may be shut as long as training does not ask."""
+        """Wait for all copies in flight, or for `stop`: the gate may stay shut until training asks."""
         until = time.monotonic() + OUTLAST_S
         while not all(arrival.is_over() for _, arrival in self._in_flight):
             if self._shelf.stop.is_set() or time.monotonic() > until:
@@ -373,7 +373,7 @@ class Pump:
             time.sleep(LOOK_S)
 
     def _keep_until_copied(self, batch: Any, arrival: Arrival | None) -> None:
-        """The slab must not be reused before all that reads it is done."""
+        """Hold the slab until every reader of it is done."""
         if arrival is not None:
             self._in_flight.append((batch, arrival))
             self._in_flight = [(kept, its) for kept, its in self._in_flight if not its.is_over()]

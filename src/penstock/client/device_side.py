@@ -1,4 +1,4 @@
-"""What a loader keeps for its device between epochs: workers come anew with every epoch, this need not."""
+"""Device state that a loader keeps between epochs, though its workers may be new each epoch."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 class DeviceSide:
-    """Of one loader. A copy of the loader, in this process or another, starts without."""
+    """Device state of one loader. A copy of the loader, in this process or another, starts without it."""
 
     def __init__(self) -> None:
         self.prep: Prep | None = None
-        """The GPU lane of the last iterator, and the dataset that workers had for it."""
+        """The last iterator's GPU lane and the dataset made for its workers."""
         self.places: Places | None = None
-        """Where batches come to on the device."""
+        """Batch buffers on the device."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return type(self), ()
 
     def stats(self) -> dict[str, Any] | None:
-        """Numbers of the GPU lane that there is, or was last."""
+        """Return the numbers of the current or last GPU lane."""
         return None if self.prep is None else self.prep.lane.stats()

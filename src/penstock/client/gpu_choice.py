@@ -1,7 +1,6 @@
-"""Whether the GPU helps a loader to prepare its batches.
+"""Decide whether the GPU helps to prepare batches.
 
-Asked for by name ("concurrent", "idle") it must be possible. With "auto" it is left out where it is not possible, or not wanted: `explain()`
-says why.
+"concurrent" and "idle" demand it, and fail if it is impossible. "auto" leaves it out if it is impossible or unwanted; `explain()` says why.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ log = logging.getLogger("penstock")
 def helped(
     config: LoaderConfig, recipe: Recipe, held: DeviceSide, *, shuffles: bool
 ) -> tuple[Recipe, GpuLane | None]:
-    """The recipe for workers, and the lane that finishes their batches on the device; or as it was, and None. `held`: of earlier epochs."""
+    """Return the workers' recipe and the lane that finishes batches on the device, or the recipe unchanged and None. `held`: from earlier epochs."""
     wanted, on_device = config.gpu, config.keeps_on_device
     asked = wanted.mode in ("idle", "concurrent") or on_device
     if not on_cuda(config):
@@ -45,7 +44,7 @@ def helped(
     from penstock.gpu.cuda import prep_for
 
     if config.on_error != "raise":
-        # What cannot be decoded must be found out by a worker, while it can still be left out or replaced.
+        # A worker must find samples that cannot be decoded, while they can still be skipped or replaced.
         wanted = replace(wanted, share=0.0)
     if wanted.mode == "auto" and not on_device and why_not_auto(config, shuffles=shuffles):
         wanted = replace(wanted, mode="off")
@@ -78,7 +77,7 @@ def is_deterministic(config: LoaderConfig) -> bool:
 
 
 def why_not_auto(config: LoaderConfig, *, shuffles: bool) -> str:
-    """Why gpu_prep="auto" leaves everything to workers, whatever the chain; empty where it does not."""
+    """Say why gpu_prep="auto" leaves all work to workers, whatever the chain; "" if it does not."""
     if not shuffles:
         return "the loader does not shuffle, and an evaluation wants the same pixels each time"
     if config.on_error != "raise":
@@ -92,7 +91,7 @@ def why_not_auto(config: LoaderConfig, *, shuffles: bool) -> str:
 
 @cache
 def missing_for_lane() -> str:
-    """The package that the lane lacks here."""
+    """Name the package that the lane lacks; "" if none."""
     from penstock.gpu.nvjpeg import library
     from penstock.kernels.run import require_triton
 
@@ -111,7 +110,7 @@ def refuse_without_workers(config: LoaderConfig) -> None:
 
 
 def reusing_of(config: LoaderConfig, dataset: Any) -> Reusing | None:
-    """What a loader with `reuse=` has; None without."""
+    """Set up `reuse=`; None without it."""
     if config.reuse is None:
         return None
     if sys.platform != "linux":
@@ -130,7 +129,7 @@ def reusing_of(config: LoaderConfig, dataset: Any) -> Reusing | None:
 
 
 def adopted_of(config: LoaderConfig, dataset: Any) -> Any:
-    """A dataset of ours that reads the user's, where theirs is torchvision's: nobody else has loaded torchvision. None otherwise."""
+    """Return our dataset that reads the user's torchvision dataset, or None. Only users of torchvision datasets have loaded that module."""
     if not config.adopt or "torchvision.datasets" not in sys.modules:
         return None
     from penstock.pipeline.adopt import adopted
@@ -139,7 +138,7 @@ def adopted_of(config: LoaderConfig, dataset: Any) -> Any:
 
 
 def staged_of(config: LoaderConfig, dataset: Any) -> Any:
-    """The dataset, in the form that can be kept half done where it is torchvision's and adopted."""
+    """Return the dataset, in a form that can be cached half done if it is an adopted torchvision dataset."""
     adopted = adopted_of(config, dataset)
     if adopted is None:
         return dataset

@@ -1,9 +1,8 @@
-"""How long a device had nothing to do because a batch was not there yet.
+"""Measure how long a device was idle because a batch was late.
 
-A loop may run ahead of its device: it waits in `next()` while the device is still busy, and nothing is lost. So two events are
-recorded for each batch on training's stream: `asked`, behind all that the device was given before the batch was asked for, and
-`there`, in front of all that needs the batch. Between them the stream is idle. They are read when both are over, some batches
-later, so that nobody waits for them.
+A loop may run ahead of its device: waiting in `next()` costs nothing while the device is busy. So each batch records two events on
+training's stream: `asked`, after all work queued before the request, and `there`, before all work that needs the batch. The stream is
+idle between them. They are read some batches later, when both are over, so that nobody waits for them.
 """
 
 from __future__ import annotations
@@ -13,35 +12,35 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 MOST = 64
-"""Batches that are not over; a loop does not get that far ahead."""
+"""Unread batches to keep; no loop runs that far ahead."""
 
 
 class Gap(NamedTuple):
     asked: Any
     there: Any
     ready: int
-    """Batches that were ready behind this one."""
+    """Batches ready after this one."""
 
 
 class IdleTime:
-    """Events are torch.cuda.Event with timing, or alike."""
+    """Takes timing events of torch.cuda.Event or the like."""
 
     def __init__(self) -> None:
         self._asked: Any = None
         self._open: deque[Gap] = deque(maxlen=MOST)
 
     def asked(self, event: Any) -> None:
-        """Training asks for a batch: `event` stands behind what it has given the device."""
+        """Note a request for a batch: `event` follows all work queued so far."""
         self._asked = event
 
     def there(self, event: Any, ready: int) -> None:
-        """It has the batch: `event` stands in front of what it will do with it."""
+        """Note the delivery: `event` precedes all work on the batch."""
         if self._asked is not None:
             self._open.append(Gap(self._asked, event, ready))
         self._asked = None
 
     def read(self) -> Iterator[tuple[float, int]]:
-        """(idle seconds, batches that were ready) of batches that the device has begun with."""
+        """Yield (idle seconds, batches that were ready) for each batch the device has started on."""
         while self._open and self._open[0].there.query() and self._open[0].asked.query():
             gap = self._open.popleft()
             yield max(0.0, gap.asked.elapsed_time(gap.there)) / 1e3, gap.ready

@@ -1,7 +1,7 @@
-"""`num_workers=0`: samples are prepared in the training process, when they are asked for, as torch does.
+"""`num_workers=0`: prepare samples in the training process on request, as torch does.
 
-The order and the randomness are the engine's, so the batches are those of any number of workers. The process's own
-generators are put back after each batch, so preparing data does not disturb the program's random numbers.
+Order and randomness are the engine's, so batches equal those of any number of workers. Each batch restores the process's random
+generators, so loading does not disturb the program's random numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.worker.streaming import Place, Share, Streamer
 
 
 class InlineIterator:
-    """`next()` has one batch prepared here, by `prepare`, and counts it."""
+    """Prepares one batch in each `next()`, by `prepare`, and counts it."""
 
     def __init__(
         self, prepare: Callable[[Ask], tuple[Any, Any]], asks: Iterator[Ask], counters: Counters
@@ -33,15 +33,15 @@ class InlineIterator:
         self.run = Run("planned", 0, 0)
         self.told = Told()
         self._ask: Ask | None = None
-        """What is being prepared; after an interrupt it is prepared again."""
+        """The batch in preparation; prepared again after an interrupt."""
         self._drawing = False
-        """True for the moment of a draw; found true later, an interrupt fell into it."""
+        """True during a draw. If found true later, an interrupt hit the draw."""
         self.on_end: Callable[[], None] = lambda: None
         self.length: Callable[[], int] = lambda: 0
         self.before_first: Callable[[], None] | None = None
 
     def hear_out(self) -> None:
-        """As EngineIterator: there is nobody to wait for."""
+        """Do nothing: there are no workers to wait for."""
 
     def begin(self, asks: Iterator[Ask], epoch: int) -> None:  # noqa: ARG002 - as EngineIterator
         self._asks, self._ask, self._drawing = asks, None, False
@@ -71,7 +71,7 @@ class InlineIterator:
             self._ask = None
             return None
         except Exception:
-            # As with workers, a batch that failed has been dealt with: `next()` goes on behind it.
+            # A failed batch is done, as with workers: `next()` continues after it.
             self.run.hand, self._ask = ask, None
             raise
         finally:
@@ -113,7 +113,7 @@ class InlineIterator:
 def prepare_keyed(
     recipe: Recipe, on_skip: Callable[[dict[str, Any]], None]
 ) -> Callable[[Ask], tuple[Any, Any]]:
-    """Prepares batches of a map-style dataset."""
+    """Return a function that prepares batches of a map-style dataset."""
     preparer = Preparer(recipe)
 
     def prepare(ask: Ask) -> tuple[Any, Any]:
@@ -132,8 +132,8 @@ def prepare_keyed(
 
 
 class InlineStream:
-    """Takes batches off an iterable dataset, with their places. Without a seed it draws from the process's own generators, as torch
-    does; with one the process's generators are put back."""
+    """Takes batches and their places from an iterable dataset. Without a seed it draws from the process's generators, as torch does;
+    with one it restores them."""
 
     def __init__(self, recipe: Recipe, drop_last: bool, every: int, run: Run) -> None:
         self._recipe, self._drop_last, self._every = recipe, drop_last, every
@@ -163,7 +163,7 @@ class InlineStream:
 
 
 def prepare_one(recipe: Recipe, where: Where, key: Any) -> Any:
-    """One sample, as any worker would prepare it there."""
+    """Prepare one sample as any worker would."""
     try:
         return next(sample for _, sample in Preparer(recipe).samples(where, [key]))
     except Stopped as stopped:

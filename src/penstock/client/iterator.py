@@ -1,9 +1,9 @@
-"""The iterator of a loader with workers: ask, wait, hand out. Scheduling happens in the agent, not here.
+"""The iterator of a loader with workers: ask, wait, deliver. Scheduling happens in the agent, not here.
 
-Rule 1: what was delivered is counted when `next()` returns it; everything asked for and not delivered can be asked again.
-So the end of an agent, or an interrupt in the middle of a message, is answered by a new agent and the same asks. The
-interpreter runs signal handlers at calls and jumps only: what is stored right before a `return` is done or not done with it.
-Rule 2: after an error of one batch, `next()` goes on with the next, as torch's loader does.
+Rule 1: a batch counts as delivered when `next()` returns it; anything not delivered can be asked for again. So if an agent dies, or an
+        interrupt splits a message, a new agent gets the same asks. The interpreter runs signal handlers only at calls and jumps: a store
+        right before `return` happens together with it or not at all.
+Rule 2: after one batch's error, `next()` continues with the next batch, as torch's loader does.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from penstock.wire.pickles import loads, pack_keys
 log = logging.getLogger("penstock")
 
 AGENT_RESTARTS = 5
-"""Agents lost in a row, with no batch delivered between, before it is an error."""
+"""Agents that may die in a row without delivering a batch, before it is an error."""
 
 
 class EngineIterator:
-    """Batches from workers. `run` is told each batch that goes out, `on_end` that the epoch is over, `on_workers` that there is
-    another number of workers by itself. `window(workers)` batches are asked for ahead."""
+    """Batches from workers. Reports each batch to `run`, the epoch's end to `on_end`, and automatic changes of the worker count to
+    `on_workers`. Prefetches `window(workers)` batches."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class EngineIterator:
     ) -> None:
         self._blueprint, self._window, self._timeout_s = blueprint, window, timeout_s
         self._wish = 0
-        """Workers that were asked for since, or AS_CORES."""
+        """Worker count requested since the start, or AS_CORES."""
         self._leaves_cores = False
         self._width = 0
-        """Batches that are open while the caller waits: the window, with a delay."""
+        """Open batches while the caller waits; follows the window with a delay."""
         self._counters, self._on_skip = counters, on_skip
         self.counts = True
-        """Batches count when they leave here; not if they wait somewhere else for the training loop."""
+        """Whether to count batches as they leave here; False if another stage holds them for the training loop."""
         self.run = Run("planned", 0, 0)
         self.on_end: Callable[[], None] = lambda: None
         self.on_workers: Callable[[int], None] = lambda _: None
@@ -70,17 +70,17 @@ class EngineIterator:
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._layouts: dict[int, Layout] = {}
         self._starved = b""
-        """What the agent lacks memory for, until it has been answered."""
+        """The agent's request for memory, until answered."""
         self._next_seq = self._first_seq = 0
         self._handed = -1
-        """Batch that the caller has; it leaves our books with the next call."""
+        """The caller's batch; the next call removes it from `_open` and `_ready`."""
         self.epoch = -1
         self._ended = False
         self._broken = False
         self._asking = False
-        """True for the moment of a draw; found true later, an interrupt fell into it."""
+        """True during a draw. If found true later, an interrupt hit the draw."""
         self._is_begun = True
-        """False while an epoch is being begun, and after an interrupt in that."""
+        """False while an epoch begins, and after an interrupt in that."""
         self._restarts = 0
         self._stream = Stream(blueprint)
         self._session: Session | None = None
@@ -88,13 +88,13 @@ class EngineIterator:
         try:
             self._start()
         except BaseException:
-            self.close()  # our counters may know the session already
+            self.close()  # the counters may refer to the session already
             raise
 
     # ---- epochs
 
     def begin(self, asks: Iterator[Ask], epoch: int) -> None:
-        """Start an epoch: whatever an earlier one left open is void."""
+        """Start an epoch and drop whatever an earlier one left open."""
         self._is_begun = False
         self._settle()
         begun = self._stream.start_over(epoch, self._next_seq) if self.epoch >= 0 else b""
@@ -112,7 +112,7 @@ class EngineIterator:
         self._is_begun = True
 
     def proceed(self, epoch: int) -> bool:
-        """Go on into an epoch that has been asked for already; False when it has not, or is not what comes next."""
+        """Continue into an epoch that is already prefetched; False if it is not, or is not next."""
         self._settle()
         first = next(iter(self._open.values()), None)
         if self._session is None or self._broken or first is None or (first.epoch, first.batch) != (epoch, 0):
@@ -140,7 +140,7 @@ class EngineIterator:
         return True
 
     def _ask_on(self) -> None:
-        """One more, for the batch that leaves; several, or none, where the window has changed."""
+        """Ask for one more batch to replace the one that leaves; for several or none if the window has changed."""
         width = self._window(self.workers)
         count = 1 + width - self._width
         self._width = width if count >= 0 else self._width - 1
@@ -169,8 +169,8 @@ class EngineIterator:
     # ---- iteration
 
     def pull(self, unwanted: Callable[[], bool] = lambda: False) -> tuple[Ask, Outcome] | None:
-        """The next batch of the epoch, or the error it came to; None at the end, or when it is `unwanted` after all. For callers that
-        are never interrupted."""
+        """Return the next batch of the epoch, or its error; None at the end, or once it is `unwanted`. Only for callers that are never
+        interrupted."""
         taken = self._take(unwanted)
         if taken is None:
             return None
@@ -179,13 +179,13 @@ class EngineIterator:
         return ask, outcome
 
     def _take(self, unwanted: Callable[[], bool] = lambda: False) -> tuple[int, Ask, Outcome] | None:
-        """The next batch, which stays on our books until it is in the caller's hand."""
+        """Return the next batch, which stays open until the caller has it."""
         self._settle()
         self.run.count()  # guard: count-delivered
         if self.before_first is not None:
             self.before_first()
             self.before_first = None
-        if not self._is_begun:  # without this it would look like an epoch that has ended
+        if not self._is_begun:  # otherwise it would look like the epoch's end
             raise PenstockError(PLACE_LOST)
         return self._next_outcome(time.monotonic(), unwanted)
 
@@ -205,11 +205,11 @@ class EngineIterator:
             ask = ask._replace(state=self._stream.advance(worker, place))
         self._restarts = 0
         if self._session is not None:
-            self._session.give_back()  # before more is asked for: a loop that never waits must not take new memory for each batch
+            self._session.give_back()  # before asking for more: a loop that never waits must not take new memory for each batch
         try:
             self._ask_on()
         except Exception:
-            self._handed = seq  # the user's sampler failed; as in torch, the batch in hand is gone with it
+            self._handed = seq  # the user's sampler failed; as in torch, the batch is lost
             raise
         if self._session is not None:
             self._inbox.extend(self._session.arrived())
@@ -219,23 +219,23 @@ class EngineIterator:
         return seq, ask, Outcome(batch, error)
 
     def _settle(self) -> None:
-        """The batch handed out last leaves our books: from here on it is not asked for again."""
+        """Close the last delivered batch: it is not asked for again."""
         self._open.pop(self._handed, None)
         if self._ready and self._ready[0][0] == self._handed:
             self._ready.popleft()
 
     @property
     def told(self) -> Told:
-        """What workers of an iterable dataset said beside their batches."""
+        """Messages from workers of an iterable dataset, apart from batches."""
         return self._stream.told
 
     def hear_out(self) -> None:
-        """Wait until they have said where they begin."""
+        """Wait until the workers have reported where they start."""
         if self._session is not None and not self._broken:
             until_heard(self._stream, self._session, self._inbox, self._read)
 
     def pin(self) -> list[int]:
-        """Pin the batches' memory for copies to a CUDA device; the seams in it."""
+        """Pin the arena for copies to a CUDA device; return the seams between its pinned ranges."""
         return [] if self._session is None else self._session.pin()
 
     def __iter__(self) -> EngineIterator:
@@ -263,13 +263,13 @@ class EngineIterator:
         except Exception:
             raise
         except BaseException:
-            # An interrupt may have cut a message in two: the next call starts a new agent and asks again for all
-            # that is open, this batch among it.
+            # An interrupt may have split a message: the next call starts a new agent and asks again for all open
+            # batches, this one included.
             self._broken = True  # guard: interrupted-connection
             raise
 
     def _due(self, began: float, unwanted: Callable[[], bool]) -> tuple[int, int, bytes] | None:
-        """The next frame that answers an ask of this epoch; None at its end."""
+        """Wait for the next answer to an ask of this epoch; None at its end."""
         deadline = began + self._timeout_s if self._timeout_s > 0 else None
         while not unwanted():
             if self._broken:
@@ -284,7 +284,7 @@ class EngineIterator:
             if self._ready or self._ended:
                 continue
             if self._starved:
-                # Only now is it true: what was delivered has been taken, and what the user let go of is given back.
+                # Only now is memory truly short: delivered batches are taken, released ones given back.
                 self._session.give_back()
                 self._session.send(Msg.STUCK, self._starved)
                 self._starved = b""
@@ -314,7 +314,7 @@ class EngineIterator:
             (number,) = wire.LAYOUT.unpack_from(payload)
             self._layouts[number] = loads(payload[wire.LAYOUT.size :])
         elif kind == Msg.END and wire.SEQ.unpack(payload)[0] >= self._first_seq:
-            # What is still open will not come; but a lost worker makes a new agent ask for it after all.
+            # Open asks will not be answered, unless a lost worker makes a new agent repeat them.
             self._ended = True
         elif kind == Msg.WARN:
             self._counters.warned(payload.decode(), time.monotonic())
@@ -337,24 +337,23 @@ class EngineIterator:
 
     @property
     def ready(self) -> int:
-        """Batches that are ready and not handed out, as far as is known here. May be asked from another thread."""
+        """Known batches that are ready and not delivered. Callable from any thread."""
         return sum(seq != self._handed for seq, _, _ in tuple(self._ready))
 
     @property
     def ahead(self) -> int:
-        """Batches that are asked for ahead."""
+        """Batches prefetched."""
         return self._width
 
     # ---- workers
 
     @property
     def workers(self) -> int:
-        """How many there are, or are to be."""
+        """The worker count, present or requested."""
         return self._blueprint.agent.core.workers
 
     def set_workers(self, workers: int, *, follows: bool) -> None:
-        """There are to be so many workers, or for now so many where their number `follows` that of the cores. May be called
-        from another thread than the one that iterates."""
+        """Change the worker count, even mid-epoch. If it `follows` the cores, `workers` is only the count for now. Callable from any thread."""
         self._changed(workers, follows=follows)
         self._wish = AS_CORES if follows else workers
         session = self._session
@@ -362,8 +361,7 @@ class EngineIterator:
             session.want(self._wish)
 
     def leave_cores(self, needed: bool) -> None:
-        """Whether a GPU lane of the training process needs cores now: workers leave it some, and come back afterwards. May be called
-        from another thread than the one that iterates."""
+        """Say whether the GPU lane needs cores now; workers yield some and return later. Callable from any thread."""
         if needed is not self._leaves_cores:
             self._leaves_cores = needed
             session = self._session
@@ -388,7 +386,7 @@ class EngineIterator:
         self._counters.attach(session.live)
 
     def _restart(self, how: str) -> None:
-        """A new agent, asked for everything that has not been delivered."""
+        """Start a new agent and ask it for everything not delivered."""
         pid = self._session.pid if self._session is not None else 0
         self._restarts += not self._broken
         self._end_session()
@@ -422,14 +420,14 @@ class EngineIterator:
         return self._session is None
 
     def close(self) -> None:
-        """End the agent and the workers; idempotent. (Lightning knows it as `_shutdown_workers`.)"""
+        """End the agent and the workers; idempotent. (Lightning calls it as `_shutdown_workers`.)"""
         self._end_session()
         self._broken = False
 
     def _end_session(self) -> None:
         if self._session is not None:
             self._counters.detach(self._session.live)
-            # Not by the finalizer: an interrupt inside that would leave neither of them to do it.
+            # Call it directly: an interrupt inside the finalizer would leave the session open for good.
             self._session.close()
         if self._closer is not None:
             self._closer.detach()

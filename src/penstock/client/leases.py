@@ -1,8 +1,8 @@
-"""Whose memory a delivered batch is: the user's, until nothing refers to it any more.
+"""Leases: a delivered batch's memory is the user's until nothing refers to it.
 
-A tensor over arena memory keeps the `memoryview` it was made from alive through all its views, slices and NumPy
-aliases. When the last of a batch's views is gone, its memory goes back to the arena. When the user holds half of what
-there is, further batches are copied to private memory instead, so that `list(loader)` works and never starves us.
+A tensor over arena memory keeps its `memoryview` alive through all views, slices and NumPy aliases. When the last view of a batch dies,
+its memory returns to the arena. Once the user holds half of the arena, further batches are copied to private memory, so that
+`list(loader)` works and never starves the engine.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from penstock.wire.arena import Arena
 
 
 class View(weakref.ref[memoryview]):
-    """One tensor's memory, watched: when it dies, this is put on a list."""
+    """A watched view of one tensor's memory; when it dies, it joins a list."""
 
     tenancy: Tenancy | None = None
-    """None for the moment between its making and the next line, into which an interrupt may fall."""
+    """None only until the next line sets it; an interrupt may come between."""
     number: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Tenancy:
-    """The views that are alive over one batch's memory."""
+    """The live views of one batch's memory."""
 
     seq: int
     nbytes: int
-    """Memory that it keeps in use; 0 for a private copy."""
+    """Arena bytes in use; 0 for a private copy."""
     views: dict[int, View] = field(default_factory=dict)
     children: list[Child] = field(default_factory=list)
-    """Processes forked while the batch was held: they see its memory too."""
+    """Processes forked while the batch was held: they share its memory."""
     made: int = 0
     sealed: bool = False
-    """All views have been made: from now on an empty set means that the batch is free."""
+    """All views have been made: no views left now means the batch is free."""
 
 
 class Leases:
-    """Hands out arena memory and notices when it is let go. `freed` collects batches that are free again."""
+    """Lends arena memory and notices its release. `freed` collects batches that are free again."""
 
     def __init__(self, arena: Arena, limit_bytes: int) -> None:
         self._arena, self._limit = arena, limit_bytes
@@ -54,7 +54,7 @@ class Leases:
         self.private_copies = 0
         self._held = 0
         self._seen: list[Tenancy] = []
-        """Batches that are free here, but which children can still see."""
+        """Batches free in this process but still visible to children."""
         watch(self)
 
     @property
@@ -63,8 +63,7 @@ class Leases:
         return self._held
 
     def open(self, seq: int, nbytes: int) -> Tenancy:
-        """A batch that keeps `nbytes` of the arena in use, or is copied: the whole of it, since a part frees nothing.
-        A batch of 0 bytes is not to be lent at all."""
+        """Lend a batch of `nbytes`, or mark it for copying. Copy all or nothing: copying a part frees nothing. `nbytes=0` means copy."""
         if not nbytes or self.held_bytes + nbytes > self._limit // 2:  # guard: half-of-ring
             self.private_copies += 1
             nbytes = 0
@@ -73,12 +72,12 @@ class Leases:
         return tenancy
 
     def lease(self, tenancy: Tenancy, offset: int, nbytes: int) -> memoryview:
-        """Memory [offset, offset + nbytes) for one tensor of the batch, or a private copy of it."""
+        """Return memory [offset, offset + nbytes) for one tensor of the batch, or a private copy."""
         if not tenancy.nbytes:
             return np.frombuffer(self._arena.view[offset : offset + nbytes], np.uint8).copy().data
         view = self._arena.view[offset : offset + nbytes]
-        # A view may die in any thread and at any time, the middle of a send or of an interrupt included, and what Python
-        # code raises there is swallowed. So no Python code runs there: the deque's own method takes note.
+        # A view may die in any thread at any time, even during a send or an interrupt, and Python swallows exceptions
+        # raised there. So no Python code runs: the deque's own method records the death.
         watched = View(view, self._dead.append)
         watched.tenancy, watched.number = tenancy, tenancy.made
         tenancy.views[tenancy.made] = watched
@@ -86,13 +85,13 @@ class Leases:
         return view
 
     def seal(self, tenancy: Tenancy) -> None:
-        """The batch is complete; if nothing refers to the arena (texts, private copies), it is free at once."""
+        """Mark the batch complete; free it at once if nothing refers to the arena (texts, private copies)."""
         tenancy.sealed = True
         if not tenancy.views:
             self._free(tenancy)
 
     def collect(self) -> None:
-        """Look through the views that have died: batches without any are free."""
+        """Process dead views; free batches with none left."""
         while self._dead:
             view = self._dead.popleft()
             tenancy = view.tenancy
@@ -125,7 +124,7 @@ class Leases:
             tenancy.children.append(child)
 
     def sweep(self) -> None:
-        """Free what only children could still see, where they have ended since."""
+        """Free batches that only children could see, once those have ended."""
         if self._seen:
             waiting, self._seen = self._seen, []
             for tenancy in waiting:
@@ -137,7 +136,7 @@ class Leases:
 
 
 def without(batch: Any, keep: list[int]) -> Any:
-    """The batch's rows `keep`: what is left when `on_error="skip"` left samples out."""
+    """Return only rows `keep` of the batch, after `on_error="skip"` dropped samples."""
     if isinstance(batch, dict):
         return {key: without(value, keep) for key, value in batch.items()}
     if isinstance(batch, (list, tuple)) and isinstance(batch[0], (str, bytes)):

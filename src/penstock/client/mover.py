@@ -1,8 +1,8 @@
-"""How a batch comes to its device.
+"""Copy batches to their device.
 
-The copies leave from the arena's own memory, pinned once, on a stream of their own; a batch's slab goes back when its
-copy is complete. Without `device=`, `pin_memory=True` hands out memory of torch's pinned allocator, as torch does: torch
-does not track copies out of memory that it did not pin itself, so our slabs serve only copies that we launch.
+Copies start from the arena's own pinned memory on a separate stream; a batch's slab is freed when its copy completes. Without `device=`,
+`pin_memory=True` copies into torch's pinned allocator, as torch does: torch does not track copies out of memory pinned by others, so our
+slabs serve only copies that we launch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_device(config: LoaderConfig) -> None:
 
 
 def missing(device: torch.device) -> str:
-    """Why this process does not have the device, in words; "" where it has it, or nobody can say."""
+    """Say why this process lacks the device; "" if it has it, or nobody can tell."""
     if device.type in ("cpu", "meta"):
         return ""
     try:
@@ -55,12 +55,12 @@ def missing(device: torch.device) -> str:
         if (device.index or 0) >= (count := kind.device_count()):
             return f"torch finds only {count} such device{'' if count == 1 else 's'} here"
     except (RuntimeError, AttributeError):
-        return ""  # a backend of others, which tells when it is used
+        return ""  # a third-party backend reports its own errors on use
     return ""
 
 
 def mapped(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The batch with `move` applied to every tensor, by the rules of torch's `pin_memory`."""
+    """Return the batch with `move` applied to every tensor, by the rules of torch's `pin_memory`."""
     if isinstance(batch, torch.Tensor):
         return move(batch)
     if isinstance(batch, (str, bytes)):
@@ -79,17 +79,17 @@ class Arrival(Protocol):
     """A batch on its way to the device."""
 
     def order(self, stream: Any) -> None:
-        """`stream` goes on when it is there."""
+        """Make `stream` wait for the batch."""
 
     def is_over(self) -> bool:
-        """Whether nothing reads the batch's host memory any more."""
+        """Return whether nothing reads the batch's host memory any more."""
 
     def outlast(self, until_s: float) -> None:
-        """Wait until that is so; for what can hang, not beyond that time (of the monotonic clock)."""
+        """Wait until `is_over`; if that can hang, only until `until_s` (monotonic clock)."""
 
 
 class Copy(NamedTuple):
-    """A batch that is copied and no more."""
+    """A batch that is only copied."""
 
     event: Any
 
@@ -104,42 +104,42 @@ class Copy(NamedTuple):
 
 
 class Lane(Protocol):
-    """What makes a batch on the device of what workers leave (`gpu.lane.GpuLane`)."""
+    """Finishes on the device the batches that workers prepare in part (`gpu.lane.GpuLane`)."""
 
     gate: Any
     residents: Any
-    """Samples that are kept on the device; None where none are."""
+    """Cache of samples on the device, or None."""
 
     @property
     def takes_cores(self) -> bool:
-        """Whether workers must leave cores to it now."""
+        """Whether workers must leave it cores now."""
 
     @property
     def mode(self) -> str:
         """How it shares the device with training now."""
 
     def rest(self) -> None:
-        """Training does not ask for batches for a while."""
+        """Pause: training asks for no batches for a while."""
 
     def belong_to(self, owner: Any) -> None:
         """Make batches for this iterator."""
 
     def begin(self, batch: Any, *, spare_known: bool) -> Any:
-        """`images` there, `others` where they were, and what is still to be made. `spare_known`: training has all the memory that it
-        needs, and the lane may take of the rest."""
+        """Return `images` on the device, `others` where they were, and the work still to do. `spare_known`: training has all the memory it
+        needs, so the lane may use the rest."""
 
     def make(self, begun: Any, copied: Any) -> Any:
-        """Has that made when `copied` has come to pass; gives an `Arrival`."""
+        """Queue that work behind the event `copied`; return its `Arrival`."""
 
     def taken(self, arrival: Any, asked_s: float, ready: int, ahead: int) -> None:
-        """Training asked for the batch then and has it now; so many more are ready, of those asked for ahead."""
+        """Note that training has the batch it asked for at `asked_s`; `ready` of `ahead` prefetched batches are ready."""
 
     def stats(self) -> dict[str, Any]:
-        """Numbers."""
+        """Return the lane's numbers."""
 
 
 class Mover:
-    """Moves a batch's tensors; knows when the copies are complete."""
+    """Moves a batch's tensors and tracks when the copies complete."""
 
     def __init__(
         self,
@@ -162,13 +162,12 @@ class Mover:
 
     def pin(self, source: Any) -> None:
         if self._stream is not None and hasattr(source, "pin"):
-            with torch.cuda.device(
-                self._stream.device
-            ):  # a thread begins with device 0, which may be another rank's
+            # Threads start with device 0, which may be another rank's.
+            with torch.cuda.device(self._stream.device):
                 self._seams = source.pin()
 
     def move(self, batch: Any) -> tuple[Any, Arrival | None]:
-        """The batch on the device, and its arrival there (None when it is there already)."""
+        """Return the batch on the device and its arrival (None if it is already there)."""
         if self._stream is None:
             moved, begun = self._moved(batch)
             return moved, None if self.lane is None else self.lane.make(begun, None)
@@ -183,7 +182,7 @@ class Mover:
         return moved, Copy(event) if self.lane is None else self.lane.make(begun, event)
 
     def _moved(self, batch: Any) -> tuple[Any, Any]:
-        """The batch there, and what the lane has still to do for it."""
+        """Return the batch on the device and the lane's remaining work for it."""
         if self.lane is None:
             return mapped(batch, self._tensor), None
         begun = self.lane.begin(batch, spare_known=self._places.are_settled)
@@ -201,7 +200,7 @@ class Mover:
         return moved
 
     def arrive(self, batch: Any, arrival: Arrival | None) -> Any:
-        """Order the consumer's stream behind it; the memory then belongs to that stream too."""
+        """Make the consumer's stream wait for the batch, and record that stream as a user of its memory."""
         if arrival is not None:
             current = None if self._stream is None else torch.cuda.current_stream(self.device)
             arrival.order(current)
@@ -210,17 +209,17 @@ class Mover:
         return batch
 
     def has_place(self, others: int) -> bool:
-        """Whether one more batch may be begun, beside so many that training has or may have."""
+        """Return whether one more batch may start, beside `others` that training has or may get."""
         return others + len(self.in_use) < self._places.most
 
     @property
     def writes_over(self) -> bool:
-        """Whether an epoch's batches write where those of the epoch before are read from: then those come first. What is written over too
+        """Whether an epoch's batches overwrite memory that the previous epoch's batches read: then wait for those. Anything overwritten too
         early is made again."""
         return self.lane is not None and self.lane.residents is not None
 
     def let_go(self) -> None:
-        """Training asks for another batch; the lane may work while what it has given the device is done."""
+        """Note that training asks for another batch; the lane may run once the device finishes its queued work."""
         if self._stream is not None:
             event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
@@ -230,15 +229,15 @@ class Mover:
                 self.lane.gate.opens_after(event)
 
     def there(self, ready: int) -> None:
-        """Training's stream is behind the batch; so many more are ready."""
+        """Note that training's stream has reached the batch, with `ready` more ready."""
         if self._stream is not None:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self.device))
             self.idle_time.there(event, ready)
 
     def taken(self, arrival: Arrival | None, asked_s: float, ready: int, ahead: int) -> None:
-        """Training has the batch. It has waited for it only if the device has run out of what it was given before: a loop that runs
-        ahead of the device waits for that, and not for us."""
+        """Note that training has the batch. It waited only if the device ran out of work: a loop that runs ahead waits for the device, not
+        for us."""
         if self.lane is not None:
             if self.in_use.last is not None and not self.in_use.last.query():
                 asked_s = time.perf_counter()
@@ -246,13 +245,13 @@ class Mover:
             self.lane.taken(arrival, asked_s, ready, ahead)
 
     def rest(self) -> None:
-        """An epoch has ended."""
+        """Pause the lane at an epoch's end."""
         if self.lane is not None:
             self.lane.rest()
 
     @property
     def takes_cores(self) -> bool:
-        """Whether workers must leave cores to the lane now."""
+        """Whether workers must leave the lane cores now."""
         return self.lane is not None and self.lane.takes_cores
 
     @property
@@ -260,12 +259,12 @@ class Mover:
         return "off" if self.lane is None else self.lane.mode
 
     def begun(self, pump: Any) -> None:
-        """Somebody asks for batches, through this pump."""
+        """Tell the gate that this pump asks for batches."""
         if self.lane is not None:
             self.lane.gate.asked_by(pump)
 
     def ended(self, pump: Any) -> None:
-        """Nobody does any more; another may already, through another pump."""
+        """Tell the gate that this pump has stopped; another may ask already."""
         if self.lane is not None:
             self.lane.gate.left_by(pump)
 
@@ -273,7 +272,7 @@ class Mover:
 def mover_for(
     config: LoaderConfig, given: TorchArguments, held: DeviceSide, lane: Lane | None = None
 ) -> Mover | None:
-    """What brings batches to their device or into pinned memory; None when they stay where they are."""
+    """Return what copies batches to their device or pinned memory; None if they stay in place."""
     pins = given.pin_memory and torch.accelerator.is_available()
     if given.pin_memory and given.pin_memory_device:
         warnings.warn(
@@ -294,8 +293,8 @@ def mover_for(
 
 
 def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Callable[[Ask], tuple[Any, Any]]:
-    """`prepare`, and the batch is brought to the device at once. Without workers nothing may run in the background: the
-    dataset would seed the generators that the training loop draws from at that moment."""
+    """Extend `prepare` to copy the batch at once. Without workers nothing may run in the background: the dataset would seed the
+    generators that the training loop draws from."""
     if mover is None:
         return prepare
 
@@ -307,7 +306,7 @@ def moved(prepare: Callable[[Ask], tuple[Any, Any]], mover: Mover | None) -> Cal
 
 
 def sizes_of(batch: Any) -> list[int]:
-    """Bytes of its tensors on the device."""
+    """Return the bytes of each tensor on the device."""
     found: list[int] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:

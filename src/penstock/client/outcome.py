@@ -1,4 +1,4 @@
-"""What one ask came to: a batch, or the error that it is raised with."""
+"""The outcome of one ask: a batch, or the error to raise for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.wire.pickles import loads
 
 
 class Outcome(NamedTuple):
-    """What one ask came to."""
+    """One ask's batch or packed error."""
 
     batch: Any
     error: bytes
@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
 
 
 def raise_error(data: bytes, ask: Ask) -> None:
-    """Raise what a worker packed (by torch's rules for types) or what the engine found."""
+    """Raise a worker's packed exception (by torch's rules for types) or a failure the engine found."""
     trouble = unpacked(data)
     if trouble is not None:
         at = max(0, trouble.ordinal)

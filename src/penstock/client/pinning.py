@@ -1,4 +1,4 @@
-"""Pinning the arena: its memory is registered with CUDA as it is backed, so that copies out of it run beside training."""
+"""Pin the arena: register its memory with CUDA as it grows, so that copies overlap training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Pins:
-    """Registered ranges of one arena. Each range is pinned once and let go at the end."""
+    """The pinned ranges of one arena. Each is pinned once and released at the end."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -24,21 +24,21 @@ class Pins:
         self._end = arena.base
         self.denied = False
         self.seams: list[int] = []
-        """Addresses where a range ends, in order: the next begins there, or what is not pinned yet."""
+        """Sorted addresses where a pinned range ends; the next range, or unpinned memory, starts there."""
 
     @property
     def nbytes(self) -> int:
         return sum(size for _, size in self._ranges)
 
     def extend(self, end: int) -> None:
-        """Pin what has been backed since the last call, up to arena offset `end`."""
+        """Pin arena memory added since the last call, up to offset `end`."""
         if end <= self._end or self.denied:
             return
         address, size = self._start + self._end, end - self._end
         begun_s = time.perf_counter()
         code = int(torch.cuda.cudart().cudaHostRegister(address, size, 0))  # type: ignore[no-untyped-call]
         if code:
-            # Locked-memory limits (ulimit -l) or an unusual kernel: copies then go through the driver's own buffers.
+            # Locked-memory limits (ulimit -l) or an unusual kernel: copies then go through the driver's buffers.
             self.denied = True
             log.warning(
                 "cudaHostRegister of %s bytes is denied (error %s): copies are not asynchronous", size, code
@@ -50,22 +50,22 @@ class Pins:
         self._end = end
 
     def close(self) -> None:
-        """Let go of all ranges; the copies out of them are complete."""
+        """Unpin all ranges. All copies out of them must be complete."""
         for address, _ in self._ranges:
             torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
         self._ranges.clear()
 
 
 def unsplit(tensor: torch.Tensor, seams: Sequence[int]) -> torch.Tensor:
-    """The tensor, or where a seam goes through it a pinned copy: CUDA refuses to copy from two ranges at once, even where one begins at
-    the other's end, and from one that is pinned in part. A batch lies across a seam only where batches differ in size."""
+    """Return the tensor, or a pinned copy if a seam crosses it: CUDA refuses to copy from two ranges at once, even adjacent ones, and from
+    a partly pinned one. A batch crosses a seam only if batches differ in size."""
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type != "cpu":
-        return tensor  # it has no one place, and none of ours
+        return tensor  # no single address, or not in the arena
     address = tensor.data_ptr()
     at = bisect_right(seams, address)
     return pinned_copy(tensor) if at < len(seams) and seams[at] < address + tensor.nbytes else tensor
 
 
 def pinned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """In memory of torch's own: `pin_memory()` would give the tensor itself, since it begins in pinned memory."""
+    """Copy into torch's own pinned memory. `pin_memory()` would return the tensor itself, since it starts in pinned memory."""
     return torch.empty_like(tensor, pin_memory=True).copy_(tensor)

@@ -1,11 +1,9 @@
-"""Places for batches on the device: how many there may be at once, beside what training needs.
+"""Batch buffers on the device: how many batches may be there at once, beside training's own memory.
 
-Rule 1: training comes first. While it uses its first batches, whose need of memory nobody knows yet, there is no batch on the device but the
-        one that it has.
-Rule 2: then there are as many places as the device has memory left for, less a hundredth of it; one, if training has been short of memory. All
-        are taken at once: nothing more is asked for later.
-Rule 3: a place is free when the device has done with its batch. A loop runs ahead of the device, and what it has let go of is in use
-        until then.
+Rule 1: training comes first. During its first batches its memory need is unknown: only the batch in use is on the device.
+Rule 2: then there are as many buffers as free memory allows, less a hundredth of the device; one buffer if training ran short of memory.
+        All memory is taken at once and never extended.
+Rule 3: a buffer is free when the device is done with its batch. A loop runs ahead of the device, so a released batch is in use until then.
 """
 
 from __future__ import annotations
@@ -20,21 +18,21 @@ import torch
 from penstock.measure.card import Spare
 
 MOST = 6
-"""One that training has, two that wait for it, one that is being made, two that the device has not done with yet."""
+"""One in use by training, two prefetched, one in the making, two that the device has not finished."""
 FIRST_BATCHES = 3
-"""The first step takes what the optimizer keeps, the second may choose its algorithms anew."""
+"""The first step allocates the optimizer's state; the second may still choose new algorithms."""
 MARGIN = 0.01
-"""Of the device's memory: for what others take later."""
+"""Fraction of the device's memory left for later allocations of others."""
 
 
 class Card(Protocol):
     """A device's memory."""
 
     def spare(self) -> tuple[int, int]:
-        """Bytes that nobody has, and bytes in all."""
+        """Return free bytes and total bytes."""
 
     def take(self, sizes: Sequence[int], places: int) -> int:
-        """Take memory for so many batches with tensors of these sizes, and keep it for later; gives how many there was memory for."""
+        """Reserve memory for `places` batches with tensors of these sizes; return how many fit."""
 
 
 class CudaCard:
@@ -49,32 +47,32 @@ class CudaCard:
         with contextlib.suppress(torch.cuda.OutOfMemoryError):
             while len(held) < places:
                 held.append([torch.empty(size, dtype=torch.uint8, device=self._device) for size in sizes])
-        return len(held)  # torch's allocator keeps what is let go of here for this stream
+        return len(held)  # torch's allocator keeps the freed memory for this stream
 
 
 class Places:
-    """For the batches of one loader. Its iterators may come and go: what is known of the memory stays."""
+    """Batch buffers of one loader. They outlive its iterators, so memory is measured once."""
 
     def __init__(self, card: Card | None) -> None:
         self._card = card
         self.most = MOST if card is None else 1
         self.stream: Any = None
-        """On which batches come to their places: torch keeps memory for each stream by itself, so that all iterators have the same one."""
+        """Stream of the copies. torch caches freed memory per stream, so all iterators share this one."""
         self._batches, self._sizes = 0, [0]
 
     @property
     def are_settled(self) -> bool:
-        """Whether training has shown what it needs, and batches have theirs."""
+        """Whether training's memory need is known and the buffers are reserved."""
         return self._card is None
 
     def on_batch(self, sizes: Sequence[int]) -> None:
-        """One more was begun, with tensors of these sizes."""
+        """Note a started batch with tensors of these sizes."""
         self._batches += 1
         if sum(sizes) > sum(self._sizes):
             self._sizes = list(sizes)
 
     def settle(self) -> None:
-        """There is room for one more batch, so the device has done with the others; on the current stream."""
+        """Reserve the buffers on the current stream once training's need is known. Called with one free: the device is done with other batches."""
         if self._card is None or self._batches < FIRST_BATCHES:
             return
         card, self._card = self._card, None
@@ -85,12 +83,12 @@ class Places:
 
 
 class InUse:
-    """What training has let go of, and the device may not have done with."""
+    """Batches that training has released but the device may still use."""
 
     def __init__(self) -> None:
         self._ends: deque[Any] = deque()
         self.last: Any = None
-        """The end of all that training had given the device when it asked last."""
+        """Event after all work that training had queued at its last request."""
 
     def __len__(self) -> int:
         return len(self._ends)

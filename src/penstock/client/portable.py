@@ -1,7 +1,6 @@
-"""Where our engine cannot run (macOS, Windows): the same order and randomness, over torch's own workers.
+"""Fallback for macOS and Windows, without our engine: the same order and randomness over torch's workers.
 
-torch's loader is given whole batches to prepare as if each were one sample. What is missing is the engine: batches travel
-as torch sends them, and a worker that dies is an error.
+torch's loader prepares each whole batch as if it were one sample. Batches travel as torch sends them, and a dead worker is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from penstock.worker.prepare import Preparer, Recipe, Skip, Stopped, Where
 
 
 class KeyedBatches(Dataset[tuple[Any, list[Skip]]]):
-    """A dataset whose items are batches, and what `on_error` left out of them."""
+    """A dataset whose items are batches, each with the samples that `on_error` dropped or replaced."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -39,7 +38,7 @@ class KeyedBatches(Dataset[tuple[Any, list[Skip]]]):
 
 
 class Entrance:
-    """A worker's start: `get_worker_info()` must name the user's dataset, not ours."""
+    """Worker start: make `get_worker_info()` name the user's dataset, not ours."""
 
     def __init__(self, recipe: Recipe, init_fn: Callable[[int], None] | None) -> None:
         self._recipe, self._init_fn = recipe, init_fn
@@ -68,7 +67,7 @@ def say_what_is_missing(platform: str) -> None:
 def over_torchs_workers(
     given: TorchArguments, recipe: Recipe, asks: Iterator[Ask], on_skip: Callable[[dict[str, Any]], None]
 ) -> tuple[Callable[[Ask], tuple[Any, Any]], Iterator[Ask]]:
-    """How to prepare an ask, and the asks to go with it: torch's workers see them first, as far as it prefetches."""
+    """Return a function that prepares an ask, and the asks to call it with. torch's workers see those first, as far as torch prefetches."""
     say_what_is_missing(sys.platform)
     ours, theirs = tee(asks)
     batches = iter(

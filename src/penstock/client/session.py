@@ -1,4 +1,4 @@
-"""The training process's side of one agent: start it, talk to it, notice its end, leave nothing behind."""
+"""The training process's side of one agent: start it, talk to it, notice its end, clean up."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from penstock.worker.loop import WorkerSpec
 log = logging.getLogger("penstock")
 
 CLOSE_S = 2.0
-"""The agent gives its workers one second; one more and it is killed, and they with it."""
+"""The agent gives its workers one second; one second later it is killed, and they with it."""
 CHECK_S = 0.1
 SILENT_S = 10.0
-"""An agent that does not tick for this long, while we wait for it, is stopped or stuck: it never runs user code."""
+"""An agent without a tick for this long, while we wait, is stopped or stuck: it never runs user code."""
 
 
 class AgentGone(Exception):
-    """The agent has ended; what it had delivered before has been read."""
+    """The agent has ended; everything it delivered has been read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """How to start an agent and its workers, as often as needed."""
+    """How to start an agent and its workers, any number of times."""
 
     agent: AgentConfig
     spec: WorkerSpec
@@ -49,17 +49,17 @@ class Blueprint:
     limit_bytes: int
 
     def resized(self, workers: int, *, follows: bool) -> Blueprint:
-        """The same, with another number of workers to begin with."""
+        """Return the same blueprint with another initial worker count."""
         core = replace(self.agent.core, workers=workers, base=board_bytes(board_rows(workers)))
         agent = replace(self.agent, core=core, follows=follows)
         return replace(self, agent=agent, spec=replace(self.spec, workers=workers))
 
 
 class Session:
-    """One agent's life. A new agent gets a new session, with an arena of its own."""
+    """The life of one agent. A new agent gets a new session with its own arena."""
 
     def __init__(self, blueprint: Blueprint, owned_by: Callable[[Session], None]) -> None:
-        """`owned_by` is told before we return, so that at no moment there is an agent that nobody will end."""
+        """Start the agent. `owned_by` is called before this returns, so that every agent has an owner to end it."""
         self._owner = os.getpid()
         self._closed = self._reaped = self._released = False
         self._pins: Pins | None = None
@@ -89,7 +89,7 @@ class Session:
             self.pid = self._process.pid
             self.spawned = SpawnedWorkers(blueprint.spec, self.arena, blueprint.context, adoptions)
         self.channel = Channel(sock)
-        with signals_held():  # or one could come when it is open and nobody knows it yet
+        with signals_held():  # a signal in between would leak the open descriptor
             self._pidfd = open_pidfd(self.pid)
         if self._pidfd < 0:
             say_once(
@@ -103,23 +103,22 @@ class Session:
                 self.spawned.start(worker, blueprint.agent.core.workers)
 
     def want(self, workers: int) -> None:
-        """Tell the agent how many workers there are to be; it looks at every tick. May be called from any thread."""
+        """Tell the agent the wanted worker count; it looks at every tick. Callable from any thread."""
         if not self._closed:
             self.arena.board.agent[Board.WANTED] = workers
 
     def leave_cores(self, needed: bool) -> None:
-        """Tell the agent whether workers must leave cores to a GPU lane; it looks at every tick. May be called from any thread."""
+        """Tell the agent whether workers must leave cores to a GPU lane; it looks at every tick. Callable from any thread."""
         if not self._closed:
             self.arena.board.agent[Board.LANE] = needed
 
     def send(self, kind: Msg, *chunks: bytes) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # it has ended, which `receive` will find, or is being closed again
+        # On OSError the agent has ended, which `receive` will notice, or this session is closing.
+        with contextlib.suppress(OSError):
             self.channel.send(kind, *chunks)
 
     def pin(self) -> list[int]:
-        """Pin the memory that batches lie in, for copies to a CUDA device that we launch ourselves; the seams in it."""
+        """Pin the arena for our own copies to a CUDA device; return the seams between its pinned ranges."""
         if self._pins is None:
             self._pins = Pins(self.arena)
         backed: int = self.arena.board.agent[Board.BACKED]
@@ -127,14 +126,14 @@ class Session:
         return self._pins.seams
 
     def give_back(self) -> None:
-        """Tell the agent which batches' memory is free again."""
+        """Tell the agent which batches' memory is free."""
         self.leases.collect()
         self.leases.sweep()
         while self.leases.freed:
             self.send(Msg.RELEASE, wire.SEQ.pack(self.leases.freed.popleft()))
 
     def receive(self, deadline_s: float | None) -> list[tuple[int, bytes]]:
-        """Frames from the agent; an empty list when the deadline has passed, or nothing came for a while; AgentGone when it has ended."""
+        """Return the agent's frames, or [] after the deadline or a short wait. Raise AgentGone if it has ended."""
         self.give_back()
         left = CHECK_S if deadline_s is None else min(CHECK_S, max(0.0, deadline_s - time.monotonic()))
         ready = {fd for fd, _ in self._poll.poll(left * 1000)}
@@ -148,7 +147,7 @@ class Session:
         return []
 
     def _is_silent(self, waited_s: float) -> bool:
-        """Whether the agent has not ticked for long, by time that we were awake ourselves; then it is killed."""
+        """Kill the agent if it has not ticked for long; return whether it was killed. Counts only time that this process was awake."""
         beat: int = self.arena.board.agent[Board.AGENT_BEAT]
         self._silent_s = self._silent_s + waited_s if beat == self._beat else 0.0
         self._beat = beat
@@ -159,11 +158,11 @@ class Session:
         return True
 
     def arrived(self) -> list[tuple[int, bytes]]:
-        """Frames that are there already, if any; the agent's end is left for `receive` to find."""
+        """Return frames that have arrived already; leave the agent's end to `receive`."""
         return self._without_worker_business(self.channel.receive(wait=False) or [])
 
     def _without_worker_business(self, frames: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Where we are the workers' parent, see to their starts and ends; the rest is for the iterator."""
+        """Handle starts and ends of workers if this process is their parent; return the other frames."""
         rest = []
         for kind, payload in frames:
             if kind == Msg.NEED_WORKER and self.spawned is not None:
@@ -177,7 +176,7 @@ class Session:
         return rest
 
     def live(self) -> Live:
-        """Numbers of the running engine, off the board."""
+        """Read the running engine's numbers off the board."""
         board = self.arena.board
         agent = board.agent
         return Live(
@@ -200,13 +199,13 @@ class Session:
         )
 
     def end_of_agent(self) -> str:
-        """How the agent ended, in words."""
+        """Say how the agent ended."""
         from penstock.agent.troubles import exit_text
 
         return exit_text(self._reap(time.monotonic() + 1.0))
 
     def _reap(self, deadline_s: float) -> int | None:
-        """Wait for the agent's end until the deadline; its exit code if it was ours to ask."""
+        """Wait for the agent's end until the deadline; return its exit code if known."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(max(0.0, deadline_s - time.monotonic()))
@@ -217,7 +216,7 @@ class Session:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                self._reaped = True  # by someone else's wait
+                self._reaped = True  # by another wait in this process
                 return None
             if pid:
                 self._reaped = True
@@ -232,14 +231,13 @@ class Session:
         return None
 
     def close(self) -> None:
-        """End the agent and with it the workers. Batches that the user holds stay valid. An interrupt may cut this short
-        anywhere: then it is called again, and goes on."""
+        """End the agent and its workers. Batches that the user holds stay valid. After an interrupt, another call completes it."""
         if self._released:
             return
         self._closed = True
         channel: Channel | None = getattr(self, "channel", None)
         if os.getpid() != self._owner:  # guard: child-ends-nothing
-            # A forked child of the training process: the agent is not ours to end.
+            # This is a forked child of the training process: the agent is not ours to end.
             if channel is not None:
                 channel.close()
             return
@@ -248,7 +246,7 @@ class Session:
                 self.send(Msg.STOP)
                 self._reap(time.monotonic() + CLOSE_S)
         finally:
-            # Also when a second Ctrl-C cuts the wait short.
+            # Even if a second Ctrl-C cuts the wait short.
             self._let_go(channel)
 
     def _let_go(self, channel: Channel | None) -> None:

@@ -1,7 +1,7 @@
-"""What the training process knows of workers that iterate an iterable dataset, and how they go on after one of them is lost.
+"""Progress of workers that iterate an iterable dataset, and how they resume after one is lost.
 
-A worker sends its place with each batch, once when it has begun an epoch, and once at its end. With the places of what was taken
-from it, a new agent's workers go on where the old one's were, if the dataset or its iterator keeps its own state.
+A worker reports its place with each batch, when it begins an epoch, and at its end. From the places of delivered batches, a new agent's
+workers resume where the old ones were, if the dataset or its iterator has a state.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from penstock.wire.pickles import loads
 from penstock.worker.streaming import Place, is_stateful
 
 HEAR_S = 60.0
-"""How long a state taken before the first batch waits for workers to say where they begin."""
+"""How long a state taken before the first batch waits for workers to report their start."""
 
 
 class Stream:
-    """Where the workers of an iterable dataset stand, by what has been taken from them; `on` for such datasets only."""
+    """Places of an iterable dataset's workers, by batches taken from them; `on` only for such datasets."""
 
     def __init__(self, blueprint: Blueprint) -> None:
         core, spec = blueprint.agent.core, blueprint.spec
@@ -37,21 +37,21 @@ class Stream:
 
     @property
     def resumable(self) -> bool:
-        """Whether workers can be brought to where they stood."""
+        """Whether workers can resume where they were."""
         if not self.on:
             return False
         known = [*self.told.started.values(), *self._taken.places.values()]
         return is_stateful(self._dataset) or any(place.snapshot is not None for place in known)
 
     def start_over(self, epoch: int, mark: int) -> bytes:
-        """A new epoch: where the last one left the workers means nothing in it. What to tell them."""
+        """Begin an epoch, forget the old places, and return the message for the workers."""
         self._epoch, self._mark = epoch, mark
         self._taken = Shares(self._taken.workers)
         self.told.clear()
         return wire.BEGIN.pack(mark, epoch)
 
     def hear(self, payload: bytes) -> None:
-        """A worker says where it begins, or with what it would begin the next epoch."""
+        """Read a worker's report: where it begins, or its state for the next epoch."""
         mark, worker, ended = wire.SHARE.unpack_from(payload)
         if mark == self._mark:
             places = self.told.ended if ended else self.told.started
@@ -62,15 +62,15 @@ class Stream:
         return not self.on or len(self.told.started) >= self._taken.workers
 
     def advance(self, worker: int, place: Place) -> tuple[int, Place]:
-        """A batch of that worker was taken; its place, to go with it."""
+        """Note a batch taken from `worker`; return the place to deliver with it."""
         before = self._taken.places.get(worker)
-        if before is None or before.carried:  # of an epoch that is over: this one began where the worker says
+        if before is None or before.carried:  # from the last epoch: use the start that the worker reported
             before = self.told.started.get(worker)
         self._taken.advance(worker, place.after(before))
         return worker, self._taken.places[worker]
 
     def lost_worker(self, error: bytes) -> bool:
-        """Whether this error only means that a worker must go on from where its dataset said it was."""
+        """Return whether this error only means that workers must resume from their datasets' states."""
         trouble = unpacked(error) if self.resumable else None
         return trouble is not None and trouble.kind in ("died", "start", "stream")
 
@@ -86,7 +86,7 @@ class Stream:
 def until_heard(
     stream: Stream, session: Session, inbox: deque[tuple[int, bytes]], read: Callable[[], None]
 ) -> None:
-    """Wait until all workers have said where they begin, unless one fails to; what comes meanwhile is read as always."""
+    """Wait until all workers have reported their start, or one fails; read other frames as usual meanwhile."""
     deadline = time.monotonic() + HEAR_S
     read()
     while not stream.heard_all and time.monotonic() < deadline:

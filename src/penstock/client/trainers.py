@@ -1,8 +1,8 @@
-"""What trainers see of a loader.
+"""How trainers see a loader.
 
-Lightning builds a loader anew from its attributes, by its own class, so keywords that are attributes survive. Accelerate, and
-the HF Trainer with it, reads torch's attributes only and builds torch's class from them: our engine and our keywords would be
-gone without a word. `penstock.integrations` prevents that; where it was not asked to, we warn.
+Lightning rebuilds a loader from its attributes, using the loader's class, so our keywords survive as attributes. Accelerate, and the HF
+Trainer with it, reads torch's attributes only and builds torch's class: our engine and keywords would vanish silently.
+`penstock.integrations` prevents that; without it, we warn.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from penstock.epochs.progress import after_end, fresh_state
 from penstock.plan.epoch import EpochPlan
 
 OUTLIVES = ("kind", "length", "keyed", "sampler", "dataset")
-"""Parts of a state that mean the same in the next epoch."""
+"""Parts of a state that stay valid in the next epoch."""
 LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 
 CARRIED = "penstock_keywords"
-"""The attribute under which Accelerate finds all of them at once, when it has been told to look."""
+"""The attribute that holds all keywords for Accelerate, once our integration is enabled."""
 
 
 class Keywords(dict[str, Any]):
-    """Our keywords of a loader, on their way to the one that is built from it."""
+    """A loader's keywords, to be passed to the loader built from it."""
 
     shuffled_by_seed = False
-    """Whether the loader's order is our own shuffle with a seed of the user's: whoever deals it out must keep it."""
+    """Whether the order is our own shuffle with the user's seed: whoever shards it must keep it."""
 
 
 def keywords_of(config: LoaderConfig, source: Source) -> Keywords:
@@ -43,7 +43,7 @@ def keywords_of(config: LoaderConfig, source: Source) -> Keywords:
 
 
 class SeededOrder(Sampler[int]):
-    """Our shuffle of a data set as a sampler, for those who deal batches out themselves: a function of (seed, epoch)."""
+    """Our shuffle as a sampler, for trainers that shard batches themselves: a function of (seed, epoch)."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset, self.seed, self.epoch = dataset, seed, 0
@@ -70,7 +70,7 @@ class SeededOrder(Sampler[int]):
 class AskedByAccelerate:
     """The attribute `_is_accelerate_prepared`, which Accelerate reads just before it builds a loader from ours.
 
-    It is not a data descriptor, so Accelerate may still set the attribute on an instance.
+    Not a data descriptor, so Accelerate may still set the attribute on an instance.
     """
 
     def __get__(self, instance: object, owner: type) -> bool:
@@ -84,7 +84,7 @@ class AskedByAccelerate:
 
 
 def keeps_engine(accelerate: Any) -> bool:
-    """Whether the loaders that Accelerate builds from ours are ours again."""
+    """Return whether Accelerate rebuilds our loaders as ours."""
     if accelerate is None or CARRIED in getattr(accelerate, "_PYTORCH_DATALOADER_KWARGS", {}):
         return True
     built = getattr(accelerate, "DataLoader", None)  # `penstock run` has put ours there
@@ -94,12 +94,12 @@ def keeps_engine(accelerate: Any) -> bool:
 def as_trainers_mean(
     state: dict[str, Any], caller: FrameType | None, batches: Callable[[], int]
 ) -> dict[str, Any]:
-    """The state, as the trainer that loads it understands it.
+    """Return the state as the trainer that loads it understands it.
 
-    Lightning counts an epoch as done with its last batch: a checkpoint taken then goes on with the next epoch, and an iterator without
-    batches would be that epoch. `batches` says how many an epoch has, or -1.
+    Lightning counts an epoch as done with its last batch: a checkpoint taken then resumes with the next epoch, and an empty iterator would
+    use that epoch up. `batches` returns an epoch's batch count, or -1.
     """
-    while caller is not None and caller.f_code.co_name == "load_state_dict":  # of a subclass
+    while caller is not None and caller.f_code.co_name == "load_state_dict":  # in a subclass
         caller = caller.f_back
     if caller is None or not caller.f_globals.get("__name__", "").startswith(LIGHTNING):
         return state

@@ -1,4 +1,4 @@
-"""From the agent's word that a batch is there to the batch: views of the arena, leased to the caller."""
+"""Turn the agent's BATCH frame into a batch: views of the arena, leased to the caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.wire.pickles import Ref, rebuild, unpack
 
 
 def unpacked(arena: Arena, leases: Leases, layouts: dict[int, Layout], payload: bytes, size: int) -> Any:
-    """The batch of `size` samples that a BATCH frame names."""
+    """Return the batch of `size` samples that a BATCH frame names."""
     seq, offset, in_use, layout, count = wire.BATCH.unpack_from(payload)
     tenancy = leases.open(seq, in_use)
 

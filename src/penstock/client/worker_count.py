@@ -1,4 +1,4 @@
-"""A loader's workers as the user sees them: how many, whether their number follows that of the cores, and who must hear of a change."""
+"""A loader's worker count: its value, whether it follows the cores, and which engines must hear of a change."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from penstock.worker.prepare import Recipe
 
 AUTO = "auto"
 AHEAD_BYTES, FEWEST = 2 << 30, 6
-"""Of batches ahead whose size is known beforehand: so many bytes, or so many batches where those are more."""
+"""Limit on prefetched batches whose size is known beforehand: this many bytes, or this many batches if that is more."""
 BY_STATIONS = 3
-"""Batches that stations have at once: two as a rule, and one that is looked at when the next comes."""
+"""Batches that GPU stations hold at once: usually two, and one still in use when the next arrives."""
 
 
 def may_have_lane(config: LoaderConfig) -> bool:
-    """Whether there is a GPU lane, if the chain allows for one."""
+    """Return whether there is a GPU lane if the chain allows one."""
     return on_cuda(config) and config.gpu.mode != "off"
 
 
 def lane_keeps_cores(config: LoaderConfig) -> bool:
-    """Whether the GPU lane has cores of its own from the start. With "auto" it takes them from workers, while it works."""
+    """Return whether the GPU lane has its own cores from the start. With "auto" it takes them from workers while it runs."""
     return may_have_lane(config) and config.gpu.mode != "auto"
 
 
 def count_workers(*, lane: bool = False) -> int:
-    """What "auto" comes to; without a lane, this rank's cores."""
+    """Return the worker count of "auto"; without a lane, this rank's cores."""
     return workers_for(affinity_of(os.getpid()), local_world(), lane=lane)
 
 
 def auto_number(config: LoaderConfig) -> int:
-    """What num_workers="auto" comes to."""
+    """Return the worker count of num_workers="auto" for this config."""
     return count_workers(lane=lane_keeps_cores(config))
 
 
 def number_of(workers: int | str, config: LoaderConfig) -> tuple[int, int]:
-    """What the constructor's num_workers comes to; and the same again if it was "auto", else 0."""
+    """Resolve the constructor's num_workers; the second value repeats it if it was "auto", else it is 0."""
     if not isinstance(workers, str):
         check_num_workers(workers)
         return workers, 0
@@ -54,7 +54,7 @@ def number_of(workers: int | str, config: LoaderConfig) -> tuple[int, int]:
 
 
 def check_workers(workers: object) -> int:
-    """The number that `set_workers` was given."""
+    """Check the number given to `set_workers`."""
     number = whole(workers, "the number of workers", word=" or 'auto'")
     if number < 1:
         raise ConfigError(
@@ -67,8 +67,8 @@ def check_workers(workers: object) -> int:
 
 
 def window_of(config: LoaderConfig, given: TorchArguments, recipe: Recipe) -> Callable[[int], int]:
-    """How many batches are asked for ahead, by the number of workers. Those that a GPU helps with are large, and fewer unless
-    `prefetch_batches` says otherwise: all are pinned, a quarter of a millisecond for each megabyte, and training stands still meanwhile."""
+    """Return the prefetch window as a function of the worker count. Batches for a GPU lane are large, so fewer are prefetched unless
+    `prefetch_batches` is given: all are pinned, at a quarter of a millisecond per megabyte, and training stands still meanwhile."""
     batches, factor = config.prefetch_batches, given.prefetch_factor
     if batches is not None:
         return lambda _: batches
@@ -80,15 +80,15 @@ def window_of(config: LoaderConfig, given: TorchArguments, recipe: Recipe) -> Ca
 
 
 def enough_of(config: LoaderConfig, given: TorchArguments, recipe: Recipe) -> int:
-    """Batches whose memory is enough beside a GPU lane: those that are asked for, and some that stations have. More would be pinned
-    in the midst of an epoch."""
+    """Return how many batches of arena memory suffice beside a GPU lane: the window plus those at stations. More would be pinned
+    mid-epoch."""
     if not recipe.sample_bytes:
         return 0
     return window_of(config, given, recipe)(MOST_WORKERS) + BY_STATIONS
 
 
 def weakly(follow: Callable[[int], None]) -> Callable[[int], None]:
-    """Calls a method with another number of workers, as long as its object is there; does not keep it alive."""
+    """Wrap a method so that it is called while its object lives, without keeping it alive."""
     held = weakref.WeakMethod(follow)
 
     def tell(workers: int) -> None:
@@ -102,7 +102,7 @@ def weakly(follow: Callable[[int], None]) -> Callable[[int], None]:
 class WorkerCount:
     def __init__(self, auto: int) -> None:
         self.auto = auto
-        """What "auto" came to last; 0 where a number was given. Someone who sets `num_workers` ends it, too."""
+        """The latest count of "auto"; 0 if a number was given. Setting `num_workers` ends "auto", too."""
         self._engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __reduce__(self) -> tuple[type, tuple[int]]:
@@ -113,7 +113,7 @@ class WorkerCount:
         return engine
 
     def engines(self, workers: int, *, streams: bool) -> list[Any]:
-        """Those that are to hear of another number of workers; ConfigError where it cannot change now."""
+        """Return the engines to tell of a new worker count; ConfigError if it cannot change now."""
         if not workers:
             raise ConfigError(
                 "set_workers needs a loader with workers; this one (num_workers=0) prepares in the training process: build it with "

@@ -1,8 +1,7 @@
 """Which epoch a loader runs next, in which order, and from where.
 
-`Source` says what decides the order and stays fixed; `Epochs` keeps what moves: the seed once it is known, the number of the
-next epoch, the run of the newest iterator, a state that waits to be resumed. Neither refers to the loader, so that a
-loader that is dropped ends its workers at once.
+`Source` is fixed: what decides the order. `Epochs` changes: the seed, the next epoch's number, the newest iterator's run, a state to
+resume. Neither refers to the loader, so dropping a loader ends its workers at once.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ class Source:
     sampler: Any
     batch_sampler: Any
     own: bool
-    """Whether the order is ours (sequential, or shuffle=True alone) rather than a sampler's of the user."""
+    """Whether the order is ours (sequential, or shuffle=True alone), not that of the user's sampler."""
     shuffles: bool
     rank: int
     world: int
     batch_size: int
-    """Of an iterable dataset's batches."""
+    """For an iterable dataset."""
     times: int = 1
-    """How often a sample that was partly prepared is used."""
+    """How often each partly prepared sample is used."""
 
     @property
     def streams(self) -> bool:
@@ -56,7 +55,7 @@ class Source:
 
     @property
     def order(self) -> str:
-        """`planned`, `sampled` or `streamed`; a batch sampler that the user has changed since is followed."""
+        """`planned`, `sampled` or `streamed`. Follows the batch sampler if the user has changed it since."""
         if self.streams:
             return "streamed"
         batches = self.batch_sampler
@@ -76,7 +75,7 @@ class Source:
         )
 
     def following(self, sampler: Any, batch_sampler: Any) -> Source:
-        """The same with the samplers that the loader has now: a subclass may have replaced them since, as timm's loader does."""
+        """Return the source with the loader's current samplers: a subclass may have replaced them, as timm's loader does."""
         if sampler is self.sampler and batch_sampler is self.batch_sampler:
             return self
         own = self.own and sampler is self.sampler
@@ -102,22 +101,22 @@ class Epochs:
     def __init__(self, source: Source, seed: int | None, kept: int = 0) -> None:
         self.source, self.seed, self.kept = source, seed, kept
         self.given = seed
-        """The seed that the user gave, if any."""
+        """The user's seed, if any."""
         self.keyed = seed is not None
-        """Whether an iterable dataset draws by the seed; without one it draws as with torch."""
+        """Whether an iterable dataset draws by the seed; if not, it draws as with torch."""
         self.base_seed: int | None = None
-        """Of the workers that iterate it."""
+        """Base seed of an iterable dataset's workers."""
         self.next = 0
         self.run: Run | None = None
         self.resume: dict[str, Any] | None = None
         self._told: int | None = None
         self._ahead: dict[int, EpochPlan] = {}
-        """Of epochs that are asked for before they have begun."""
+        """Plans of epochs prefetched before they begin."""
         self._sampler_epoch: int | None = 0
 
     @property
     def epoch(self) -> int:
-        """The epoch of the newest iterator, or the one to come."""
+        """The newest iterator's epoch, or the next one if there is none."""
         return self.next if self.run is None else self.run.epoch
 
     @property
@@ -129,7 +128,7 @@ class Epochs:
 
     @property
     def is_over(self) -> bool:
-        """Whether the next `iter()` goes on with an epoch whose last batch was delivered."""
+        """Whether the next `iter()` resumes an epoch whose last batch was delivered."""
         state = self.resume
         if state is None or "over" not in state:
             return False
@@ -138,20 +137,20 @@ class Epochs:
         return told in (None, state["epoch"])
 
     def based_on(self, drawn: int) -> int:
-        """The base seed of new workers: those of an iterable dataset that goes on are seeded as they were."""
+        """Return the base seed of new workers; on resume, an iterable dataset's workers get their old one."""
         self.base_seed = (self.resume or {}).get("base_seed", drawn)
         assert self.base_seed is not None
         return self.base_seed
 
     def shares(self, workers: int) -> Shares:
-        """Where the workers of an iterable dataset begin."""
+        """Return where the workers of an iterable dataset begin."""
         return places_of(self.resume, workers)
 
     def plan(self, epoch: int) -> EpochPlan:
         return self.source.plan(epoch, self.seed or 0, self.kept)
 
     def where(self, index: Any, epoch: int) -> Where:
-        """Where a sample stands in that epoch, as far as is known beforehand."""
+        """Return a sample's place in that epoch, as far as it is known beforehand."""
         position, ordinal, stride = (int(index) if isinstance(index, int) else 0), 0, 1
         if self.source.order == "planned" and isinstance(index, int):
             plan = self.plan(epoch)
@@ -160,18 +159,18 @@ class Epochs:
         return Where(epoch, 0, position - ordinal * stride, stride, ordinal)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next `iter()` runs, or the last one did, if it has not delivered a batch yet."""
+        """Set the epoch for the next `iter()`, or for the current one if it has not delivered a batch."""
         self.next = self._told = epoch
 
     def burn_draw(self) -> None:
-        """The draw that torch's RandomSampler would make when it starts; our order does not need it."""
+        """Make the draw that torch's RandomSampler makes at its start, so that generators stay in step; our order does not use it."""
         if self.source.shuffles and type(self.source.sampler) is RandomSampler:
             torch.empty((), dtype=torch.int64).random_().item()
 
     # ---- runs
 
     def new_run(self, workers: int = 0) -> Run:
-        """The next epoch, from its start or from where a loaded state left it."""
+        """Begin the next epoch, from its start or from a loaded state."""
         shares = self.shares(workers)
         state, self.resume = self.resume, None
         assert self.seed is not None
@@ -205,7 +204,7 @@ class Epochs:
         return run
 
     def asks(self, run: Run, generator: torch.Generator | None, *, into_next: bool) -> Iterator[Ask]:
-        """What the run has prepared; our own order goes on `into_next` epochs when asked to."""
+        """Yield the run's asks; with `into_next`, our own order continues into later epochs."""
         if run.order == "planned":
             return self._planned(run, into_next)
         if run.order == "streamed":
@@ -221,16 +220,16 @@ class Epochs:
         following = count(run.epoch + 1) if into_next else ()
         for plan in map(self.plan, following):
             if not plan.batches:
-                return  # nor will the next ones have any
+                return  # later epochs are empty, too
             ahead[plan.epoch] = plan
             yield from planned(plan)
 
     def is_asked_for(self, run: Run) -> bool:
-        """Whether its batches are those that were asked for ahead: the batch size or the dataset may have changed since."""
+        """Return whether the prefetched batches are this run's: batch size or dataset may have changed since."""
         return self._ahead.pop(run.epoch, None) == run.plan
 
     def retold(self, run: Run) -> bool:
-        """Whether another epoch was set after `iter()`, before the first batch, as Lightning does when it resumes."""
+        """Return whether another epoch was set between `iter()` and the first batch, as Lightning does on resume."""
         if run.base or run.delivered or run.beyond or run.over is not None:
             return False
         told = self._told_epoch()
@@ -240,7 +239,7 @@ class Epochs:
         return True
 
     def _told_epoch(self) -> int | None:
-        """The epoch set since an epoch last began, on the loader or on a DistributedSampler."""
+        """Return the epoch set since the last one began, on the loader or on a DistributedSampler."""
         told, self._told = self._told, None
         before, self._sampler_epoch = self._sampler_epoch, epoch_of(self.source.index_sampler)
         return self._sampler_epoch if told is None and self._sampler_epoch != before else told
@@ -261,7 +260,7 @@ class Epochs:
         return state
 
     def load(self, state: dict[str, Any], generator: torch.Generator | None, *, strict: bool = True) -> bool:
-        """Whether workers that are there cannot go on with it."""
+        """Load a state; return whether existing workers cannot continue with it."""
         source, before = self.source, (self.seed, self.kept)
         state = fitted(deepcopy(state), source.identity, strict=strict)
         self.kept = reuse_of(state, source.times, self.kept)

@@ -1,7 +1,7 @@
-"""What the training process asks for next: one batch at a time, never further ahead than the prefetch window.
+"""What the training process asks for next: one batch at a time, never beyond the prefetch window.
 
-A user's sampler is iterated here, in the training process, exactly as torch iterates it. Our own order needs no
-sampler: it is a function of (seed, epoch), so it can be entered anywhere and goes on into the next epoch.
+The user's sampler is iterated here, in the training process, exactly as torch does. Our own order needs no sampler: it is a function of
+(seed, epoch), so it can start anywhere and continue into the next epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from penstock.plan.epoch import EpochPlan
 
 CHUNK = 4096
-"""Positions whose keys are computed at once."""
+"""Keys computed at once."""
 
 
 PLACE_LOST = (
@@ -25,7 +25,7 @@ PLACE_LOST = (
 
 
 class Ask(NamedTuple):
-    """One batch: where it stands and which samples it holds."""
+    """One batch: its place in the epoch and its samples."""
 
     epoch: int
     batch: int
@@ -34,11 +34,11 @@ class Ask(NamedTuple):
     keys: list[Any]
     size: int
     state: Any = None
-    """State of a stateful sampler after it gave this batch; (worker, state) of an iterable dataset."""
+    """A stateful sampler's state after this batch; for an iterable dataset (worker, state)."""
 
 
 def planned(plan: EpochPlan, *, base: int = 0, skip: frozenset[int] = frozenset()) -> Iterator[Ask]:
-    """The batches of our own order but for those in `skip`; numbered from `base` on."""
+    """Yield the batches of our own order except `skip`, numbered from `base`."""
     per_chunk = max(1, CHUNK // plan.batch_size)
     for start in range(0, plan.batches, per_chunk):
         group = range(start, min(start + per_chunk, plan.batches))
@@ -63,7 +63,7 @@ def sampled(
     beyond: frozenset[int] = frozenset(),
     snapshot: Callable[[], Any] | None = None,
 ) -> Iterator[Ask]:
-    """The batches of a sampler; the first `skip`, and those in `beyond`, are drawn and passed over."""
+    """Yield a sampler's batches; the first `skip`, and those in `beyond`, are drawn and discarded."""
     position = 0
     for index, batch in enumerate(batches):
         keys = list(batch) if auto_collation else [batch]
@@ -74,6 +74,6 @@ def sampled(
 
 
 def streamed(size: int, *, epoch: int, start: int = 0) -> Iterator[Ask]:
-    """Endless batches of an iterable dataset, numbered from `start` on: its workers say when it ends."""
+    """Yield endless batches of an iterable dataset, numbered from `start`: its workers report the end."""
     for index in count(start):
         yield Ask(epoch, index, index * size, 1, [], size)

@@ -1,7 +1,7 @@
-"""Whether a saved state belongs to this loader's data and order, and what of it can be used where it does not.
+"""Check that a saved state fits this loader's data and order; if not, keep its usable part.
 
-A state says how many samples the dataset had and what decided their order. Batch size, workers and ranks are no part of that.
-Older states say neither; they are taken as they are.
+A state records the dataset's length and what decided the order, but not batch size, workers or ranks. Older states record neither and
+are accepted as they are.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ KEEPS_PLACE = "the position, too, since both orders are sequential"
 
 
 class Identity(NamedTuple):
-    """What a loader delivers, as far as a position in it depends on it."""
+    """The facts that a position depends on."""
 
     order: str
     """`planned`, `sampled` or `streamed`."""
     kind: str
-    """`sequential`, `shuffled`, `iterable`, or the class of the sampler that decides."""
+    """`sequential`, `shuffled`, `iterable`, or the class of the deciding sampler."""
     length: int | None
-    """Samples of the dataset, where it says."""
+    """Samples in the dataset, if known."""
 
     def facts(self) -> dict[str, Any]:
         return {"kind": self.kind, "length": self.length}
@@ -44,7 +44,7 @@ def check_version(state: dict[str, Any]) -> None:
 
 
 def fitted(state: dict[str, Any], here: Identity, *, strict: bool) -> dict[str, Any]:
-    """The state, if it is one of this loader's; what of it can be used, where that is asked for."""
+    """Return the state if it is this loader's; else raise, or with strict=False return its usable part."""
     check_version(state)
     complaint = mismatch(state, here)
     if complaint is None:
@@ -53,7 +53,7 @@ def fitted(state: dict[str, Any], here: Identity, *, strict: bool) -> dict[str, 
     if strict:
         raise StateError(f"{complaint}. {ON_PURPOSE.format(rest=KEEPS_PLACE if keeps else STARTS_OVER)}")
     if keeps:
-        # A position behind the end of what there is now leaves nothing; the next epoch is whole.
+        # A position beyond the new end leaves nothing of this epoch; the next one is whole.
         return state | {"position": min(state["position"], here.length or 0)}
     return fresh_state(here.order, state["seed"], state["epoch"])
 
@@ -80,7 +80,7 @@ def mismatch(state: dict[str, Any], here: Identity) -> str | None:
 
 
 def warn_of_seed(saved: int | None, given: int | None) -> None:
-    """The state's seed wins, or the rest of the epoch would be in another order."""
+    """Warn that the state's seed wins: with another, the rest of the epoch would be in another order."""
     if saved is not None and given is not None and saved != given:
         warnings.warn(
             f"the state was saved with seed {saved}, this loader was given seed {given}: {saved} is used from here on, so that the order "

@@ -1,12 +1,11 @@
-"""How far an epoch has come, in terms that a checkpoint can hold: small, JSON-able, versioned.
+"""Progress of an epoch in a form for checkpoints: small, JSON-able, versioned.
 
-Rule 1: only batches that `next()` has returned count. What was prefetched is prepared again after a resume.
-Rule 2: our own order is entered at a global position, so a resume costs nothing and may use another batch size, worker
-count or world. A sampler's order is replayed: its generator is set back and the delivered batches are drawn again,
-without loading anything.
-Rule 3: a state is a snapshot. Nothing in it is shared with the run, the sampler or the dataset.
-Rule 4: the last batch does not end an epoch, asking for one more does (as in torchdata). A state taken with the last batch in
-hand resumes into no batches; the next `iter()` then runs the next epoch.
+Rule 1: only batches that `next()` has returned count. Prefetched batches are prepared again after a resume.
+Rule 2: our own order resumes at a global position, at no cost, with any batch size, worker count or world. A sampler's order is replayed:
+        its generator is reset and the delivered batches are drawn again, without loading anything.
+Rule 3: a state is a snapshot. It shares nothing with the run, the sampler or the dataset.
+Rule 4: the last batch does not end an epoch; asking for one more does (as in torchdata). A state taken with the last batch in hand resumes
+        into no batches; the next `iter()` then runs the next epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What `len(loader)` said of an iterable dataset; torch warns when it turns out too small, in these words."""
+    """The length that `len(loader)` gave for an iterable dataset; torch warns, in these words, if it was too small."""
 
     length: int
     dataset: Any
@@ -58,9 +57,9 @@ class Run:
     epoch: int
     plan: EpochPlan | None = None
     base: int = 0
-    """Batches of this epoch that were delivered before the resume that this run began with."""
+    """Batches of this epoch delivered before this run resumed it."""
     total: int | None = None
-    """Batches this run will deliver, where that is known."""
+    """Batches this run will deliver, if known."""
     delivered: int = 0
     """Batches delivered in order, without a gap."""
     beyond: set[int] = field(default_factory=set)
@@ -68,27 +67,27 @@ class Run:
     extra: dict[str, Any] = field(default_factory=dict)
     """State of the user's sampler and its generator."""
     after: dict[str, Any] = field(default_factory=dict)
-    """What the next epoch starts from, once the sampler has come to its end."""
+    """What the next epoch starts from, once the sampler has ended."""
     streams: Delivered = field(default_factory=Delivered)
     """The shares of an iterable dataset's workers."""
     passed: int = 0
-    """Batches that an older penstock's state counts together: they are drawn again, and passed over."""
+    """Batches counted without workers by an older penstock's state: they are drawn again and discarded."""
     over: dict[str, Any] | None = None
-    """The state that this run was resumed from, where that has the last batch in hand: there are none left."""
+    """The state this run resumed from, if that had the last batch in hand: no batches are left."""
     promise: Promise | None = None
     finished: bool = False
     hand: Ask | None = None
-    """The batch that `next()` returned last. Setting it is the moment of delivery: one store, which no interrupt can
-    halve; it is counted when someone looks."""
+    """The batch that `next()` returned last. Setting it is the moment of delivery: one store, which no interrupt can split. It is counted
+    on the next look."""
 
     def count(self) -> None:
-        """Count the batch in the caller's hand. Doing half of this, and then all of it, comes to the same."""
+        """Count the batch in the caller's hand. Safe to repeat after an interrupt."""
         if self.hand is not None:
             self.deliver(self.hand)
             self.hand = None
 
     def check_promise(self) -> None:
-        """One more batch is about to be handed out: is it one too many?"""
+        """Warn if the batch about to be returned exceeds the promised length."""
         if self.promise is not None:
             self.promise.check(self.delivered + len(self.beyond) + 1)
 
@@ -109,7 +108,7 @@ class Run:
 
     @property
     def exhausted(self) -> bool:
-        """The last batch is delivered, as far as is known."""
+        """Whether the last batch is delivered, as far as is known."""
         return self.finished or (self.total is not None and self.delivered >= self.total)
 
     def state(self) -> dict[str, Any]:
@@ -138,14 +137,14 @@ class Run:
         return state
 
     def extra_between(self) -> dict[str, Any]:
-        """What outlives the epoch: a stateful sampler's own word, a generator as it stands, a dataset that is taken along."""
+        """Return what outlives the epoch: a stateful sampler's state, the generator's, a dataset that carries over."""
         if self.order == "streamed":
             return self.streams.between()
         return deepcopy({key: value for key, value in self.extra.items() if key == "sampler"} | self.after)
 
 
 def fast_forward(iterator: Any, run: Run) -> None:
-    """An iterable dataset that cannot say where it stood is iterated again; what was delivered is thrown away."""
+    """Prepare and discard the delivered batches of an iterable dataset without a state."""
     again = run.streams.shares.to_skip() + run.passed
     if again:
         warnings.warn(
@@ -160,12 +159,12 @@ def fast_forward(iterator: Any, run: Run) -> None:
 
 
 def in_hand(between: dict[str, Any], batches: int) -> dict[str, Any]:
-    """The state of the epoch before `between`, whose last batch was delivered, and nobody has asked for more."""
+    """Return the state of the epoch before `between` with its last batch delivered and no further request."""
     return between | {"epoch": between["epoch"] - 1, "batches": batches, "over": True}
 
 
 def after_end(state: dict[str, Any]) -> dict[str, Any]:
-    """The reverse: what the next epoch begins with."""
+    """Reverse `in_hand`: return the start of the next epoch."""
     between = {key: value for key, value in state.items() if key != "over"}
     return between | {"epoch": state["epoch"] + 1, "batches": 0}
 
@@ -173,7 +172,7 @@ def after_end(state: dict[str, Any]) -> dict[str, Any]:
 def fresh_state(
     order: str, seed: int | None, epoch: int, extra: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A state between epochs."""
+    """Return a state between epochs."""
     return {
         "version": VERSION, "order": order, "seed": seed, "epoch": epoch, "batches": 0, "beyond": [], "position": 0,
         **(extra or {}),
@@ -181,7 +180,7 @@ def fresh_state(
 
 
 def resume_plan(plan: EpochPlan, state: dict[str, Any]) -> EpochPlan:
-    """The rest of the epoch, cut anew for this world and batch size."""
+    """Return the rest of the epoch, divided anew for this world and batch size."""
     if state["beyond"] and state.get("cut") != [plan.batch_size, plan.world]:
         raise StateError(
             f"the state was saved with in_order=False and batches out of order were delivered (batch size and world "
@@ -191,7 +190,7 @@ def resume_plan(plan: EpochPlan, state: dict[str, Any]) -> EpochPlan:
 
 
 def reuse_of(state: dict[str, Any], times: int, kept: int) -> int:
-    """How many samples are kept from now on: as many as were when the state was saved, so that batches are the same."""
+    """Return the number of samples to cache from now on: as when the state was saved, so that batches are the same."""
     saved = state.get("reuse", {"times": 1, "kept": kept})
     if saved["times"] != times:
         raise StateError(

@@ -1,8 +1,7 @@
-"""A user's sampler, followed exactly as torch does, and brought back to where a checkpoint left it.
+"""Follow a user's sampler exactly as torch does, and resume it from a checkpoint.
 
-The generator that the sampler draws from is remembered as it was at the start of the epoch. To resume, it is set back,
-the sampler is iterated anew, and the batches that were delivered are drawn and passed over. A sampler with a
-`state_dict` of its own is asked instead, after each batch, since it knows best.
+The state records the sampler's generator at the start of the epoch. To resume, reset it, iterate the sampler again, and discard the
+delivered batches. A sampler with its own `state_dict` saves its state after each batch instead.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from penstock.epochs.feed import Ask, sampled
 from penstock.epochs.progress import Run
 
 REPEAT = ("torch.utils.data.", "accelerate.data_loader", "penstock.")
-"""Modules whose samplers give the same batches again when their generator or epoch is set back."""
+"""Modules whose samplers repeat their batches if generator and epoch are reset."""
 
 
 class SamplerReplay:
@@ -71,16 +70,16 @@ class SamplerReplay:
             extra["generator"] = encode_state(self._generator)
         batches = iter(self._index_sampler)
         if "sampler" in extra:
-            # A state taken with the last batch in hand may stand at the end of the epoch before.
+            # A state taken with the last batch in hand may stand at the end of the previous epoch.
             first = list(next_or_none(batches))
             batches = chain(first, batches) if first else iter(self._index_sampler)
         yield from batches
 
     def _to_its_end(self, batches: Iterator[Any], passed: int) -> Iterator[Any]:
-        """The batches; with the last, the run learns how many there are and where the next epoch begins.
+        """Yield the batches; with the last, tell the run their number and the next epoch's start.
 
-        A sampler that we know is asked for its end along with its last batch, since a trainer that counts never asks.
-        One that keeps its own state would then be a step too far: it is taken at its word, until it gives more.
+        A known sampler is asked for its end together with its last batch, since a trainer that counts batches never asks. A stateful
+        sampler would then be a step too far: its length is trusted until it yields more.
         """
         last = length_of(self._index_sampler) - passed if self._repeats or self._stateful is not None else -1
         if self._stateful is not None and last >= 0:
@@ -120,7 +119,7 @@ class SamplerReplay:
         return self._drawn_again()
 
     def _drawn_again(self) -> Iterator[Any]:
-        """Iterate the sampler as at the start of the epoch; the program's own generator is not disturbed."""
+        """Iterate the sampler as at the start of the epoch, without disturbing the program's own generator."""
         then = decode_state(self._run.extra["generator"])
         if self._generator is not torch.default_generator:
             self._generator.set_state(then)
@@ -136,13 +135,13 @@ class SamplerReplay:
 
 
 def set_generator(index_sampler: Any, generator: torch.Generator | None, state: str) -> None:
-    """Bring a sampler's own generator to where a state between epochs left it, before `iter()` draws from it."""
+    """Set a sampler's generator to a state between epochs, before `iter()` draws from it."""
     *_, source = chain_of(index_sampler)
     generator_of(source, generator).set_state(decode_state(state))
 
 
 def epoch_of(index_sampler: Any) -> int | None:
-    """The epoch that a trainer has set on a DistributedSampler."""
+    """Return the epoch set on a DistributedSampler."""
     *_, source = chain_of(index_sampler)
     return int(source.epoch) if isinstance(source, DistributedSampler) else None
 
@@ -152,7 +151,7 @@ def generator_of(source: Any, generator: torch.Generator | None) -> torch.Genera
 
 
 def chain_of(sampler: Any) -> Iterator[Any]:
-    """A batch sampler, what it wraps, and so on; the last one decides the order."""
+    """Yield a batch sampler, the sampler it wraps, and so on; the last decides the order."""
     while sampler is not None:
         yield sampler
         inner = getattr(sampler, "batch_sampler", None)
@@ -160,7 +159,7 @@ def chain_of(sampler: Any) -> Iterator[Any]:
 
 
 def length_of(sampler: Any) -> int:
-    """Batches that a sampler says it has; -1 of one that does not say."""
+    """Return a sampler's length; -1 if it has none."""
     try:
         return len(sampler)
     except TypeError:
@@ -174,7 +173,7 @@ def next_or_none(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def renumbered(asks: Iterator[Ask], batches: int, samples: int) -> Iterator[Ask]:
-    """Asks of a sampler that went on from its own state: numbered, and keyed, behind those delivered before."""
+    """Number the asks of a sampler resumed from its own state after those delivered before."""
     for ask in asks:
         yield ask._replace(batch=ask.batch + batches, first=ask.first + samples)
 

@@ -1,4 +1,4 @@
-"""One rank's share of our order, in the form that trainers know: a `DistributedSampler` with `set_epoch`."""
+"""One rank's share of our order, as trainers expect it: a `DistributedSampler` with `set_epoch`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def check_shardable(dataset: Any, sampler: Any, batch_sampler: Any) -> None:
 
 
 def is_sharded(batch_sampler: Any) -> bool:
-    """Whether a trainer has built this batch sampler around the sampler of a loader with `shard`."""
+    """Return whether a trainer has wrapped the sampler of a loader with `shard` in this batch sampler."""
     return isinstance(getattr(batch_sampler, "sampler", None), ShardSampler)
 
 
 def resolve_shard(shard: Any) -> tuple[int, int]:
-    """(rank, world) of `shard="auto"` (torch.distributed, else torchrun's environment, else one rank) or of the pair given."""
+    """Return (rank, world) of the given pair or of "auto": torch.distributed, else torchrun's environment, else one rank."""
     if shard == "auto":
         if has_group():
             return dist.get_rank(), dist.get_world_size()
@@ -54,7 +54,7 @@ def resolve_shard(shard: Any) -> tuple[int, int]:
 
 
 def check_still_alone(shard: Any, world: int) -> None:
-    """A loader that took itself for the only rank, since there was no process group yet, would read all data on every rank."""
+    """Refuse a loader that was built before the process group and took itself for the only rank: every rank would read all data."""
     if shard == "auto" and world == 1 and has_group() and dist.get_world_size() > 1:
         raise ConfigError(
             f"this loader was built with shard='auto' before there was a process group, so it has all of the data; now there are "
@@ -67,7 +67,7 @@ def has_group() -> bool:
 
 
 def shared_seed(seed: int, world: int | None = None) -> int:
-    """Rank 0's seed on every rank; of a world that is known to have one rank, that rank's own."""
+    """Return rank 0's seed on every rank; in a world of one, `seed` itself."""
     if world == 1:
         return seed
     if not has_group():
@@ -81,7 +81,7 @@ def shared_seed(seed: int, world: int | None = None) -> int:
 
 
 def gathered(numbers: Sequence[int]) -> list[list[int]]:
-    """What each rank has said, on every rank; as many numbers from each."""
+    """Gather every rank's numbers on every rank; all must give equally many."""
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     own = torch.tensor(numbers, dtype=torch.int64, device=device)
     boxes = [torch.empty_like(own) for _ in range(dist.get_world_size())]
@@ -90,7 +90,7 @@ def gathered(numbers: Sequence[int]) -> list[list[int]]:
 
 
 class ShardSampler(DistributedSampler[Any]):
-    """Yields the keys of this rank's stripe; `plan_of(epoch)` comes from the loader."""
+    """Yields the keys of this rank's stripe; the loader sets `plan_of(epoch)`."""
 
     def __init__(self, dataset: Any, rank: int, world: int, *, shuffle: bool, drop_last: bool) -> None:
         super().__init__(dataset, num_replicas=world, rank=rank, shuffle=shuffle, drop_last=drop_last)
@@ -111,7 +111,7 @@ class ShardSampler(DistributedSampler[Any]):
 
 
 class Dealt(NamedTuple):
-    """What the constructor goes on with."""
+    """The resolved order, for the constructor."""
 
     sampler: Any
     shuffle: bool | None
@@ -119,13 +119,13 @@ class Dealt(NamedTuple):
     world: int
     shuffles: bool
     own: bool
-    """Whether the order is ours: no sampler or generator of the user's decides it."""
+    """Whether the order is ours: no sampler or generator of the user decides it."""
 
 
 def dealt(dataset: Any, shuffle: Any, given: tuple[Any, Any, Any], shard: Any, *, drop_last: bool) -> Dealt:
-    """The order that these arguments come to; `given`: the user's sampler, batch_sampler and generator."""
+    """Resolve the order from these arguments; `given`: the user's sampler, batch_sampler and generator."""
     sampler, batch_sampler, _ = given
-    if shard is not None and isinstance(sampler, ShardSampler):  # a trainer builds the loader anew
+    if shard is not None and isinstance(sampler, ShardSampler):  # a trainer rebuilds the loader
         given, shuffle, sampler = (None, *given[1:]), sampler.shuffle, None
     shuffles, own = bool(shuffle), all(part is None for part in given)
     if shard is None or is_sharded(batch_sampler):

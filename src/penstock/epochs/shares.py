@@ -1,8 +1,8 @@
-"""Where the workers of an iterable dataset stand, in memory and in a checkpoint.
+"""Places of an iterable dataset's workers, in memory and in a checkpoint.
 
-Each worker has a share of the data, and shares may differ in length. So a checkpoint says of each worker how many batches of
-its were delivered, and what its dataset and iterator said of themselves then. Workers take turns and pass over those that have
-ended, so the number of the last one says whose turn it is.
+Each worker has a share of the data, and shares may differ in length. So a checkpoint holds, for each worker, its delivered batches and the
+state of its dataset and iterator at that point. Workers take turns, without those that have ended, so the last worker's number says whose
+turn it is.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ OWN = ("dataset", "iterator", "itself")
 
 @dataclass(slots=True)
 class Told:
-    """What workers say beside their batches."""
+    """What workers report apart from batches."""
 
     started: dict[int, Place] = field(default_factory=dict)
-    """Where they began the epoch."""
+    """Each worker's start of the epoch."""
     ended: dict[int, Place] = field(default_factory=dict)
-    """With what they would begin the next."""
+    """Each worker's start of the next epoch."""
 
     def clear(self) -> None:
         self.started.clear()
@@ -36,12 +36,12 @@ class Told:
 
 @dataclass(slots=True)
 class Shares:
-    """The places of all workers, by batches that were delivered (or taken, where its owner says so)."""
+    """Places of all workers, by batches delivered (or taken, if the owner counts so)."""
 
     workers: int = 1
     places: dict[int, Place] = field(default_factory=dict)
     last: int = -1
-    """The worker whose batch was the last."""
+    """The worker of the last batch."""
 
     @property
     def next(self) -> int:
@@ -53,32 +53,32 @@ class Shares:
         return sum(place.batches for place in self.places.values())
 
     def advance(self, worker: int, place: Place) -> None:
-        """To do this twice is to do it once."""
+        """Note a worker's new place; idempotent."""
         self.places[worker] = place.after(self.places.get(worker))
         self.last = worker
 
     def to_skip(self) -> int:
-        """Batches that are prepared again because the dataset keeps no state."""
+        """Return how many batches are prepared again because the dataset has no state."""
         return sum(place.since for place in self.places.values() if place.snapshot is None)
 
 
 @dataclass(slots=True)
 class Delivered:
-    """The shares of one run, as its caller has got them."""
+    """The shares of one run, by delivered batches."""
 
     shares: Shares = field(default_factory=Shares)
     told: Told = field(default_factory=Told)
     hear_out: Callable[[], None] = lambda: None
-    """Wait until all workers have said where they began."""
+    """Waits until all workers have reported their start."""
     carries: bool = False
-    """Whether workers take their dataset along into the next epoch."""
+    """Whether workers keep their dataset for the next epoch."""
     began: int = 0
-    """Batches that were delivered before this run began."""
+    """Batches delivered before this run began."""
     keyed: bool = False
     base_seed: int | None = None
 
     def follow(self, engine: Any, *, carries: bool, base_seed: int | None) -> None:
-        """Listen to the workers of this engine; no longer than others hold it."""
+        """Listen to this engine's workers, without keeping the engine alive."""
         held = weakref.ref(engine)
 
         def hear_out() -> None:
@@ -89,7 +89,7 @@ class Delivered:
         self.told, self.hear_out, self.carries, self.base_seed = engine.told, hear_out, carries, base_seed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy of a loader has no engine to listen to."""
+        """Copy without the engine: a loader's copy has none to listen to."""
         parts = self.shares, self.told, self.carries, self.began, self.keyed, self.base_seed
         return unheard, parts
 
@@ -109,7 +109,7 @@ class Delivered:
         return state
 
     def between(self) -> dict[str, Any]:
-        """What the next epoch begins with."""
+        """Return what the next epoch begins with."""
         state: dict[str, Any] = {"keyed": self.keyed}
         ended = self.told.ended if self.carries else {}
         if any(place.snapshot is not None for place in ended.values()):
@@ -121,12 +121,12 @@ class Delivered:
 def unheard(
     shares: Shares, told: Told, carries: bool, began: int, keyed: bool, base_seed: int | None
 ) -> Delivered:
-    """Shares as another process, or a copy, knows them."""
+    """Build the shares for a copy or another process."""
     return Delivered(shares, told, carries=carries, began=began, keyed=keyed, base_seed=base_seed)
 
 
 def entry_of(place: Place) -> dict[str, Any]:
-    """A place as a checkpoint has it. The dataset's own part is made anew each time: nobody else has it."""
+    """Return a place as a checkpoint entry. The dataset's part is unpickled anew each time, so nothing is shared."""
     own: dict[str, Any] = loads(place.snapshot) if place.snapshot is not None else {}
     check_saved(own)
     if place.carried:
@@ -136,7 +136,7 @@ def entry_of(place: Place) -> dict[str, Any]:
 
 
 def place_of(entry: Mapping[str, Any]) -> Place:
-    """The place that a checkpoint's entry means; one of an older penstock has the dataset's state and `ended` only."""
+    """Return the place of a checkpoint entry; an older penstock's entry holds only the dataset's state and `ended`."""
     own = {key: entry[key] for key in OWN if key in entry}
     return Place(
         batches=entry.get("batches", 0),
@@ -148,7 +148,7 @@ def place_of(entry: Mapping[str, Any]) -> Place:
 
 
 def places_of(state: Mapping[str, Any] | None, workers: int) -> Shares:
-    """The shares that a loaded state says, for a loader with so many workers."""
+    """Return the shares of a loaded state for `workers` workers."""
     workers = max(1, workers)
     if state is None or not state.get("workers"):
         return Shares(workers)
@@ -157,9 +157,9 @@ def places_of(state: Mapping[str, Any] | None, workers: int) -> Shares:
     if saved == workers or (not saved and max(places) < workers):
         return Shares(workers, places, state.get("last_worker", -1))
     if not any(place.carried or place.batches or place.since for place in places.values()) and saved:
-        return Shares(workers)  # nothing was delivered yet: the epoch begins with any number of workers
+        return Shares(workers)  # nothing delivered yet: any worker count can begin the epoch
     if len(places) == 1 and places[0].carried:
-        return Shares(workers, dict.fromkeys(range(workers), places[0]))  # there was one dataset for all
+        return Shares(workers, dict.fromkeys(range(workers), places[0]))  # one dataset served all
     raise StateError(
         f"the state holds an iterable dataset's place in {saved or len(places)} workers, this loader has {workers}: "
         f"give it as many workers, since each has its own share of the data"

@@ -1,17 +1,16 @@
-"""Accelerate: the loaders it builds from ours run on our engine.
+"""Accelerate: run the loaders it builds from ours on our engine.
 
-`Accelerator.prepare()` and `skip_first_batches()` do not keep a loader: they read torch's parameters off its attributes and build
-torch's class from them. All that happens in one module, `accelerate.data_loader`, through four of its names, and `enable()`
-replaces these:
+`Accelerator.prepare()` and `skip_first_batches()` do not keep a loader: they read torch's parameters off its attributes and build torch's
+class from them. All of that goes through four names of `accelerate.data_loader`, which `enable()` replaces:
 
-- `_PYTORCH_DATALOADER_KWARGS`, the attributes that are carried over: ours are added, under one name;
-- `DataLoader`, what is built: ours, where these keywords arrive, torch's otherwise;
-- `DataLoaderShard`, what is handed out: a subclass that tells our loader the epoch, is saved with `save_state()`, and turns
-  skipped batches into a resume, so that samples are augmented as in the run that was not interrupted;
-- `DataLoaderDispatcher`, the same for one process that reads for all: a subclass that only lets our keywords through.
+- `_PYTORCH_DATALOADER_KWARGS`, the attributes to carry over: ours are added under one name;
+- `DataLoader`, the class to build: ours if these keywords arrive, else torch's;
+- `DataLoaderShard`, the result: a subclass that passes the epoch to our loader, is saved by `save_state()`, and turns skipped batches
+  into a resume, so that samples are augmented as in an uninterrupted run;
+- `DataLoaderDispatcher`, the result if one process reads for all: a subclass that only passes our keywords.
 
-How the data is divided among processes, padded and placed on the device stays Accelerate's business. The order in which it is
-divided is ours where the loader shuffles by itself and has a `seed=`: the same in every run, and that of the loader alone.
+Accelerate still shards and pads the data and places it on the device. The order is ours if the loader shuffles by itself with a `seed=`:
+the same in every run, and the same as without Accelerate.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ REPLACED = ("_PYTORCH_DATALOADER_KWARGS", "DataLoader", "DataLoaderShard", "Data
 
 
 def enable() -> None:
-    """From now on, what Accelerate builds from a penstock loader is one again. Other loaders stay as they are."""
+    """Make Accelerate rebuild penstock loaders as penstock loaders. Other loaders stay as they are."""
     install(None)
 
 
 def install(keywords: dict[str, Any] | None) -> None:
-    """Replace Accelerate's names; loaders that are not ours become ours with these keywords, if any are given."""
+    """Replace Accelerate's names. With `keywords`, other loaders become ours with these."""
     missing = [name for name in REPLACED if not hasattr(theirs, name)]
     if missing:
         raise ConfigError(
@@ -62,7 +61,7 @@ def install(keywords: dict[str, Any] | None) -> None:
 
 
 def build(dataset: Any, **kwargs: Any) -> Any:
-    """What Accelerate calls for each loader it makes: ours where our keywords were carried along."""
+    """Build a loader for Accelerate: ours if our keywords were carried over."""
     keywords = kwargs.pop(CARRIED, None)
     if keywords is None:
         return TorchDataLoader(dataset, **kwargs)
@@ -80,14 +79,14 @@ def build(dataset: Any, **kwargs: Any) -> Any:
 
 
 def keep_order(sampler: Any, dataset: Any, seed: int) -> None:
-    """Have what Accelerate deals out come in our order for this seed. Its RandomSampler draws from the program's generator."""
+    """Make Accelerate shard our order for this seed; its RandomSampler would draw from the program's generator."""
     for link in chain_of(sampler):
         if isinstance(getattr(link, "sampler", None), RandomSampler):
             link.sampler = SeededOrder(dataset, seed)
 
 
 def program_seed() -> int:
-    """The seed that the program has set, so that a resumed run finds it again; the same on all processes."""
+    """Return the program's own seed, equal on all processes, so that a resumed run finds it again."""
     seed = torch.initial_seed() % 2**63
     return shared_seed(seed) if dist.is_available() and dist.is_initialized() else seed
 
@@ -99,9 +98,7 @@ class Shard(theirs.DataLoaderShard):  # type: ignore[misc]
         self.passed = 0
         ours = kwargs.get(CARRIED) is not None
         if ours:
-            kwargs["use_stateful_dataloader"] = (
-                False  # it would build torchdata's loader; ours is stateful by itself
-            )
+            kwargs["use_stateful_dataloader"] = False  # it would build torchdata's loader; ours is stateful
             skipping = kwargs.get("batch_sampler")
             if isinstance(skipping, theirs.SkipBatchSampler):
                 self.passed, kwargs["batch_sampler"] = skipping.skip_batches, skipping.batch_sampler
@@ -112,7 +109,7 @@ class Shard(theirs.DataLoaderShard):  # type: ignore[misc]
             self.use_stateful_dataloader = True
 
     def set_sampler(self, sampler: Any) -> None:
-        """Accelerate puts its seedable sampler here, which is needed where an order would not be the same everywhere: ours is."""
+        """Ignore Accelerate's seedable sampler if the order is ours: that is the same everywhere already."""
         if not any(isinstance(link, SeededOrder) for link in chain_of(self.batch_sampler)):
             super().set_sampler(sampler)
 
@@ -154,7 +151,7 @@ class Dispatcher(theirs.DataLoaderDispatcher):  # type: ignore[misc]
 
 
 def carries(kwargs: dict[str, Any]) -> bool:
-    """Whether our keywords are among these; if so, torchdata's loader, which does not know them, is not wanted."""
+    """Return whether our keywords are present; if so, disable torchdata's loader, which does not know them."""
     if kwargs.get(CARRIED) is None:
         kwargs.pop(CARRIED, None)
         return False
@@ -163,7 +160,7 @@ def carries(kwargs: dict[str, Any]) -> bool:
 
 
 def checked(keywords: dict[str, Any]) -> dict[str, Any]:
-    """All our keywords: those given, the others at their defaults."""
+    """Return all our keywords: those given, the others at their defaults."""
     unknown = ", ".join(sorted(set(keywords) - set(KEYWORDS)))
     if unknown:
         raise ConfigError(f"{unknown}: not a keyword of penstock's DataLoader that torch's does not have")

@@ -1,7 +1,7 @@
-"""The HF Trainer: the loaders it builds run on our engine.
+"""The HF Trainer: run the loaders it builds on our engine.
 
-The Trainer builds torch's DataLoader from its `TrainingArguments` and gives it to Accelerate, so there is no loader of the
-user's to carry our keywords: they are given here.
+The Trainer builds torch's DataLoader from its `TrainingArguments` and passes it to Accelerate. No loader of the user carries our keywords,
+so they are given here.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ from penstock.integrations.accelerate import checked, install
 
 
 def enable(**keywords: Any) -> None:
-    """From now on, loaders that the Trainer builds are penstock's, with these keywords (`seed=`, `on_error=`, ...)."""
+    """Make the Trainer build penstock loaders with these keywords (`seed=`, `on_error=`, ...)."""
     install(checked(keywords))

@@ -1,4 +1,4 @@
-"""What the memory of a GPU has to spare beside training."""
+"""GPU memory left over by training."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ import torch
 
 
 class Spare:
-    """Of a device. What is free at a moment says little where torch has had to give memory back to get other memory (a *retry*): all of it is needed
-    then, if not at this moment. That holds from when we first see the device, for all loaders; but what came before an allocation that failed
-    was somebody's who gave up, such as a search for the largest batch."""
+    """Spare memory of a device. Free memory means little after an allocation *retry* (torch gave cached memory back to get other memory):
+    training then needs all of it, if not right now. Retries count from our first sight of the device, for all loaders. A failed allocation
+    resets the count: whoever failed has given up, such as a search for the largest batch."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         is_short(device)
 
     def has(self, size: int) -> bool:
-        """Whether so many bytes are nobody's."""
+        """Return whether `size` bytes are free."""
         return self.free_and_total()[0] >= size
 
     def free_and_total(self) -> tuple[int, int]:
-        """Bytes that nobody has and nobody has had to give back, and bytes in all."""
+        """Return free bytes, 0 after a retry, and total bytes."""
         free, total = torch.cuda.mem_get_info(self._device)
         return 0 if is_short(self._device) else free, total
 
 
 class Counts(NamedTuple):
-    """What torch says of a device."""
+    """torch's counts for a device."""
 
     failures: int
     retries: int
 
 
 _before: dict[torch.device, Counts] = {}
-"""When we first saw the device, or first after a failure."""
+"""Counts at our first sight of a device, or after its last failed allocation."""
 
 
 def forget() -> None:
-    """For who begins anew in the same process: all that was before is nobody's concern."""
+    """Forget all counts, for a new start in the same process."""
     _before.clear()
 
 
 def is_short(device: torch.device) -> bool:
-    """Whether torch has had to give memory back since then."""
+    """Return whether torch has had to retry an allocation since the recorded counts."""
     if device.type != "cuda":
         return False
     stats = torch.cuda.memory_stats(device)

@@ -1,4 +1,4 @@
-"""What a loader has delivered and how long its consumer waited; workers' own counters are read off the board."""
+"""Count a loader's deliveries and its consumer's waiting; read the workers' own counters off the board."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WARNINGS = 100
 
 
 class Live(NamedTuple):
-    """What a running engine says of itself."""
+    """Numbers of a running engine."""
 
     agent_pid: int = 0
     worker_pids: tuple[int, ...] = ()
@@ -26,9 +26,9 @@ class Live(NamedTuple):
     cpu_ns: tuple[int, ...] = ()
     """CPU time of tasks."""
     delayed_ns: tuple[int, ...] = ()
-    """Time for which tasks waited for a core; it is not in those above."""
+    """Time that tasks waited for a core; not part of the times above."""
     prepared: int = 0
-    """Samples."""
+    """Samples prepared."""
     tasks: int = 0
     source_retries: int = 0
     task_size: int = 0
@@ -52,9 +52,9 @@ class Counters:
     batches: int = 0
     samples: int = 0
     elapsed_s: float = 0.0
-    """Time within epochs, up to the newest batch; what passes between an epoch's last batch and the next does not count."""
+    """Time within epochs, up to the newest batch; the time between epochs does not count."""
     worker_s: float = 0.0
-    """That time times the workers that there were."""
+    """That time multiplied by the worker count."""
     last_s: float = 0.0
     """When the newest epoch began or the newest batch was delivered."""
     wait_s: float = 0.0
@@ -64,37 +64,37 @@ class Counters:
     restarts: int = 0
     skipped: int = 0
     source_retries: int = 0
-    """Reads tried again in this process; workers' are on the board."""
+    """Retried reads in this process; those of workers are on the board."""
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     trace: bool = False
     trace_failed: bool = False
-    """It could not be written, which has been said."""
+    """Writing it failed, and a warning was logged."""
     spans: deque[tuple[int, int, int, int, int, int, int]] = field(
         default_factory=lambda: deque(maxlen=SPANS)
     )
     """(worker, kind, batch, epoch, end ns, duration ns, samples) of finished tasks."""
     wait_spans: deque[tuple[float, float, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
-    """(begin s, end s, samples, batches ready behind it) of each `next()`."""
+    """(begin s, end s, samples, batches still ready) of each `next()`."""
     moments: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=WARNINGS))
-    """(at s, what) of lost workers and the like."""
+    """(at s, text) of warnings, such as lost workers."""
 
     read: Callable[[], Live] | None = None
-    """Reads the engine that runs now, if one does."""
+    """Reads the running engine, if any."""
     past: Live = field(default_factory=Live)
-    """Sums over engines that have ended."""
+    """Sums over ended engines."""
 
     def attach(self, read: Callable[[], Live]) -> None:
-        """An engine starts. One that was dropped without a word keeps its sums too."""
+        """Start counting an engine; keep the sums of one that was dropped without `detach`."""
         self.detach()
         self.read = read
 
     def detach(self, read: Callable[[], Live] | None = None) -> None:
-        """An engine ends (that of `read`, or the newest): keep its sums."""
+        """Stop counting an engine (that of `read`, or the newest), and keep its sums."""
         if self.read is not None and read in (None, self.read):
             self.past, self.read = self.live(), None
 
     def live(self) -> Live:
-        """Sums over all engines so far, and the state of the one that runs."""
+        """Return sums over all engines so far, and the state of the running one."""
         if self.read is None:
             return self.past._replace(agent_pid=0, worker_pids=(), arena_bytes=0, held_bytes=0)
         now, past = self.read(), self.past
@@ -112,7 +112,7 @@ class Counters:
         )
 
     def begin(self, at_s: float) -> None:
-        """An epoch starts."""
+        """Start an epoch."""
         self.last_s = at_s
         self.steady.begin()
 
@@ -137,7 +137,7 @@ class Counters:
             self.wait_spans.append((began_s, at_s, samples, ready))
 
     def work(self) -> Work:
-        """What workers have done so far."""
+        """Return the workers' work so far."""
         return self.live().work()
 
     def warned(self, text: str, at_s: float) -> None:
@@ -161,7 +161,7 @@ def as_stats(
     gpu: dict[str, Any] | None = None,
     reuse: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The numbers that `loader.stats()` shows."""
+    """Return the numbers of `loader.stats()`."""
     live = counters.live()
     busy = added(added(live.prepare_ns, live.write_ns), live.collate_ns)
     return {

@@ -1,4 +1,4 @@
-"""Where a run took place: versions, cores, memory."""
+"""The machine of a run: versions, cores, memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.measure import host
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """Return the processor's name, if the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -38,7 +38,7 @@ def usable_cores() -> int:
 
 @cache
 def environment() -> dict[str, str]:
-    """As people read it, by name."""
+    """Return the facts for people, by name."""
     quota = host.cpu_quota()
     limited = "" if quota is None else f", limited to {quota:.3g} by the container"
     return {

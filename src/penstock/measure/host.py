@@ -1,4 +1,4 @@
-"""Facts about the machine and the container we are in: cores, memory limits, what killed a process. Linux; read-only."""
+"""Facts about the machine and its container: cores, memory limits, why a process was killed. Linux; read-only."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 MEMINFO = Path("/proc/meminfo")
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 9
-"""What a worker answers with the stacks of its threads, even while C code holds its interpreter lock."""
+"""A worker answers it with its threads' stacks, even while C code holds the interpreter lock."""
 
 
 @functools.cache
 def say_once(text: str) -> None:
-    """Warn of something that this machine denies us, the first time it shows."""
+    """Log each warning once per process, such as a feature that this machine denies."""
     log.warning("%s", text)
 
 
 def own_cgroup(controller: str) -> list[Path]:
-    """Folders of this process's cgroup and its ancestors, innermost first; v2, or v1's `controller`."""
+    """Return the folders of this process's cgroup and its ancestors, innermost first; v2, or v1's `controller`."""
     try:
         lines = OWN_CGROUP.read_text().splitlines()
     except OSError:
@@ -58,7 +58,7 @@ def read_number(path: Path) -> int | None:
 
 
 def memory_limit() -> int:
-    """Bytes this process may use: the tightest cgroup limit, at most the machine's memory."""
+    """Return the bytes this process may use: the tightest cgroup limit, at most the machine's memory."""
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for folder in own_cgroup("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -69,7 +69,7 @@ def memory_limit() -> int:
 
 
 def memory_used() -> int:
-    """Bytes charged to the innermost cgroup that says so; 0 when none does."""
+    """Return the bytes charged to the innermost cgroup that reports them; 0 if none does."""
     for folder in own_cgroup("memory"):
         for name in ("memory.current", "memory.usage_in_bytes"):
             found = read_number(folder / name)
@@ -79,7 +79,7 @@ def memory_used() -> int:
 
 
 def memory_left() -> int:
-    """Bytes that may still be had, of the machine and within every cgroup that we are in. What files take that are merely cached counts as free."""
+    """Return the bytes still available on the machine and in all our cgroups. File cache counts as free."""
     left = 1024 * word_behind(MEMINFO, "MemAvailable:") or memory_limit()
     for folder in own_cgroup("memory"):
         for most, taken in (
@@ -93,13 +93,13 @@ def memory_left() -> int:
 
 
 def cached_bytes(path: Path) -> int:
-    """Of files, by a cgroup's statistics; version 1 counts those of groups within it apart."""
+    """Return a cgroup's file cache; version 1 counts nested groups in separate `total_` fields."""
     kinds = ("inactive_file", "active_file")
     return sum(word_behind(path, f"total_{kind}") or word_behind(path, kind) for kind in kinds)
 
 
 def word_behind(path: Path, name: str) -> int:
-    """The number behind a name in a file of words; 0 where there is none."""
+    """Return the number after a name in a file of words; 0 if absent."""
     try:
         words = path.read_text().split()
         return int(words[words.index(name) + 1])
@@ -108,7 +108,7 @@ def word_behind(path: Path, name: str) -> int:
 
 
 def oom_kills() -> int:
-    """Processes of this cgroup that the kernel has killed for memory so far."""
+    """Return how many processes of this cgroup the kernel has killed for memory."""
     for folder in own_cgroup("memory"):
         for name in ("memory.events", "memory.oom_control"):
             try:
@@ -125,7 +125,7 @@ SCARCE_BYTES = 256 << 20
 
 @lru_cache(maxsize=1)
 def shm_is_scarce() -> bool:
-    """Whether /dev/shm is missing or so small (containers often give it 64 MB) that filling it is to be expected."""
+    """Return whether /dev/shm is missing or likely to fill up (containers often give it 64 MB)."""
     try:
         found = os.statvfs("/dev/shm")  # noqa: S108 - only asked for its size
     except OSError:
@@ -134,7 +134,7 @@ def shm_is_scarce() -> bool:
 
 
 def cpu_quota() -> float | None:
-    """Cores' worth of CPU time that the tightest cgroup quota allows, or None without one."""
+    """Return the CPU quota in cores of the tightest cgroup, or None."""
     quotas = []
     for folder in own_cgroup("cpu"):
         try:
@@ -150,7 +150,7 @@ def cpu_quota() -> float | None:
 
 
 def private_bytes(pid: int) -> int:
-    """Resident bytes of a process that are not shared memory or files; 0 when it is gone."""
+    """Return a process's resident bytes without shared memory and files; 0 if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:
@@ -159,7 +159,7 @@ def private_bytes(pid: int) -> int:
 
 
 def process_state(pid: int) -> str:
-    """One letter of /proc/PID/stat: R running, S sleeping, D in the kernel, T stopped, Z dead; ? unknown."""
+    """Return the state letter of /proc/PID/stat: R running, S sleeping, D in the kernel, T stopped, Z dead; ? unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -167,7 +167,7 @@ def process_state(pid: int) -> str:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Return whether a process has a handler for a signal."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("SigCgt:"):
@@ -176,7 +176,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 class RunDelay:
-    """How long this process has waited for a core so far, in nanoseconds; always 0 where the kernel does not tell."""
+    """Nanoseconds that this process has waited for a core; 0 if the kernel does not tell."""
 
     def __init__(self) -> None:
         try:
@@ -189,8 +189,8 @@ class RunDelay:
 
 
 class CoreWaits:
-    """How long another process has waited for a core, the wait that goes on now included; always 0 where the kernel does not tell. It is
-    the first thread that counts, in which a worker prepares its samples."""
+    """Time that another process has waited for a core, an ongoing wait included; 0 if the kernel does not tell. Measures the first thread,
+    in which a worker prepares samples."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._seen, self._since_s = pid, (0, 0), 0.0
@@ -200,10 +200,10 @@ class CoreWaits:
             self._fd = -1
 
     def seconds(self, now_s: float) -> float:
-        """So far; asked for every few hundredths of a second, or a wait that goes on is taken for longer than it is."""
+        """Return the seconds so far. Call it every few hundredths of a second, or an ongoing wait is overestimated."""
         ran, waited, times = self._read()
         going_on = 0.0
-        # The kernel adds a wait to its count when the wait is over: one that is ready to run, and has not run since we looked, waits.
+        # The kernel counts a wait only when it ends. A runnable process that has not run since the last look is waiting.
         if (ran, waited) == self._seen and times and process_state(self._pid) == "R":
             going_on = now_s - self._since_s
         else:
@@ -226,11 +226,11 @@ class CoreWaits:
 
 
 def name_process(name: str) -> None:
-    """The name that `ps` and `top` show (15 characters)."""
+    """Set the name that `ps` and `top` show (15 characters)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name[:15])
 
 
 def local_world() -> int:
-    """Training processes on this machine, by torchrun's word."""
+    """Return the number of training processes on this machine, as torchrun says."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))

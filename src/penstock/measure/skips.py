@@ -1,4 +1,4 @@
-"""Samples that `on_error` left out or replaced: each once, however often it was tried."""
+"""Samples that `on_error` dropped or replaced, each listed once however often it was tried."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class Skips:
             )
 
     def report(self) -> list[dict[str, Any]]:
-        """In the order of the epochs."""
+        """Return the skips in order of epoch and position."""
         return [self._found[key] for key in sorted(self._found)]

@@ -1,12 +1,12 @@
-"""The recent steady state of a run: how long training waited for batches, and what these cost the workers.
+"""The recent steady state of a run: how long training waited for batches, and the workers' cost per batch.
 
-Rule 1: the first batch of an epoch does not count: workers start, caches are empty. Neither does a pause of the training loop
-        (validation, a checkpoint), nor the time between epochs.
-Rule 2: the window slides: the last `WINDOW_S` seconds, or the last `WINDOW_BATCHES` batches where these took longer. It starts
-        anew when the number of workers or the GPU lane's mode changes: before that, another run was measured.
-Rule 3: on a device that is given work ahead of time, training waits only while the device has nothing to do. Where that is
-        measured (`idled`), it counts instead of the time in `next()`.
-Rule 4: a batch that was ready is no wait. Taking it costs something all the same, which is counted apart (`handover_s`).
+Rule 1: an epoch's first batch does not count: workers start, caches are empty. Nor do pauses of the training loop (validation, a
+        checkpoint) or the time between epochs.
+Rule 2: the window slides over the last `WINDOW_S` seconds, or the last `WINDOW_BATCHES` batches if these took longer. It restarts when
+        the worker count or the GPU lane's mode changes: older numbers measure another setup.
+Rule 3: if work is queued ahead on a device, training waits only while the device is idle. Where that is measured (`idled`), it replaces the
+        time in `next()`.
+Rule 4: taking a ready batch is not a wait. Its cost is counted separately (`handover_s`).
 
 Times are arguments; nothing here reads a clock.
 """
@@ -20,28 +20,28 @@ from typing import Any, NamedTuple
 
 WINDOW_S, WINDOW_BATCHES = 30.0, 40
 MARK_S = 1.0
-"""Time between two marks, from one of which the window begins."""
+"""Time between two marks; the window begins at one of them."""
 HANDOVER_S = 0.001
-"""Waits up to this are no waits if more batches were ready."""
+"""Shorter waits are no waits if more batches were ready."""
 PAUSE_S, PAUSE_TIMES, PAUSE_AFTER = 1.0, 10.0, 5
-"""A step that takes so long, and so many times as long as others of a window with so many batches, is a pause; a second one in
-a row is not: then steps have become slower."""
+"""A step is a pause if it takes this many seconds and this many times the window's mean step, once the window has this many batches.
+Two in a row are not pauses: steps have become slower."""
 
 
 class Work(NamedTuple):
-    """What workers have done so far."""
+    """The workers' work so far."""
 
     prepared: int = 0
-    """Samples."""
+    """Samples prepared."""
     busy_ns: int = 0
     cpu_ns: int = 0
     delayed_ns: int = 0
     workers: int = 0
-    """That there are now; 0: nobody knows."""
+    """Present worker count; 0: unknown."""
 
 
 class Mark(NamedTuple):
-    """Sums over all batches that count, and the work so far, at a moment."""
+    """Sums over all counted batches, and the work so far, at one moment."""
 
     batches: int
     samples: int
@@ -55,7 +55,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Steady:
-    """Of one loader, over all of its epochs. Used by the thread that takes batches; others may ask for `recent`."""
+    """Steady state of one loader over all its epochs. Used by the thread that takes batches; `recent` by any."""
 
     batches: int = 0
     samples: int = 0
@@ -63,26 +63,26 @@ class Steady:
     wait_s: float = 0.0
     handover_s: float = 0.0
     timed: int = 0
-    """Batches of which the device said how long it was idle before."""
+    """Batches whose device idle time was measured."""
     idle_s: float = 0.0
-    """How long that was."""
+    """Device idle time of those batches."""
     marks: deque[Mark] = field(default_factory=deque)
     workers: int = -1
-    """That there should be."""
+    """Intended worker count."""
     mode: str = "off"
-    """Of the GPU lane."""
+    """The GPU lane's mode."""
     present: int = 0
-    """That there were when last asked: fewer than there should be, while a GPU lane needs their cores."""
+    """Actual worker count at the last look: lower than intended while a GPU lane needs cores."""
     is_first: bool = True
-    """The next batch is the first of its epoch."""
+    """Whether the next batch is the first of its epoch."""
     was_slow: bool = False
-    """The last step was longer than any usual one."""
+    """Whether the last step was as long as a pause."""
     epochs: int = 0
     first_wait_s: float = 0.0
-    """Waits for the first batch of each epoch but the first."""
+    """Waits for the first batch of each epoch after the first epoch."""
 
     def begin(self) -> None:
-        """An epoch begins."""
+        """Begin an epoch."""
         self.is_first = True
 
     def delivered(
@@ -96,7 +96,7 @@ class Steady:
         mode: str,
         work: Callable[[], Work],
     ) -> None:
-        """A batch came after `wait_s`, `period_s` after the one before; `ready` more are. `work` is asked now and then."""
+        """Count a batch that came after `wait_s`, `period_s` after the one before, with `ready` more ready. Calls `work` now and then."""
         if (workers, mode) != (self.workers, self.mode):
             base = work() if self.workers >= 0 else Work()
             self.workers, self.mode, self.present = workers, mode, 0
@@ -124,7 +124,7 @@ class Steady:
                 marks.popleft()
 
     def idled(self, idle_s: float, ready: int) -> None:
-        """The device had nothing to do for so long before a batch came, behind which so many were ready."""
+        """Count the device's idle time before a batch, with `ready` more ready."""
         self.timed += 1
         if not is_handover(idle_s, ready):
             self.idle_s += idle_s
@@ -149,19 +149,19 @@ class Steady:
         return batches >= PAUSE_AFTER and step_s > PAUSE_TIMES * (self.elapsed_s - base.elapsed_s) / batches
 
     def _is_enough(self, mark: Mark) -> bool:
-        """Whether a window that begins with it is long enough."""
+        """Return whether a window that begins at `mark` is long enough."""
         return self.elapsed_s - mark.elapsed_s >= WINDOW_S and self.batches - mark.batches >= WINDOW_BATCHES
 
     def recent(self, work: Work, elapsed_s: float) -> dict[str, Any]:
-        """The window, as `stats()["recent"]` shows it. `work`: all that workers have done; `elapsed_s`: the time of all epochs."""
+        """Return the window as `stats()["recent"]`. `work`: all work so far; `elapsed_s`: the time of all epochs."""
         now = self._mark(work)
         then = self.marks[0] if self.marks else Steady()._mark(Work())
         batches, samples, passed_s, wait_s, handover_s, timed, idle_s = (
             one - other for one, other in zip(now[:-1], then[:-1], strict=True)
         )
-        if timed > 0:  # the device tells of a batch some batches later
+        if timed > 0:  # the device reports a batch some batches later
             wait_s = min(passed_s, idle_s * batches / timed)
-        # Workers prepare ahead: they worked on batches before and behind the window, too. Scale to the samples within.
+        # Workers prefetch, so their work includes batches outside the window. Scale it to the samples inside.
         prepared, *spent_ns = (one - other for one, other in zip(now.work[:-1], then.work[:-1], strict=True))
         scale = samples / prepared / 1e9 if prepared > 0 else 0.0
         busy_s, cpu_s, delayed_s = (scale * ns for ns in spent_ns)

@@ -1,13 +1,13 @@
-"""A run as a Chrome/Perfetto trace: a row for the training loop's waits, one per worker. Opens in ui.perfetto.dev.
+"""Write a run as a Chrome/Perfetto trace: one row for the training loop's waits, one per worker. Opens in ui.perfetto.dev.
 
-Rule 1: times are microseconds of the monotonic clock and the process id is the training process's, so the traces of several
-        ranks of one machine can be joined into one.
-Rule 2: the file appears whole or not at all; a reader never sees half of it.
-Rule 3: a path that cannot be written is refused when the loader is made. What goes wrong later (a full disk, a folder that is gone)
-        is logged once and never raised: training is worth more than its trace.
+Rule 1: times are microseconds of the monotonic clock and the pid is the training process's, so traces of several ranks on one machine
+        can be merged.
+Rule 2: the file is written atomically; a reader never sees half of it.
+Rule 3: an unwritable path is refused when the loader is built. Later failures (full disk, missing folder) are logged once and never
+        raised: training is worth more than its trace.
 
-`cat` says what an event is: `task`, `wait`, or `fault` for a lost worker and the like. Beside the events, under `penstock`, the file
-holds the loader's numbers, its diagnosis and the machine, so that a page can be made of it anywhere, by anyone.
+`cat` is an event's kind: `task`, `wait`, or `fault` for a lost worker and the like. Under `penstock` the file also holds the loader's
+numbers, its diagnosis and the machine, so that a page can be made from the file alone.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from penstock.measure.environment import environment
 log = logging.getLogger("penstock")
 
 KINDS = ("prepare", "prepare part", "collate", "prepare batch", "stream")
-"""Names of the kinds of task, by number."""
+"""Names of task kinds, by number."""
 TRAINING = 0
 """The row of the training loop; worker n has row n + 1."""
 
 
 def trace_events(counters: Counters, pid: int = 0) -> list[dict[str, Any]]:
-    """Events in the Trace Event Format."""
+    """Return events in the Trace Event Format."""
     return [{**event, "pid": pid} for event in _events(counters)]
 
 
@@ -43,7 +43,7 @@ def _events(counters: Counters) -> Iterator[dict[str, Any]]:
     yield _named("thread_name", TRAINING, "training")
     for worker in range(max([counters.workers, *(1 + span[0] for span in list(counters.spans))])):
         yield _named("thread_name", worker + 1, f"worker {worker}")
-    # The consumer's thread fills these while another may ask for a trace: a copy holds still.
+    # The consumer's thread may append while another thread writes a trace: iterate over a copy.
     for worker, kind, batch, epoch, end_ns, took_ns, samples in list(counters.spans):
         args = {"epoch": epoch, "batch": batch, "samples": samples}
         start_us = (end_ns - took_ns) / 1e3
@@ -53,7 +53,7 @@ def _events(counters: Counters) -> Iterator[dict[str, Any]]:
         yield _complete("wait", "wait", TRAINING, begin_s * 1e6, took_us, {"samples": samples})
         yield {"ph": "C", "name": "batches ready", "tid": TRAINING, "ts": _us(end_s * 1e6), "args": {"ready": ready}}  # fmt: skip
     for at_s, text in list(counters.moments):
-        # The text may go on with the stack of a worker; viewers show the name in one line.
+        # The text may include a worker's stack; viewers show the name in one line.
         name = text.partition("\n")[0]
         yield {"ph": "i", "s": "p", "name": name, "cat": "fault", "tid": TRAINING, "ts": _us(at_s * 1e6), "args": {"text": text}}  # fmt: skip
 
@@ -69,12 +69,12 @@ def _complete(
 
 
 def _us(value: float) -> float:
-    """To the nanosecond: more digits are noise and make the file larger."""
+    """Round to the nanosecond: more digits are noise and enlarge the file."""
     return round(value, 3)
 
 
 def check_trace(path: Any) -> None:
-    """ConfigError where no trace can be written at the path."""
+    """Raise ConfigError if no trace can be written at the path."""
     if path is None:
         return
     try:
@@ -98,7 +98,7 @@ def check_trace(path: Any) -> None:
 
 
 def described(stats: Mapping[str, Any], diagnosis: str) -> dict[str, Any]:
-    """What a trace says beside its events."""
+    """Return what a trace holds apart from its events."""
     return {"stats": dict(stats), "diagnosis": diagnosis, "environment": environment()}
 
 
@@ -126,9 +126,9 @@ def trace_writer(
     counters: Counters,
     about: Callable[[], Mapping[str, Any] | None] = lambda: None,
 ) -> Callable[[], None]:
-    """Writes the trace as it stands, as often as it is called; nothing without a path, or in a forked child. Never raises.
+    """Return a function that writes the current trace on each call. It does nothing without a path or in a forked child, and never raises.
 
-    about: what the trace says beside its events, as `described` has it; None where nobody can tell any more.
+    about: returns the facts of `described`, or None once they are gone.
     """
     owner = os.getpid()
 

@@ -1,6 +1,6 @@
-"""What a run looks like: `progress(loader)` while it lasts, `write_summary(path, trace_path, stats)` on one page afterwards.
+"""Show a run: `progress(loader)` while it lasts, `write_summary(path, trace_path, stats)` as one page afterwards.
 
-Names are imported when they are first asked for: a page needs no torch.
+Names are imported on first use: a page needs no torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Pictures of numbers: how long the waits were, and throughput over time."""
+"""Charts of waiting times and of throughput over time."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from penstock.report.reading import Run
 
 HEIGHT = 150.0
 TOP = 8.0
-"""Room above the largest value."""
+"""Space above the largest value."""
 SHORTEST_S = 1e-5
-"""Waits below this are drawn as this: the batch was there."""
+"""Shorter waits are drawn as this: the batch was ready."""
 PER_DECADE = 6
 BINS = 60
-"""Stretches that throughput over time is drawn in."""
+"""Intervals of the throughput chart."""
 
 
 def scale(top: float) -> Callable[[float], float]:
-    """From a value to its height on the page."""
+    """Map a value to its height on the page."""
     return lambda value: HEIGHT - (HEIGHT - TOP) * min(1.0, value / top)
 
 
 def grid(
     values: list[float], y: Callable[[float], float], write: Callable[[float], str]
 ) -> tuple[list[str], list[str]]:
-    """Lines across, and their words."""
+    """Return horizontal grid lines and their labels."""
     lines = [svg.line(0, y(value), WIDTH, y(value), "grid") for value in values]
     return lines, [word(write(value), "y", y=y(value)) for value in values]
 
 
 def wait_histogram(run: Run) -> str:
-    """How many batches were waited for how long; the time axis is logarithmic."""
+    """Draw a histogram of waiting times; the time axis is logarithmic."""
     took = [max(SHORTEST_S, wait.took_s) for wait in run.waits]
     low = math.floor(math.log10(min(took)) + 1e-9)
     high = max(low + 1, math.ceil(math.log10(max(took)) + 1e-9))
@@ -59,7 +59,7 @@ def wait_histogram(run: Run) -> str:
 
 
 def wait_sequence(run: Run) -> str:
-    """The waits in the order of the batches; of a long run, the longest of each stretch."""
+    """Draw the waits in batch order; in a long run each bar is the longest of several."""
     took = [wait.took_s for wait in run.waits]
     stretch = sequence_stretch(run)
     bars = [max(took[at : at + stretch]) for at in range(0, len(took), stretch)]
@@ -86,7 +86,7 @@ def wait_sequence(run: Run) -> str:
 
 
 def sequence_stretch(run: Run) -> int:
-    """Batches that share a bar of `wait_sequence`."""
+    """Return the number of batches per bar of `wait_sequence`."""
     return max(1, math.ceil(len(run.waits) / 120))
 
 
@@ -95,7 +95,7 @@ def mean_rate(run: Run) -> float:
 
 
 def throughput(run: Run) -> str:
-    """Samples per second over the run: stretches of equally many batches, each over the time it took."""
+    """Draw samples per second over the run, in intervals of equally many batches."""
     end_s = run.waits[-1].end_s or 1.0
     stretch = max(1, math.ceil(len(run.waits) / BINS))
     steps: list[tuple[float, float, float]] = []
@@ -106,7 +106,7 @@ def throughput(run: Run) -> str:
         steps.append((begin_s, waits[-1].end_s, sum(wait.samples for wait in waits) / took_s))
         begin_s = waits[-1].end_s
     mean = mean_rate(run)
-    # Batches that lay ready are taken at once: such a peak says nothing and would flatten the rest.
+    # Ready batches are taken at once: such a peak says nothing and would flatten the rest.
     top = min(max(rate for _, _, rate in steps), 3 * mean) or 1.0
     y = scale(top)
 

@@ -1,7 +1,7 @@
-"""A progress bar that says how much of the time the training loop has waited: `for batch in progress(loader): …`.
+"""A progress bar with the training loop's share of waiting: `for batch in progress(loader): …`.
 
-The bar is rich's or tqdm's, whichever is installed, else a line of text. It has no thread of its own, since a loader forks
-its workers while the bar is there, and it is drawn at most ten times a second.
+The bar is rich's or tqdm's, whichever is installed, else a line of text. It has no thread, since a loader forks its workers while the bar
+exists, and it is drawn at most ten times a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REDRAW_S = 0.1
 
 
 class Bar(Protocol):
-    """Somewhere to show progress. Used by one thread."""
+    """Shows progress. Used by one thread."""
 
     def show(self, done: int, note: str) -> None: ...
     def close(self) -> None: ...
@@ -62,7 +62,7 @@ class TqdmBar:
 
 
 class TextBar:
-    """A line on standard error: drawn over and over on a terminal, once at the end in a log."""
+    """A line on standard error: redrawn on a terminal, printed once at the end in a log."""
 
     def __init__(self, description: str, total: int | None) -> None:
         self._head = f"{description} " if description else ""
@@ -101,7 +101,7 @@ def progress(
     display: str = "auto",
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[T]:
-    """The loader's batches, under a bar with the share of this epoch's time that was spent waiting for them."""
+    """Yield the loader's batches under a bar with this epoch's share of waiting."""
     try:
         total: int | None = len(loader)
     except TypeError:
@@ -122,7 +122,7 @@ def progress(
 
 
 def waiting(start: dict[str, Any], now: dict[str, Any]) -> str:
-    """What to show beside the bar: rates and the waiting share between two `stats()`."""
+    """Return the text beside the bar: rates and the waiting share between two `stats()`."""
     if now["engine"] == "torch":
         return ""  # not measured
     elapsed_s = now["elapsed_s"] - start["elapsed_s"]

@@ -1,4 +1,4 @@
-"""A picture of how diverse samples stay where they are used several times: Figure 4 of Revamper, for one chain."""
+"""Draw how diverse samples stay when used several times: Figure 4 of Revamper, for one chain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STYLE = (
 
 
 def figure(splits: Sequence[Split], outcomes: int, terms: Terms, taken: int | None) -> str:
-    """Normalised diversity over `times` (across) and log|A_F| / log|A| (upwards); where the splits of a chain lie, at the right."""
+    """Draw normalised diversity over `times` (across) and log|A_F| / log|A| (upwards), with the chain's splits at the right."""
     width = LEFT + MOST_TIMES * CELL_W + NAMES_W
     floor = TOP + (ROWS + 1) * CELL_H
     parts = [f"<style>{STYLE}</style>", svg.rect(0, 0, width, floor + 44, "ground")]
@@ -50,7 +50,7 @@ def figure(splits: Sequence[Split], outcomes: int, terms: Terms, taken: int | No
 
 
 def cells(row: int, outcomes: int, terms: Terms) -> list[str]:
-    """One share of log|A|, for every number of uses."""
+    """Draw one row: one share of log|A|, for every number of uses."""
     ratio = row / ROWS
     y = height_of(ratio)
     parts = [svg.text(LEFT - 8, y + 4, f"{ratio:.1f}", "small", anchor="end")]
@@ -67,7 +67,7 @@ def cells(row: int, outcomes: int, terms: Terms) -> list[str]:
 
 
 def marks(splits: Sequence[Split], terms: Terms, taken: int | None) -> list[str]:
-    """Beside the map: where the splits of the chain lie, and the least share that is admissible."""
+    """Mark the chain's splits and the least admissible share beside the map."""
     found = [(terms.min_log_ratio, f"least log ratio, {terms.min_log_ratio:g}", "limit")]
     for split in splits:
         what = f"behind {split.behind}" if split.at else "decoded"
@@ -87,7 +87,7 @@ def marks(splits: Sequence[Split], terms: Terms, taken: int | None) -> list[str]
 
 
 def diversity_at(outcomes: int, ratio: float, times: int, epochs: int) -> float:
-    """Of a final part with this share of the logarithm."""
+    """Return the diversity for a final part with this share of log|A|."""
     size = float(min(outcomes, LARGE))
     final = min(size, max(1.0, math.exp(ratio * math.log(size)))) if ratio < 1 else size
     return diversity(size, final, times, epochs)
@@ -98,7 +98,7 @@ def height_of(ratio: float) -> float:
 
 
 def placed(heights: Sequence[float], least: float = 14.0) -> list[float]:
-    """Labels near their lines, none on another."""
+    """Place labels near their lines without overlap."""
     found = list(heights)
     below = -math.inf
     for at in sorted(range(len(found)), key=lambda at: (found[at], at)):

@@ -1,7 +1,6 @@
-"""The numbers of `loader.stats()` as facts that people read: a label, a value, its unit.
+"""The numbers of `loader.stats()` for people: a label, a value, its unit.
 
-Facts that do not apply to a run (no GPU, no reuse, memory of processes that have ended) are left out. A number that has no label here is shown
-under its name, in words.
+Facts that do not apply (no GPU, no reuse, memory of ended processes) are left out. A number without a label is shown under its name.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ LABELS = {
     },
 }
 LEFT_OUT = frozenset({"engine", "worker_pids", "agent_pid", "worker_s", "ready_depth", "warnings", "recent"})
-"""Of a running process, or used only to compute others; the diagnosis says what is recent."""
+"""Facts of a running process, or inputs of other facts; the diagnosis covers `recent`."""
 UNITS = ("_share", "_bytes", "_s")
 
 
 def facts(stats: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Headings, with labels and values."""
+    """Return headings, each with labels and values."""
     values = {**stats, **(stats.get("stages_s") or {})}
     found: dict[str, dict[str, str]] = {}
     for heading, labels in LABELS.items():
@@ -85,14 +84,14 @@ def heading_of(name: str) -> str:
 
 
 def in_words(name: str) -> str:
-    """A key without its unit."""
+    """Return a key as words, without its unit."""
     for unit in UNITS:
         name = name.removesuffix(unit)
     return str(name).replace("_", " ")
 
 
 def written(name: str, value: Any) -> str:
-    """A value as people write it; the name carries its unit."""
+    """Return a value as people write it; its name carries the unit."""
     if isinstance(value, Mapping):
         return ", ".join(
             f"{in_words(key)} {written(name, part)}" for key, part in value.items() if applies(part)

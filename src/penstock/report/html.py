@@ -1,6 +1,6 @@
-"""A run on one page: `write_summary` draws a trace and the loader's numbers into one HTML file that needs nothing else.
+"""A run on one page: `write_summary` draws a trace and the loader's numbers into one self-contained HTML file.
 
-No script, no font, no picture is fetched: the page can be mailed, archived, opened without a network.
+The page fetches no script, font or picture: it can be mailed, archived and opened offline.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def write_summary(
 ) -> None:
     """Write the page to `path`.
 
-    trace_path: what `DataLoader(trace=…)` wrote; None for a page of numbers only.
-    stats: `loader.stats()`; by default those in the trace.  diagnosis: `loader.diagnose()`; by default that of the stats or the trace.
-    races: loaders that were measured side by side.  checks: sentences that were found true or false.  notes: further lines.
+    trace_path: the file of `DataLoader(trace=…)`; None for a page of numbers only.
+    stats: `loader.stats()`; by default the trace's.  diagnosis: `loader.diagnose()`; by default that of the stats or the trace.
+    races: loaders measured side by side.  checks: sentences found true or false.  notes: further lines.
     """
     trace = Trace(run=Run(), stats={}) if trace_path is None else read_trace(trace_path)
     if diagnosis is None:
         diagnosis = trace.diagnosis if stats is None else diagnose(stats, cores=usable_cores())
     name = "" if trace_path is None else Path(trace_path).name
     numbers = trace.stats if stats is None else stats
-    # Stats at hand are of a run in this process.
+    # Given stats come from a run in this process.
     where = trace.environment or ({} if stats is None else environment())
     parts = [
         "<!DOCTYPE html>\n",
@@ -148,7 +148,7 @@ def timelines(run: Run, trace_name: str) -> str:
 
 
 def happened(run: Run) -> str:
-    """What the numbered lines of the timeline stand for."""
+    """List the events behind the timeline's numbered lines."""
     if not run.moments:
         return ""
     items = "".join(

@@ -1,7 +1,7 @@
-"""A drawing that is as wide as the page lets it be: its shapes stretch, its words keep their size.
+"""A drawing as wide as the page: shapes stretch, text keeps its size.
 
-The shapes are an SVG of 1000 by `height` units, stretched sideways; words are HTML at places in per cent. So the same page is
-readable on a telephone and on a wide screen, without a script. Where there is little room, every second word of an axis goes.
+Shapes are an SVG of 1000 by `height` units, stretched sideways; text is HTML placed in per cent. So a page is readable on a phone and on a
+wide screen, without a script. On a narrow page, every second axis label is hidden.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WIDTH = 1000.0
 
 
 def word(text: str, look: str, *, x: float | None = None, y: float | None = None, tip: str = "") -> str:
-    """Text at `x` of 1000 and `y` pixels."""
+    """Place text at `x` of 1000 and `y` pixels."""
     places = [] if x is None else [f"left:{number(x / WIDTH * 100)}%"]
     places += [] if y is None else [f"top:{number(y)}px"]
     put = attributes(class_=look, style=";".join(places), **({"title": tip} if tip else {}))
@@ -23,7 +23,7 @@ def word(text: str, look: str, *, x: float | None = None, y: float | None = None
 
 
 def x_axis(ticks: Iterable[tuple[float, str]]) -> list[str]:
-    """Words under the drawing, at places of 1000."""
+    """Place labels under the drawing; x is of 1000."""
     parts = []
     for at, (x, text) in enumerate(ticks):
         edge = " first" if x < 15 else " last" if x > WIDTH - 25 else ""
@@ -32,7 +32,7 @@ def x_axis(ticks: Iterable[tuple[float, str]]) -> list[str]:
 
 
 def plot(height: float, shapes: Iterable[str], words: Iterable[str], *, says: str, left: str = "axis") -> str:
-    """The drawing with its words; `says` is what a screen reader reads, `left` what stands left of it: an axis or names."""
+    """Return the drawing with its text. `says`: for screen readers; `left`: what stands left of it, an axis or names."""
     head = attributes(
         viewBox=f"0 0 {number(WIDTH)} {number(height)}",
         preserveAspectRatio="none",

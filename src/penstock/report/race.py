@@ -1,8 +1,7 @@
-"""Loaders side by side: when a ratio may be given, and the bars.
+"""Compare loaders: when a ratio may be shown, and the bars.
 
-Rule 1: no ratio where the rounds straddle 1. Loaders that take turns differ from round to round; a ratio that is now above 1 and
-        now below says that no difference was found.
-Rule 2: no ratio of fewer than five rounds, of which all agree by chance in one case of sixteen; and none without its spread.
+Rule 1: no ratio if the rounds straddle 1: a ratio above 1 in some rounds and below in others shows no difference.
+Rule 2: no ratio from fewer than five rounds (five agree by chance in one case of sixteen), and none without its spread.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from statistics import median
 from penstock.report.svg import number, thousands
 
 ROUNDS = 5
-"""Rounds below which there is no ratio."""
+"""Least number of rounds for a ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """Loaders that were measured in the same run."""
+    """Loaders measured in the same run."""
 
     title: str
     rounds: Mapping[str, Sequence[float]]
@@ -28,26 +27,26 @@ class Race:
     about: str = ""
     """What was measured."""
     limit: float | None = None
-    """What the machine could do at best, in samples/s."""
+    """The machine's best possible rate, in samples/s."""
     limit_name: str = ""
     """What that limit is."""
     says: str = ""
-    """What came of it, in one sentence."""
+    """The result in one sentence."""
     unit: str = field(default="samples/s")
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Round by round: both loaders of a round ran next to each other in time."""
+    """Return the ratio of each round, whose loaders ran next to each other in time."""
     return [our / their for our, their in zip(ours, theirs, strict=True)]
 
 
 def may_tell(found: Sequence[float]) -> bool:
-    """Whether the rounds agree on which is faster, in the digits that are shown."""
+    """Return whether the rounds agree on the faster loader, in the digits shown."""
     return len(found) >= ROUNDS and (round(min(found), 2) > 1 or round(max(found), 2) < 1)
 
 
 def verdict(ours: Sequence[float], theirs: Sequence[float], *, rival: str = "torch") -> str:
-    """The ratio with its spread, or why there is none."""
+    """Return the ratio with its spread, or why there is none."""
     found = ratios(ours, theirs)
     if len(found) < ROUNDS:
         rounds = "1 round is" if len(found) == 1 else f"{len(found)} rounds are"
@@ -60,7 +59,7 @@ def verdict(ours: Sequence[float], theirs: Sequence[float], *, rival: str = "tor
 
 
 def bars(race: Race) -> str:
-    """A bar for each loader's median, with the spread of its rounds; the axis starts at 0."""
+    """Draw a bar for each loader's median, with the spread of its rounds; the axis starts at 0."""
     most = max((rate for rounds in race.rounds.values() for rate in rounds), default=1.0)
     most = max(most, race.limit or 0.0, 1e-9)
     lanes = []

@@ -1,4 +1,4 @@
-"""A trace file as values to draw: tasks, waits, lost workers, batches that were ready. Seconds from the first of them."""
+"""Read a trace file into values to draw: tasks, waits, lost workers, ready batches. Times are seconds from the first event."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from penstock.errors import PenstockError
 
 PROCESS = "penstock"
-"""The name under which a trace of ours calls its process, and holds what is known beside the events."""
+"""Our process name in a trace, and the key of the facts apart from events."""
 
 
 class Task(NamedTuple):
-    """Work of one worker."""
+    """A task of one worker."""
 
     row: int
     kind: str
@@ -41,14 +41,14 @@ class Wait(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Something that happened at one time."""
+    """An event at one time."""
 
     at_s: float
     what: str
 
 
 class Ready(NamedTuple):
-    """Batches that lay ready when one was taken."""
+    """Batches still ready when one was taken."""
 
     at_s: float
     batches: int
@@ -56,7 +56,7 @@ class Ready(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a trace tells, each list in order of time."""
+    """The contents of a trace, each list in order of time."""
 
     workers: tuple[str, ...] = ()
     """Names of the workers; a task's `row` counts them from 0."""
@@ -79,14 +79,14 @@ class Trace:
 
     run: Run
     stats: Mapping[str, Any]
-    """`loader.stats()` when it was written; from the events alone where the file has none."""
+    """`loader.stats()` at the time of writing; derived from the events if the file has none."""
     diagnosis: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The machine that the run took place on."""
+    """The machine of the run."""
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
-    """A trace that `DataLoader(trace=…)` wrote."""
+    """Read a trace written by `DataLoader(trace=…)`."""
     try:
         found = json.loads(Path(path).read_text("utf-8"))
         events = list(found["traceEvents"] if isinstance(found, dict) else found)
@@ -112,7 +112,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 
 def stats_of(run: Run) -> dict[str, Any]:
-    """What the events alone tell, by the names of `loader.stats()`."""
+    """Derive stats from the events alone, by the names of `loader.stats()`."""
     wait_s = sum(wait.took_s for wait in run.waits)
     elapsed_s = run.waits[-1].end_s if run.waits else 0.0
     busy = [sum(t.end_s - t.start_s for t in run.tasks if t.row == row) for row in range(len(run.workers))]
@@ -160,7 +160,7 @@ def run_of(events: Iterable[Mapping[str, Any]]) -> Run:
 
 
 def coverage(spans: Iterable[tuple[float, float]], edges: Sequence[float]) -> list[float]:
-    """Share of each interval between neighbouring edges that the spans cover (1 at most)."""
+    """Return how much of each interval between neighbouring edges the spans cover (at most 1)."""
     covered = [0.0] * (len(edges) - 1)
     for start, end in spans:
         at = max(0, bisect_left(edges, start) - 1)
@@ -171,7 +171,7 @@ def coverage(spans: Iterable[tuple[float, float]], edges: Sequence[float]) -> li
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that at least `share` of them do not exceed; 0 without values."""
+    """Return the smallest value not exceeded by at least `share` of them; 0 without values."""
     ordered = sorted(values)
     if not ordered:
         return 0.0

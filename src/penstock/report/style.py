@@ -1,4 +1,4 @@
-"""The page's style: colours once for light and once for dark, nothing fetched from elsewhere."""
+"""The page's style: colours for light and dark; nothing is fetched."""
 
 STYLE = """
 :root {

@@ -1,5 +1,4 @@
-"""The few SVG elements that the pictures are made of. Text is escaped here and nowhere else; colours are classes, so that
-the page's style decides them for light and dark."""
+"""SVG elements for the charts. All text is escaped here; colours are classes, so the page's style sets them for light and dark."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from html import escape
 
 
 def number(value: float) -> str:
-    """Two decimals at most: a hundredth of a pixel, and a small file."""
+    """Format with at most two decimals: a hundredth of a pixel, and a small file."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -48,13 +47,13 @@ def text(x: float, y: float, words: str, look: str = "label", *, anchor: str = "
 
 
 def picture(width: float, height: float, parts: Iterable[str], *, says: str) -> str:
-    """An SVG that scales with the page; `says` is what a screen reader reads."""
+    """Return an SVG that scales with the page; `says` is for screen readers."""
     head = attributes(viewBox=f"0 0 {number(width)} {number(height)}", role="img", aria_label=says)
     return f'<svg xmlns="http://www.w3.org/2000/svg"{head}>{"".join(parts)}</svg>'
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers from `low` to `high`, about so many."""
+    """Return about `about` round numbers from `low` to `high`."""
     if high <= low:
         return [low]
     raw = (high - low) / max(1, about)
@@ -65,7 +64,7 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def in_time(seconds: float) -> str:
-    """A duration as people write it: 480 µs, 12.5 ms, 1.25 s, 3 min."""
+    """Format a duration: 480 µs, 12.5 ms, 1.25 s, 3 min."""
     if seconds == 0:
         return "0 s"
     if seconds < 0.9995e-3:
@@ -78,7 +77,7 @@ def in_time(seconds: float) -> str:
 
 
 def significant(value: float) -> str:
-    """Three digits."""
+    """Format with three digits."""
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return number(float(f"{value:.{decimals}f}"))
 
@@ -92,5 +91,5 @@ def in_bytes(count: float) -> str:
 
 
 def thousands(count: float) -> str:
-    """12 345, with spaces that do not break."""
+    """Format as 12 345, with non-breaking spaces."""
     return f"{count:,.0f}".replace(",", "\u202f")

@@ -1,7 +1,7 @@
-"""Who did what, when: a row for the training loop, one per worker, and how many batches lay ready.
+"""Timeline of a run: a row for the training loop, one per worker, and one for ready batches.
 
-The overview shows the whole run in columns of a few pixels, shaded by the share of time that was busy (or waited); the close-up
-shows every task of a few batches. Both stay small however long the run was.
+The overview shows the whole run in narrow columns, shaded by the share of time busy (or waiting). The close-up shows every task of a few
+batches. Both stay small however long the run was.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from penstock.report.reading import Moment, Run, Task, coverage
 ROW = 22.0
 GAP = 6.0
 FLAGS = 24.0
-"""Room above the rows for the numbers of lost workers."""
+"""Space above the rows for the numbers of lost workers."""
 COLUMNS = 300
 ROWS = 16
-"""Workers drawn; the others are like them."""
+"""Workers drawn; the others are alike."""
 CLOSE_TASKS = 320
 CLOSE_BATCHES = 10
 SHADES = 8
 
 
 class Axis(NamedTuple):
-    """From seconds to the page."""
+    """Maps seconds to the page."""
 
     low_s: float
     high_s: float
@@ -40,12 +40,12 @@ class Axis(NamedTuple):
 
 
 def row_y(row: int) -> float:
-    """Top of a row; 0 is the training loop, n is worker n - 1."""
+    """Return the top of a row; 0 is the training loop, n is worker n - 1."""
     return FLAGS + row * (ROW + GAP) + (GAP if row else 0.0)
 
 
 def overview(run: Run) -> str:
-    """The whole run."""
+    """Draw the whole run."""
     axis = Axis(0.0, run.end_s or 1.0)
     edges = [axis.high_s * i / COLUMNS for i in range(COLUMNS + 1)]
     workers = run.workers[:ROWS]
@@ -68,12 +68,12 @@ def overview(run: Run) -> str:
 
 
 def has_ready(run: Run) -> bool:
-    """Whether any batch ever lay ready; a row of zeros is not drawn."""
+    """Return whether any batch was ever ready; a row of zeros is not drawn."""
     return most_ready(run) > 0
 
 
 def close_up(run: Run) -> str:
-    """Every task of a few batches: around the first lost worker, else in the middle of the run."""
+    """Draw every task of a few batches: around the first lost worker, else in the middle of the run."""
     axis = close_window(run)
     if axis is None:
         return ""
@@ -94,7 +94,7 @@ def close_up(run: Run) -> str:
 
 
 def close_window(run: Run) -> Axis | None:
-    """A stretch of time with about `CLOSE_BATCHES` batches and at most `CLOSE_TASKS` tasks."""
+    """Choose a time span with about `CLOSE_BATCHES` batches and at most `CLOSE_TASKS` tasks."""
     if not run.tasks:
         return None
     centre_s = run.moments[0].at_s if run.moments else run.end_s / 2
@@ -121,7 +121,7 @@ def tip_of(task: Task) -> str:
 
 
 def names(workers: Sequence[str]) -> list[str]:
-    """What each row is, left of it."""
+    """Label each row on its left."""
     rows = ("training", *workers)
     return [word(name, "row", y=row_y(row) + ROW / 2) for row, name in enumerate(rows)]
 
@@ -133,14 +133,14 @@ def base(row: int) -> str:
 def block(row: int, start_s: float, end_s: float, axis: Axis, look: str, tip: str) -> str:
     x = axis.x(start_s)
     width = axis.x(end_s) - x
-    # A hair of ground between neighbours, as far as they are wide enough to afford it; what is short stays visible.
+    # Leave a thin gap between neighbours that are wide enough; keep short ones visible.
     return svg.rect(x, row_y(row), width - 0.8 if width > 2.5 else max(width, 1.0), ROW, look, tip=tip)
 
 
 def shaded(
     row: int, shares: Sequence[float], edges: Sequence[float], axis: Axis, look: str, verb: str
 ) -> list[str]:
-    """One rectangle for each stretch of columns of equal shade."""
+    """Draw one rectangle for each run of columns with equal shade."""
     parts = []
     start = 0
     levels = [round(share * SHADES) for share in shares]
@@ -159,7 +159,7 @@ def shaded(
 
 
 def marks(moments: Sequence[Moment], axis: Axis, bottom: float) -> tuple[list[str], list[str]]:
-    """A line for each lost worker, and its number in the list below the picture."""
+    """Draw a line for each lost worker, with its number in the list below."""
     lines, flags = [], []
     for at, moment in enumerate(moments[:20], 1):
         if axis.low_s <= moment.at_s <= axis.high_s:
@@ -174,7 +174,7 @@ def most_ready(run: Run) -> int:
 
 
 def ready_row(run: Run, axis: Axis, y: float) -> str:
-    """Batches that lay ready, as steps."""
+    """Draw the ready batches as steps."""
     most = most_ready(run)
     floor, height = y + 2 * ROW - 4, 2 * ROW - 10
     points = [(axis.x(run.ready[0].at_s), floor)]

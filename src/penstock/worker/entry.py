@@ -1,4 +1,4 @@
-"""How a worker process begins: bound to its agent's life, readable in `ps`, able to say why it crashed."""
+"""Start of a worker process: bound to its agent's life, named in `ps`, with crash reports."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from penstock.worker.loop import Worker, WorkerSpec
 F_SETSIG = 10
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 32 << 20
-"""Of memory that is let go of, a worker keeps twice this for what follows: the next sample is as large as the last."""
+"""A worker's allocator keeps up to twice this of freed memory: the next sample is as large as the last."""
 
 
 def bind_to(lifeline: int) -> None:
-    """Have the kernel kill this process when the other end of the pipe `lifeline` closes, whatever it is doing then.
+    """Have the kernel kill this process as soon as the other end of the pipe `lifeline` closes.
 
-    Unlike PR_SET_PDEATHSIG this follows the agent, not the thread that happened to start us, and needs no thread of
-    ours that a stuck interpreter could hold up.
+    Unlike PR_SET_PDEATHSIG this follows the agent, not the thread that started us, and needs no thread that a stuck interpreter could
+    block.
     """
     try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
@@ -39,15 +39,15 @@ def bind_to(lifeline: int) -> None:
 
 
 def keep_memory() -> None:
-    """Have the C library give less of its memory back: what it gives back, the kernel clears before it comes again, page by page."""
-    with contextlib.suppress(OSError, AttributeError):  # a C library without it
+    """Make the C library return less memory to the kernel, which would clear each page before its next use."""
+    with contextlib.suppress(OSError, AttributeError):  # a C library without mallopt
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
         library.mallopt(M_TRIM_THRESHOLD, 2 * KEPT_BYTES)
 
 
 def work(spec: WorkerSpec, worker: int, sock: socket.socket, arena: Arena, lifeline: int, crash: int) -> None:
-    """The body of a worker process."""
+    """Run a worker process."""
     os.set_blocking(lifeline, False)
     bind_to(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""How a failure of the user's code travels: with a note that says where it was, and as text where it cannot be pickled."""
+"""Send failures of user code to the training process: with a note of the place, and as text if they cannot be pickled."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from penstock.wire.pickles import dumps, unpack_keys
 from penstock.worker.prepare import Where
 
 MARK = "penstock: "
-"""How notes of ours begin."""
+"""Start of our notes."""
 OURS = f'  File "{Path(__file__).parents[1]}/'
-"""How a frame of ours does, in the text of a traceback."""
+"""Start of our frames in a traceback's text."""
 
 
 def failure_note(kind: int, where: Where, keys: tuple[int, bytes], ordinal: int, worker: int) -> str:
-    """Where a task failed, as a note for its exception; `keys` are the task's, packed."""
+    """Say where a task failed, as a note for its exception; `keys` are the task's, packed."""
     if kind == Kind.STREAM or ordinal in STAGES:
         stage = "stream" if kind == Kind.STREAM else STAGES[ordinal]
         return f"penstock: batch {where.batch} of epoch {where.epoch} failed in '{stage}' on worker {worker}"
     key, ordinal = "?", max(0, ordinal)
-    with contextlib.suppress(
-        Exception
-    ):  # a key that cannot be unpickled, or not printed, is the error itself
+    with contextlib.suppress(Exception):  # a key that fails to unpickle or print is the error itself
         key = repr(unpack_keys(*keys)[max(0, ordinal - where.start)])
     return (
         f"penstock: sample {key} (position {where.position(ordinal)} of epoch {where.epoch}, batch {where.batch}) failed in "
@@ -34,8 +32,8 @@ def failure_note(kind: int, where: Where, keys: tuple[int, bytes], ordinal: int,
 
 
 def dumps_failure(where: str, note: str) -> bytes:
-    """The exception being handled, for its journey: as torch's loader would send it, without frames of ours above the user's, and with
-    notes of ours beside it, as it has them where no process was crossed. One that cannot be pickled travels as its text."""
+    """Pickle the exception being handled as torch's loader would, without our frames above the user's and with our notes kept separate, as
+    they are without a process boundary. An exception that cannot be pickled travels as text."""
     exc = sys.exception()
     notes = [*take_notes(exc), note]
     wrapped = wrap_exception(where)
@@ -47,7 +45,7 @@ def dumps_failure(where: str, note: str) -> bytes:
 
 
 def take_notes(exc: BaseException | None) -> list[str]:
-    """Notes of ours, taken off an exception: its text would have them in the midst."""
+    """Remove our notes from an exception and return them; they would end up inside its text."""
     notes = getattr(exc, "__notes__", None)
     if not isinstance(notes, list):
         return []
@@ -58,7 +56,7 @@ def take_notes(exc: BaseException | None) -> list[str]:
 
 
 def folded(text: str) -> str:
-    """The text of an exception; in each traceback the frames of ours that lead to other code are one line."""
+    """Fold our frames that lead to other code into one line, in each traceback of the text."""
     lines: list[str] = []
     ours: list[list[str]] = []
     leads = False
@@ -66,12 +64,12 @@ def folded(text: str) -> str:
         frame = line.startswith('  File "')
         if leads and frame and line.startswith(OURS):
             ours.append([line])
-        elif ours and not frame and line.startswith("    "):  # what belongs to the frame above
+        elif ours and not frame and line.startswith("    "):  # part of the frame above
             ours[-1].append(line)
         else:
             if frame and ours:
                 lines.append(f"  ({len(ours)} frame{'s' if len(ours) > 1 else ''} of penstock's own)\n")
-            else:  # there is no other code: then these frames are what there is to say
+            else:  # no other code follows: show our frames
                 lines += [part for whole in ours for part in whole]
             ours, leads = [], line.rstrip().endswith("Traceback (most recent call last):")
             lines.append(line)

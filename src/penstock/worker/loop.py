@@ -1,8 +1,8 @@
-"""What a worker process runs: take tasks from the agent, prepare samples, write them where they belong.
+"""A worker's main loop: take tasks from the agent, prepare samples, write the results.
 
-Results go straight into the batch's slab when its place is known. Otherwise (the first batch, ragged samples, custom
-collates) the worker keeps the result, says how much memory it needs, and goes on; the agent names a place and the
-result is written then. The worker owns nothing that outlives it: if it dies, its tasks are issued again elsewhere.
+Results go straight into the batch's slab if their place is known. Otherwise (first batch, ragged samples, custom collates) the worker keeps
+the result, reports its size and continues; the agent assigns a place and the result is written then. A worker owns nothing that outlives
+it: if it dies, its tasks are reissued elsewhere.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from penstock.worker.prepare import Preparer, Recipe, Stopped, Unfit, Where
 from penstock.worker.streaming import Place, Share, Streamer
 
 WRITERS = 64
-"""Slabs whose lanes stay mapped as tensors; a ring has fewer."""
+"""Slab writers kept mapped as tensors; a ring has fewer slabs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """All a worker needs to know; pickled with the dataset where processes are spawned."""
+    """All a worker needs; pickled with the dataset if processes are spawned."""
 
     recipe: Recipe
     workers: int
@@ -50,10 +50,10 @@ class WorkerSpec:
     streams: bool
     drop_last: bool
     places: dict[int, Place] | None = None
-    """Where each worker's share of an iterable dataset goes on."""
+    """Each worker's place in an iterable dataset."""
     epoch: int = 0
     mark: int = 0
-    """Says which beginning of an epoch a place belongs to."""
+    """Identifies the start of an epoch that a place belongs to."""
     keyed: bool = False
     snapshot_every: int = 1
 
@@ -72,14 +72,14 @@ class Job(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A result that waits for memory."""
+    """A result waiting for memory."""
 
     job: Job
     write: Callable[[int, int], None]
     took_ns: int
     dropped: tuple[int, ...]
     refers: bool = False
-    """It refers to the parts it was made from."""
+    """Whether it refers to the parts it was made from."""
 
 
 class Worker:
@@ -103,7 +103,7 @@ class Worker:
     # ---- life
 
     def start(self) -> None:
-        """Torch's worker set-up, in torch's order: threads, seeds, worker info, the user's init function."""
+        """Run torch's worker set-up in torch's order: threads, seeds, worker info, the user's init function."""
         torch.set_num_threads(1)
         spec = self.spec
         seed = spec.base_seed + self.id
@@ -122,7 +122,7 @@ class Worker:
             self.channel.send(Msg.UP)
 
     def restart(self, epoch: int, place: Place | None = None) -> None:
-        """An epoch begins: an iterable dataset is iterated anew, or from `place` on."""
+        """Begin an epoch: iterate an iterable dataset anew, or from `place`."""
         if self.spec.streams:
             self._enter(epoch)
             share = Share(self.id, epoch, self.spec.keyed, self.spec.snapshot_every)
@@ -131,7 +131,7 @@ class Worker:
             self._tell_place(self.streamer.started)
 
     def _enter(self, epoch: int) -> None:
-        """With a seed, what the worker of an iterable dataset is told of its seed depends on that and the epoch."""
+        """Seed the worker and its worker info from seed and epoch, if the dataset is iterable and has a seed."""
         if self.spec.streams and self.spec.keyed:
             start = ShareSeeds(self.spec.recipe.seed, epoch, self.id).start
             seed_all(start)
@@ -173,13 +173,13 @@ class Worker:
             self.running = False
 
     def _cancel(self, task: int) -> None:
-        """Forget a task that has not begun or whose result waits for memory; of any other the end will be told."""
+        """Drop a task that is queued or waits for memory; any other reports its own end."""
         queued = next((job for job in self.jobs if job.task == task), None)
         if queued is not None:
             self.jobs.remove(queued)
         pending = self.pending.pop(task, None)
         if pending is not None and task in self.held:
-            # The result is void, but the user's collate may have kept what it was made from.
+            # The result is void, but the user's collate may still hold the parts.
             self._done(pending.job, pending.took_ns, ())
         elif queued is not None or pending is not None:
             self.channel.send(Msg.DROPPED, wire.TASK.pack(task))
@@ -187,7 +187,7 @@ class Worker:
     # ---- tasks
 
     def _since(self, before_ns: int) -> int:
-        """Time spent on the present task since `before_ns`, without what we waited for a core: that is no cost of it."""
+        """Return the time spent on the current task, without waiting for a core: that is not the task's cost."""
         waited = self.waited.read() - self.waited_before
         return max(0, time.perf_counter_ns() - before_ns - waited)
 
@@ -213,16 +213,16 @@ class Worker:
         self._report_skips()
 
     def _retried(self) -> None:
-        """A read is tried again: counted at once, and no silence."""
+        """Count a retried read at once, and show that the worker is alive."""
         self.row[Board.RETRIES] += 1
         self._beat()
 
     def _beat(self) -> None:
-        """A pause before a read is no silence."""
+        """Show that the worker is alive while it pauses before a read."""
         self.row[Board.BEAT] += 1
 
     def _guarded(self, job: Job | None, step: Callable[[], None]) -> None:
-        """Run user code; what it raises is the batch's error."""
+        """Run user code; send its exception as the batch's error."""
         try:
             try:
                 step()
@@ -245,7 +245,7 @@ class Worker:
                 self.channel.send(Msg.FAILED, wire.FAILED.pack(job.task, max(0, ordinal)), blob)
 
     def _failure(self, note: str) -> bytes:
-        """The exception being handled, as torch's loader would send it."""
+        """Pickle the exception being handled as torch's loader would."""
         return b"P" + dumps_failure(f"in DataLoader worker process {self.id}", note)
 
     def _slots(self, job: Job) -> None:
@@ -272,7 +272,7 @@ class Worker:
         self._done(job, took_ns)
 
     def _unplaced_slots(self, job: Job, keys: list[Any]) -> None:
-        """The layout of this batch is not known yet: keep the samples and propose theirs."""
+        """Keep the samples and propose their layout: this batch has none yet."""
         samples, took_ns = self._samples(job, keys)
         layout = describe(samples[0][1]) if samples else None
         if samples and layout is None:
@@ -356,7 +356,7 @@ class Worker:
     # ---- results
 
     def _offer(self, job: Job, result: Any, took_ns: int, lent: Sequence[tuple[int, int]] = ()) -> None:
-        """Ask for memory for a structure of any shape."""
+        """Ask for memory for a result of any structure."""
         packed = Packed(result, self.arena_start, lent)
 
         def write(offset: int, _: int) -> None:
@@ -392,8 +392,8 @@ class Worker:
         )
 
     def _report_skips(self) -> tuple[int, ...]:
-        """Tell of samples left out or replaced; returns those left out. Before their batch can be delivered: its last
-        report may otherwise find the loader closed."""
+        """Report dropped and replaced samples; return the dropped. Sent before their batch can be delivered: after the last one the loader may
+        be closed."""
         if not self.preparer.skips:
             return ()
         for skip in self.preparer.skips:
@@ -403,7 +403,7 @@ class Worker:
         return dropped
 
     def _let_go(self) -> None:
-        """Tell the agent of parts that the user's collate kept and has dropped since."""
+        """Report parts that the user's collate kept and has released since."""
         for task in [task for task in self.held if task not in self.pending]:
             if all(lease() is None for lease in self.held[task]):
                 del self.held[task]
@@ -436,5 +436,5 @@ def parse_job(payload: bytes) -> Job:
 
 
 def pack_layout(layout: Layout) -> bytes:
-    """Its lanes' item sizes, which the agent needs, and the whole, which it passes on unopened."""
+    """Pack the item sizes, which the agent needs, and the layout, which it passes on unread."""
     return wire.pack_sizes(layout.items) + dumps(layout)

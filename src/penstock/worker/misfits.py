@@ -1,4 +1,4 @@
-"""Which sample of a batch does not go with the others, in words: for the error of a collate that refuses them."""
+"""Find the sample that does not fit its batch, to explain a failed collate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def odd_one(samples: list[Any], keys: list[Any]) -> str:
-    """The first sample that differs from the one before it, where, and how."""
+    """Describe the first sample that differs from the one before it."""
     for at in range(1, len(samples)):
         for before, this in zip_longest(
             traits(samples[at - 1]), traits(samples[at]), fillvalue=("", "nothing")
@@ -26,7 +26,7 @@ def odd_one(samples: list[Any], keys: list[Any]) -> str:
 
 
 def traits(sample: Any, path: str = "sample") -> Iterator[tuple[str, str]]:
-    """(place, what is there) for every part of a sample, in a fixed order."""
+    """Yield (path, description) of every part of a sample, in a fixed order."""
     name = type(sample).__name__
     if isinstance(sample, (torch.Tensor, np.ndarray)):
         yield path, f"{name} of {str(sample.dtype).removeprefix('torch.')} {tuple(sample.shape)}"

@@ -1,7 +1,7 @@
-"""From keys to samples to a batch: the code that runs the user's dataset and collate function, in a worker or inline.
+"""From keys to samples to a batch: run the user's dataset and collate function, in a worker or inline.
 
-Randomness is seeded before each sample from (seed, epoch, position, key) and before batch-level code (`__getitems__`,
-a custom collate) from the batch's position, so it does not matter who runs this, or how often.
+Randomness is seeded before each sample from (seed, epoch, position, key), and before batch-level code (`__getitems__`, a custom collate)
+from the batch's position. So the result does not depend on who runs it, or how often.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from penstock.wire.kinds import COLLATING, FETCHING
 from penstock.worker.misfits import odd_one
 
 REPLACEMENTS = 8
-"""Other samples tried in the place of one that fails, before its error is raised after all."""
+"""Other samples tried in place of a failed one, before its error is raised."""
 
 
 class Where(NamedTuple):
-    """Samples `start`, `start + 1`, … of one batch, and where they stand in the epoch."""
+    """Samples `start`, `start + 1`, … of one batch, and their place in the epoch."""
 
     epoch: int
     batch: int
@@ -45,7 +45,7 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What the user gave us to run."""
+    """The user's code and settings to run."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any]
@@ -55,17 +55,17 @@ class Recipe:
 
     @property
     def shown(self) -> Any:
-        """The dataset as the user knows it: another may read it for us."""
+        """The user's own dataset; `dataset` may be one that reads it for us."""
         return offered(self.dataset).shown
 
     @property
     def batched(self) -> bool:
-        """Whether the dataset wants a whole batch's keys at once."""
+        """Whether the dataset fetches a whole batch at once."""
         return self.auto_collation and wants_batches(self.dataset)
 
     @property
     def stacks(self) -> bool:
-        """Whether batches are torch's default collate of samples, which slabs replace."""
+        """Whether torch's default collate makes the batches; slabs replace it."""
         return self.auto_collation and self.collate_fn is default_collate
 
     @property
@@ -81,7 +81,7 @@ class Recipe:
 
 
 def is_inert(dataset: Any) -> bool:
-    """Whether getting a sample runs nobody's code: a list, or tensors. Seeding costs such samples more than all else."""
+    """Return whether getting a sample runs no user code: a list, or tensors. Seeding would cost more than such samples do."""
     if type(dataset) is Subset:
         return is_inert(dataset.dataset) and type(dataset.indices) in (list, range)
     if type(dataset) is TensorDataset:
@@ -91,13 +91,13 @@ def is_inert(dataset: Any) -> bool:
 
 def wants_batches(dataset: Any) -> bool:
     if type(dataset) is Subset:
-        # Subset's own __getitems__ is a loop over samples unless the inner dataset has a real one.
+        # Subset's own __getitems__ only loops over samples unless the inner dataset has a real one.
         return wants_batches(dataset.dataset)
     return bool(getattr(dataset, "__getitems__", None))
 
 
 class Stopped(Exception):
-    """A StopIteration from user code, which must not pass through our generators as it is (PEP 479)."""
+    """A StopIteration from user code, wrapped because it must not pass through our generators (PEP 479)."""
 
     def __init__(self, original: StopIteration) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Stopped(Exception):
 
 
 class Unfit(Exception):
-    """`__getitems__` gave something else than one sample per key: only the collate function knows what to make of it."""
+    """`__getitems__` did not return one sample per key: only the collate function knows what to do with that."""
 
 
 def held_back(call: Callable[..., Any], *args: Any) -> Any:
@@ -116,7 +116,7 @@ def held_back(call: Callable[..., Any], *args: Any) -> Any:
 
 
 class Skip(NamedTuple):
-    """A sample that `on_error` left out or replaced."""
+    """A sample that `on_error` dropped or replaced."""
 
     ordinal: int
     epoch: int
@@ -125,18 +125,18 @@ class Skip(NamedTuple):
     error: str
     replaced_by: str | None
     path: str | None = None
-    """The file that it was read from, where the dataset knows."""
+    """The sample's file, if the dataset knows it."""
 
 
 @dataclass(slots=True)
 class Preparer:
     recipe: Recipe
     on_sample: Callable[[int], None] = lambda _: None
-    """Told which sample of the batch begins, or COLLATING or FETCHING, so that a death can be blamed on it; of one that is drawn first, again when
-    its pixels are made."""
+    """Called with the sample that begins, or COLLATING or FETCHING, so that a crash can be blamed on it. Called again for a sample drawn in
+    the first phase when its pixels are made."""
     lane: str = "this process"
     skips: list[Skip] = field(default_factory=list)
-    """Samples left out or replaced since the owner last took the list."""
+    """Samples dropped or replaced since the owner last took the list."""
     _streams: dict[int, SeedStream] = field(default_factory=dict)
     _offer: Offer | None = None
 
@@ -150,7 +150,7 @@ class Preparer:
     def samples(
         self, where: Where, keys: list[Any], *, poisoned: bool = False, unfinished: bool = False
     ) -> Iterator[tuple[int, Any]]:
-        """(ordinal, sample) of each key that can be prepared; where the caller can finish them, they may be unfinished."""
+        """Yield (ordinal, sample) for each key that can be prepared. `unfinished`: the caller can finish samples itself."""
         if self.recipe.batched and not poisoned:
             self.on_sample(FETCHING)
             batch = self.stream(where.epoch).batch(where.first)
@@ -169,7 +169,7 @@ class Preparer:
         offer.begin(where.epoch, keys)
         batch = self.stream(where.epoch).batch(where.first)
         position, ordinal = where.position(where.start), where.start
-        # Where no code that could draw runs for a sample, only what comes behind the last of them can tell that it was seeded.
+        # If no user code runs, only code after the last sample can notice the seeding: seed just that one.
         unseeded = where.start + len(keys) - 1 if self.recipe.on_error == "raise" and is_inert(dataset) else 0
         for key in keys:
             self.on_sample(ordinal)
@@ -184,13 +184,13 @@ class Preparer:
         self._finish(deferred)
 
     def offer(self) -> Offer:
-        """Asked for when the first sample is: the user's code that starts a worker may change the dataset."""
+        """Return the dataset's offer, read at the first sample: the user's worker_init_fn may change the dataset."""
         if self._offer is None:
             self._offer = offered(self.recipe.dataset)
         return self._offer
 
     def _deferred(self) -> DrawnFirst | None:
-        """What draws all samples of a task before the first has its pixels, where that can be."""
+        """Return the two-phase preparer, which draws all samples of a task before making pixels, if possible."""
         offer = self.offer()
         return offer.drawn_first() if self.recipe.on_error == "raise" and offer.draws_alone() else None
 
@@ -202,7 +202,7 @@ class Preparer:
         except Exception as exc:  # noqa: BLE001 - raised below, where it is not the reason of another
             failed = exc
         try:
-            self._finish(deferred)  # one before this may fail as well: then that is the error
+            self._finish(deferred)  # an earlier sample may fail too: then that is the error
             self.on_sample(ordinal)
             raise failed
         finally:
@@ -222,7 +222,7 @@ class Preparer:
                 raise SampleError(key, "prepare", self.lane, "its worker died each time it was prepared")
             sample = held_back(get, key)
         except MissingExtra:
-            raise  # a fault of this machine's, not of the sample
+            raise  # the machine lacks it; the sample is fine
         except Exception as exc:
             other = (
                 self._replacement(where, ordinal, position, key)
@@ -247,7 +247,7 @@ class Preparer:
         yield ordinal, sample
 
     def _replacement(self, where: Where, ordinal: int, position: int, key: Any) -> tuple[int, Any] | None:
-        """Another sample of the dataset, the same one whoever asks: drawn from the failed sample's seed."""
+        """Return another sample, drawn from the failed sample's seed, so that every worker picks the same."""
         if type(key) is not int:
             return None
         length = len(self.recipe.dataset)
@@ -263,18 +263,18 @@ class Preparer:
         return None
 
     def collate(self, where: Where, samples: Any) -> Any:
-        """The user's collate function over the whole ordered batch."""
+        """Run the collate function on the whole ordered batch."""
         self.on_sample(COLLATING)
         if self.recipe.collate_fn is default_collate:
-            # torch's collate in a worker takes shared memory, and its errors depend on that; where there is next to
-            # none it would end in SIGBUS.
+            # In a worker, torch's collate uses shared memory, and its errors depend on that; with hardly any it
+            # would end in SIGBUS.
             with private_collate() if host.shm_is_scarce() else nullcontext():
                 return default_collate(samples)
         seed_all(self.stream(where.epoch).batch(where.first))
         return self.recipe.collate_fn(samples)
 
     def whole(self, where: Where, keys: list[Any]) -> Any:
-        """One batch from start to end, as `num_workers=0` does it."""
+        """Prepare one batch from start to end, as with `num_workers=0`."""
         if not self.recipe.auto_collation:
             return self.collate(where, next(sample for _, sample in self.samples(where, keys)))
         if self.recipe.batched:
@@ -290,6 +290,6 @@ class Preparer:
             return self.collate(where, samples)
         except Exception as exc:
             if self.recipe.stacks:
-                with suppress(Exception):  # samples that cannot even be looked at: the error says enough
+                with suppress(Exception):  # samples that cannot be inspected: the error says enough
                     exc.add_note(odd_one(samples, [keys[at - where.start] for at, _ in pairs]))
             raise

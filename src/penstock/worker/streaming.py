@@ -1,11 +1,11 @@
-"""One worker's share of an iterable dataset: its batches, and where it stands after each.
+"""One worker's share of an iterable dataset: its batches, and its place after each.
 
-Rule 1 (torchdata's): the dataset's state is loaded before `iter(dataset)`, its iterator's state after. A dataset that returns
-itself from `__iter__` is an iterator in this sense, since `__iter__` may start over.
-Rule 2: a place is frozen when it is taken. What the dataset does later does not change it.
-Rule 3: with a seed, the global generators are seeded before each sample from (seed, epoch, worker, batch, sample), so draws are
-the same after a resume. A generator function runs up to its first `yield` only when its first sample is asked for, and may
-draw an order there: so the first sample after `iter()` of a generator is drawn from the seed of the share's start.
+Rule 1 (torchdata's): load the dataset's state before `iter(dataset)`, its iterator's after. A dataset that returns itself from `__iter__`
+        counts as an iterator, since `__iter__` may start over.
+Rule 2: a place is a snapshot. Later changes of the dataset do not affect it.
+Rule 3: with a seed, the global generators are seeded before each sample from (seed, epoch, worker, batch, sample), so draws are the same
+        after a resume. A generator function runs up to its first `yield` only for its first sample, and may draw an order there: so a
+        generator's first sample after `iter()` uses the seed of the share's start.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from penstock.worker.prepare import Recipe
 
 
 class Place(NamedTuple):
-    """Where one worker's share stands."""
+    """The place of one worker's share."""
 
     batches: int = 0
-    """Batches of this epoch that it has yielded."""
+    """Batches of this epoch yielded so far."""
     ended: bool = False
-    """The dataset has nothing more, as far as is known."""
+    """Whether the dataset is exhausted, as far as is known."""
     since: int = 0
-    """Batches among them that were yielded since `snapshot` was taken; all where the dataset keeps no state."""
+    """Batches yielded since `snapshot`; all of them if the dataset has no state."""
     snapshot: bytes | None = None
-    """State of the dataset and its iterator, pickled. None: it has none, or the one before is still the newest."""
+    """Pickled state of the dataset and its iterator. None: there is none, or the previous one is still the newest."""
     carried: bool = False
-    """It is the state in which an epoch ended, and with which the next begins."""
+    """Whether this is an epoch's final state, with which the next begins."""
 
     def after(self, before: Place | None) -> Place:
-        """This place, with the newest snapshot."""
+        """Return this place with the newest snapshot."""
         if self.snapshot is not None or before is None or before.carried:
             return self
         return self._replace(snapshot=before.snapshot)
 
 
 class Share(NamedTuple):
-    """Which share, and how it is iterated."""
+    """One worker's share, and how to iterate it."""
 
     worker: int = 0
     epoch: int = 0
     keyed: bool = False
-    """Random draws depend on the loader's seed."""
+    """Whether random draws depend on the loader's seed."""
     every: int = 1
-    """Batches between snapshots; 0: only the start has one."""
+    """Batches between snapshots; 0: only at the start."""
 
 
 def is_stateful(thing: Any) -> bool:
@@ -71,7 +71,7 @@ class Streamer:
         place: Place | None = None,
         on_batch: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_batch` is told that a batch begins, also one that is passed over."""
+        """Begin the share, at `place` if given. `on_batch` is called at each batch, discarded ones included."""
         self._recipe, self._drop_last, self._on_batch = recipe, drop_last, on_batch
         self._every = share.every
         self._seeds = ShareSeeds(recipe.seed, share.epoch, share.worker) if share.keyed else None
@@ -88,17 +88,17 @@ class Streamer:
         self._starts = isgenerator(self._iterator)
         self.started = place if resumed else Place(snapshot=self._snapshot())
 
-    # ---- where it stands
+    # ---- place
 
     def place(self) -> Place:
-        """After the newest batch."""
+        """Return the place after the newest batch."""
         due = bool(self._every) and self._batches % self._every == 0
         snapshot = self._snapshot() if due else None
         self._since = 0 if snapshot is not None else self._since
         return Place(self._batches, self._ended, self._since, snapshot)
 
     def end(self) -> Place:
-        """What the next epoch begins with."""
+        """Return what the next epoch begins with."""
         return Place(snapshot=self._snapshot(), carried=True)
 
     def _snapshot(self) -> bytes | None:
@@ -119,11 +119,11 @@ class Streamer:
     # ---- batches
 
     def next_batch(self, size: int) -> Any:
-        """The next batch; raises StopIteration at the end."""
+        """Return the next batch; raise StopIteration at the end."""
         while self._to_skip:
             self._to_skip -= 1
             try:
-                # A batch that failed then fails again, and was passed over then.
+                # A batch that failed before fails again; it was skipped then, too.
                 with suppress(Exception):
                     self._counted(size)
             except _Ended:
@@ -180,11 +180,11 @@ class Streamer:
 
 
 class _Ended(BaseException):
-    """The end of the share: no exception of the user's, and no StopIteration that could be mistaken for one."""
+    """The end of the share: cannot be mistaken for the user's exception or StopIteration."""
 
 
 def restored(dataset: Any, place: Place) -> Any:
-    """The dataset's iterator, brought to where it stood."""
+    """Return the dataset's iterator at `place`."""
     parts: dict[str, Any] = loads(place.snapshot) if place.snapshot is not None else {}
     check_saved(parts)
     own, inner = parts.get("dataset"), parts.get("iterator")
