@@ -67,10 +67,7 @@ class Run:
 
     @property
     def end_s(self) -> float:
-        return max(
-            (*(task.end_s for task in self.tasks), *(wait.end_s for wait in self.waits)),
-            default=0.0,
-        )
+        return max((*(task.end_s for task in self.tasks), *(wait.end_s for wait in self.waits)), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,12 +187,7 @@ class DiskStore:
         `locked_out` by a process that did not let go; and whether any of them had to become `read_only`."""
         store = self._here()
         if store is None:
-            kept = {
-                "entries": 0,
-                "bytes": 0,
-                "held_bytes": 0,
-                "max_bytes": self._arguments[3],
-            }
+            kept = {"entries": 0, "bytes": 0, "held_bytes": 0, "max_bytes": self._arguments[3]}
             return kept | self._arguments[-1].sums() | {"read_only": 1}
         return store.stats()
 
