@@ -1,4 +1,4 @@
-"""A worker as the agent holds it, wherever it runs. `procs.LocalWorker` is a process of this machine."""
+"""A worker as the agent holds it, wherever it runs. `processes.LocalWorker` is a process of this machine."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from penstock.client.batches import Batches
 from penstock.client.outcome import Outcome, raise_error
 from penstock.client.session import AgentGone, Blueprint, Session
 from penstock.client.streams import Stream, until_heard
 from penstock.client.unpacking import unpacked
 from penstock.epochs.feed import PLACE_LOST, Ask
-from penstock.epochs.progress import Run
 from penstock.epochs.shares import Told
 from penstock.errors import AgentDied, PenstockError
 from penstock.measure.counters import Counters
@@ -37,9 +37,9 @@ AGENT_RESTARTS = 5
 """Agents lost in a row, with no batch delivered between, before it is an error."""
 
 
-class EngineIterator:
-    """Batches from workers. `run` is told each batch that goes out, `on_end` that the epoch is over, `on_workers` that there is
-    another number of workers by itself. `window(workers)` batches are asked for ahead."""
+class EngineIterator(Batches):
+    """Batches from workers. `on_workers` is told that there is another number of workers by itself. `window(workers)` batches are asked for
+    ahead."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class EngineIterator:
         counters: Counters,
         on_skip: Callable[[dict[str, Any]], None],
     ) -> None:
+        super().__init__()
         self._blueprint, self._window, self._timeout_s = blueprint, window, timeout_s
         self._wish = 0
         """Workers that were asked for since, or AS_CORES."""
@@ -59,11 +60,7 @@ class EngineIterator:
         self._counters, self._on_skip = counters, on_skip
         self.counts = True
         """Batches count when they leave here; not if they wait somewhere else for the training loop."""
-        self.run = Run("planned", 0, 0)
-        self.on_end: Callable[[], None] = lambda: None
         self.on_workers: Callable[[int], None] = lambda _: None
-        self.length: Callable[[], int] = lambda: 0
-        self.before_first: Callable[[], None] | None = None
         self._asks: Iterator[Ask] = iter(())
         self._open: dict[int, Ask] = {}
         self._ready: deque[tuple[int, int, bytes]] = deque()
@@ -181,10 +178,7 @@ class EngineIterator:
     def _take(self, unwanted: Callable[[], bool] = lambda: False) -> tuple[int, Ask, Outcome] | None:
         """The next batch, which stays on our books until it is in the caller's hand."""
         self._settle()
-        self.run.count()  # guard: count-delivered
-        if self.before_first is not None:
-            self.before_first()
-            self.before_first = None
+        self._is_asked()
         if not self._is_begun:  # without this it would look like an epoch that has ended
             raise PenstockError(PLACE_LOST)
         return self._next_outcome(time.monotonic(), unwanted)
@@ -237,15 +231,6 @@ class EngineIterator:
     def pin(self) -> list[int]:
         """Pin the batches' memory for copies to a CUDA device; the seams in it."""
         return [] if self._session is None else self._session.pin()
-
-    def __iter__(self) -> EngineIterator:
-        return self
-
-    def __len__(self) -> int:
-        return self.length()
-
-    def __getstate__(self) -> Any:
-        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
         try:

@@ -104,10 +104,6 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         ) from exc
 
 
-def read_run(path: str | os.PathLike[str]) -> Run:
-    return read_trace(path).run
-
-
 def stats_of(run: Run) -> dict[str, Any]:
     """What the events alone tell, by the names of `loader.stats()`."""
     wait_s = sum(wait.took_s for wait in run.waits)

@@ -1,5 +1,5 @@
-"""Where partly prepared samples lie: an index in shared memory, of chunks and of rows. The bytes are behind it (`kept_memory`), or elsewhere
-(`kept_device`).
+"""Where partly prepared samples lie: an index in shared memory, of chunks and of rows. The bytes are behind it (`memory`), or elsewhere
+(`device`).
 
 Rule 1: memory is given out in chunks. All that a process writes into one chunk is renewed in the same epoch, the chunk's *end*: then the
         whole chunk is free at once, and nothing is ever moved or left over between entries. What is put a second time, or removed, keeps its

@@ -1,8 +1,8 @@
 """The store on disk: partly prepared samples that stay, across epochs, runs and jobs.
 
     <path>/<namespace>/FORMAT                 what it is, and of how many samples
-                       index                  where each sample's record lies (`kept_index`)
-                       segments/<number>      small entries, one after another (`segments`)
+                       index                  where each sample's record lies (`disk_index`)
+                       segments/<number>      small entries, one after another (`disk_segments`)
                        large/<xx>/<number>    large entries, each in a file of its own
                        lock, compact, users   of the kernel's locks only
 
