@@ -77,11 +77,8 @@ def merged(ranks: list[Result]) -> Result:
     first, *others = ranks
     if not others:
         return first
-    return replace(
-        first,
-        facts=together([one.facts for one in ranks]) | {"ranks": len(ranks)},
-        peak_bytes=sum(one.peak_bytes for one in ranks),
-    )
+    facts = together([one.facts for one in ranks]) | {"ranks": len(ranks)}
+    return replace(first, facts=facts, peak_bytes=sum(one.peak_bytes for one in ranks))
 
 
 def write_page(report: Path, trace: str | None, script: str, torchs: Result, ours: Result) -> None:

@@ -91,12 +91,8 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         if not any(e["ph"] == "M" and e["args"].get("name") == PROCESS for e in events):
             raise ValueError("none of its processes is penstock's")
         run = run_of(events)
-        return Trace(
-            run=run,
-            stats=about.get("stats") or stats_of(run),
-            diagnosis=about.get("diagnosis", ""),
-            environment=about.get("environment", {}),
-        )
+        stats, diagnosis = about.get("stats") or stats_of(run), about.get("diagnosis", "")
+        return Trace(run=run, stats=stats, diagnosis=diagnosis, environment=about.get("environment", {}))
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise PenstockError(
             f"{os.fspath(path)} is not a trace of penstock's DataLoader ({type(exc).__name__}: {exc}); "

@@ -31,11 +31,8 @@ class DrawTally:
         self.samples = renewal.places(np.arange(count) * renewal.length // max(1, count))
         self.slots = {sample: slot for slot, sample in enumerate(self.samples.tolist())}
         """Of the samples that are followed."""
-        self._table = SharedTable(
-            ("partial", np.int64, (EPOCHS, count)),
-            ("uses", np.int64, (EPOCHS, count)),
-            ("outcomes", np.float64, (2, count)),
-        )
+        drawn = [(name, np.int64, (EPOCHS, count)) for name in ("partial", "uses")]
+        self._table = SharedTable(*drawn, ("outcomes", np.float64, (2, count)))
         """`partial`: what was drawn for the part that is kept, by the epoch of its renewal; 0: not known. `uses`: for both parts, by the epoch
         of the use; 0: none was seen. `outcomes`: of the kept part and of the final one."""
         self._renewed: dict[int, NDArray[np.int64]] = {}

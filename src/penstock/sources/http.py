@@ -212,14 +212,9 @@ def may_pass(exc: BaseException) -> bool:
     """Whether an exchange that failed in this way may succeed a little later."""
     if isinstance(exc, socket.gaierror):
         return exc.errno == socket.EAI_AGAIN
-    lost = (
-        ConnectionError,
-        TimeoutError,
-        http.client.BadStatusLine,
-        http.client.IncompleteRead,
-        ssl.SSLEOFError,
-    )
-    return isinstance(exc, lost) or getattr(exc, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+    cut = (http.client.BadStatusLine, http.client.IncompleteRead, ssl.SSLEOFError)
+    lost = isinstance(exc, (ConnectionError, TimeoutError, *cut))
+    return lost or getattr(exc, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 
 # ---- connections

@@ -23,9 +23,7 @@ def failure_note(kind: int, where: Where, keys: tuple[int, bytes], ordinal: int,
         stage = "stream" if kind == Kind.STREAM else STAGES[ordinal]
         return f"penstock: batch {where.batch} of epoch {where.epoch} failed in '{stage}' on worker {worker}"
     key, ordinal = "?", max(0, ordinal)
-    with contextlib.suppress(
-        Exception
-    ):  # a key that cannot be unpickled, or not printed, is the error itself
+    with contextlib.suppress(Exception):  # a key that cannot be unpickled or printed is the error itself
         key = repr(unpack_keys(*keys)[max(0, ordinal - where.start)])
     return (
         f"penstock: sample {key} (position {where.position(ordinal)} of epoch {where.epoch}, batch {where.batch}) failed in "

@@ -38,7 +38,7 @@ from penstock.wire.extents import aligned
 
 TYPES = [
     np.dtype(name)
-    for name in ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "u2", "u4", "u8", "c8", "c16")
+    for name in ["u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "u2", "u4", "u8", "c8", "c16"]
 ]
 DIMENSIONS = 4
 """Types and dimensions that samples have before they are finished; what has others is refused."""
