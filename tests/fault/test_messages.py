@@ -167,7 +167,7 @@ def test_how_a_process_ended() -> None:
 
 
 def test_a_stack_is_the_users_part_of_it() -> None:
-    ours = f'  File "/x{os.sep}penstock{os.sep}lanes{os.sep}prepare.py", line 3 in held_back\n'
+    ours = f'  File "/x{os.sep}penstock{os.sep}worker{os.sep}prepare.py", line 3 in held_back\n'
     start = '  File "/usr/lib/python3/multiprocessing/process.py", line 3 in run\n'
     users = """Fatal Python error: Segmentation fault
 

@@ -21,7 +21,8 @@ pytest.importorskip("soundfile")
 from penstock import AudioFolder, DataLoader, ImageFolder, Reuse, StagedDataset, TarDataset
 from penstock import transforms as T
 from penstock.pipeline.adopt import adopted
-from penstock.sources.sources import ByteRange, Memory
+from penstock.sources.sources import ByteRange
+from tests.memory_source import Memory
 from tests.torchvision_here import torchvision
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 

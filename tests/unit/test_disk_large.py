@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from penstock.reuse.stores.contract import Entry, Wanted
 from penstock.reuse.stores.disk import DiskStore
 from penstock.reuse.stores.disk_files import Files
-from penstock.reuse.stores.disk_index import FIRST_ROW, NO_ROW, ROW, KeptIndex, Row, new_rows
-from penstock.reuse.stores.disk_lookup import FEW
+from penstock.reuse.stores.disk_index import FEW, FIRST_ROW, NO_ROW, ROW, DiskIndex, Row
 
 LARGE = 20_000
 
@@ -175,20 +174,18 @@ def test_verifying_while_entries_are_replaced_finds_no_damage(tmp_path: Path) ->
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=3, max_size=3), st.integers(0, 2**32 - 1))
 def test_one_row_is_as_rows_are(words: list[int], offset: int) -> None:
     with TemporaryDirectory() as folder:
-        index = KeptIndex(Files(), folder, 9)
+        index = DiskIndex(Files(), folder, 9)
         row = Row(words[0], words[1] - 2**63, words[2], offset)
-        rows = new_rows(1)
-        rows[0] = (*row, 0)
         with index.locked():
-            index.write(np.array([7]), rows)
-            index.write_one(3, row)
+            index.write({7: row, 3: row})
         for sample in (3, 7):
-            assert index.one(sample) == (row if row.segment else NO_ROW)
-            assert tuple(index.at(np.array([sample]))[0])[:4] == index.one(sample)
+            assert index.row(sample) == (row if row.segment else NO_ROW)
+            assert index.table(np.array([sample]))[0].item()[:4] == index.row(sample)
+            assert index.rows([sample] * 2 * FEW) == [index.row(sample)] * 2 * FEW
         with index.locked():
-            index.write_one(3, NO_ROW)
+            index.write({3: NO_ROW})
             index.files.write(index.fd, [bytes([words[0] & 255 ^ 1])], FIRST_ROW + ROW.itemsize * 7)
-        assert index.one(3) == index.one(7) == index.one(8) == NO_ROW
+        assert index.row(3) == index.row(7) == index.row(8) == NO_ROW
         index.close()
 
 

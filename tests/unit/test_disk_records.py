@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.reuse.stores.contract import Entry, Wanted
 from penstock.reuse.stores.disk_files import Files
-from penstock.reuse.stores.disk_index import CLEAN, IN_USE, LARGE, STALE, KeptIndex, Rows, checks, new_rows
+from penstock.reuse.stores.disk_index import CLEAN, IN_USE, LARGE, STALE, DiskIndex, Row, check_of
 from penstock.reuse.stores.disk_records import ALIGN, HEAD, Found, decode, digest_of, encode, walk
 from penstock.reuse.stores.disk_segments import GAP_BYTES, RUN_BYTES, name_of, new_number, number_of, runs_of
 
@@ -131,20 +131,18 @@ def test_numbers_have_names_and_no_other_name_is_one() -> None:
         assert number_of(name) == 0
 
 
-def rows_at(places: list[tuple[int, int, int]]) -> Rows:
-    rows = new_rows(len(places))
-    for at, (segment, offset, length) in enumerate(places):
-        rows[at] = (segment, 0, length, offset, 0)
-    return rows
+def rows_at(places: list[tuple[int, int, int]]) -> dict[int, Row]:
+    return {at: Row(segment, 0, length, offset) for at, (segment, offset, length) in enumerate(places)}
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 1 << 16), st.integers(1, 9000)), max_size=60))
 def test_runs_cover_every_place_once_in_order(places: list[tuple[int, int, int]]) -> None:
-    order, runs = runs_of(rows_at(places))
+    runs = runs_of(rows_at(places))
+    order = [at for *_, members in runs for at in members]
     assert sorted(order) == list(range(len(places)))
-    assert [at for *_, first, last in runs for at in range(first, last)] == list(range(len(places)))
-    for segment, start, end, first, last in runs:
-        members = [places[at] for at in order[first:last]]
+    assert [places[at][:2] for at in order] == sorted(place[:2] for place in places)
+    for segment, start, end, which in runs:
+        members = [places[at] for at in which]
         assert {member[0] for member in members} == {segment}
         assert start == min(member[1] for member in members)
         assert end == max(member[1] + member[2] for member in members)
@@ -153,58 +151,48 @@ def test_runs_cover_every_place_once_in_order(places: list[tuple[int, int, int]]
 
 def test_neighbours_are_read_at_once_and_others_are_not() -> None:
     near, far = (1, 100 + GAP_BYTES, 50), (1, 151 + 2 * GAP_BYTES, 50)
-    assert len(runs_of(rows_at([(1, 0, 100), near, far, (2, 0, 10)]))[1]) == 3
-    assert runs_of(rows_at([])) == ([], [])
+    assert len(runs_of(rows_at([(1, 0, 100), near, far, (2, 0, 10)]))) == 3
+    assert runs_of({}) == []
 
 
 def test_no_more_than_so_much_is_read_at_once() -> None:
-    _, runs = runs_of(rows_at([(1, at << 16, 1 << 16) for at in range(40)]))
-    assert max(end - start for _, start, end, _, _ in runs) <= RUN_BYTES
+    runs = runs_of(rows_at([(1, at << 16, 1 << 16) for at in range(40)]))
+    assert max(end - start for _, start, end, _ in runs) <= RUN_BYTES
 
 
 # ---- rows
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> KeptIndex:
-    return KeptIndex(Files(), str(tmp_path), 100)
+def index(tmp_path: Path) -> DiskIndex:
+    return DiskIndex(Files(), str(tmp_path), 100)
 
 
-def test_rows_are_kept_and_a_changed_one_is_none(index: KeptIndex, tmp_path: Path) -> None:
-    samples = np.array([3, 4, 5, 90])
-    rows = new_rows(4)
-    rows["segment"], rows["offset"], rows["length"], rows["renewed"] = 77, [0, 16, 32, 48], 16, -1
+def test_rows_are_kept_and_a_changed_one_is_none(index: DiskIndex, tmp_path: Path) -> None:
+    rows = {sample: Row(77, -1, 16, offset) for sample, offset in ((3, 0), (4, 16), (5, 32), (90, 48))}
     with index.locked():
-        index.write(samples, rows)
-    assert np.array_equal(index.at(samples), rows)
+        index.write(rows)
+    assert [Row(*row[:4]) for row in index.table(np.array([*rows])).tolist()] == [*rows.values()]
     assert np.count_nonzero(index.all()["segment"]) == 4
-    assert index.at(np.array([6]))["segment"][0] == 0
+    assert index.table(np.array([6]))["segment"][0] == 0
     data = bytearray(index.files.read(index.fd, 32, 4096 + 32 * 4))
     index.files.write(index.fd, [bytes(data)], 4096 + 32 * 6)  # a row of another sample
-    assert index.at(np.array([6]))["segment"][0] == 0
+    assert index.table(np.array([6]))["segment"][0] == 0
     index.close()
 
 
-def test_rows_that_changed_meanwhile_are_not_switched(index: KeptIndex) -> None:
-    samples, rows = np.arange(4), new_rows(4)
-    rows["segment"], rows["length"] = 5, 16
+def test_rows_that_changed_meanwhile_are_not_switched(index: DiskIndex) -> None:
+    before, after = dict.fromkeys(range(4), Row(5, 0, 16)), dict.fromkeys(range(4), Row(6, 0, 0))
     with index.locked():
-        index.write(samples, rows.copy())
-    before, after = index.at(samples), new_rows(4)
-    after["segment"] = 6
-    newer = new_rows(1)
-    newer["segment"] = 9
-    with index.locked():
-        index.write(samples[1:2], newer)
-    index.switch(samples, before, after)
-    assert index.at(samples)["segment"].tolist() == [6, 9, 6, 6]
+        index.write(before)
+        index.write({1: Row(9, 0, 0)})
+    index.switch(before, after)
+    assert [index.row(sample).segment for sample in range(4)] == [6, 9, 6, 6]
     index.close()
 
 
 def test_no_two_samples_have_the_same_check_for_a_row() -> None:
-    rows = new_rows(1000)
-    rows["segment"] = 1
-    assert len(set(checks(np.arange(1000), rows).tolist())) == 1000
+    assert len({check_of(sample, *Row(1, 0, 0)) for sample in range(1000)}) == 1000
 
 
 class Boot(Files):
@@ -215,31 +203,31 @@ class Boot(Files):
         return self.name.ljust(16)
 
 
-def state(index: KeptIndex) -> int:
+def state(index: DiskIndex) -> int:
     found = index._head(index.fd)
     assert found is not None
     return found[1]
 
 
 def test_an_index_is_trusted_unless_the_machine_stopped_while_it_was_in_use(tmp_path: Path) -> None:
-    index = KeptIndex(Boot(b"one"), str(tmp_path), 10)
+    index = DiskIndex(Boot(b"one"), str(tmp_path), 10)
     assert index.is_stale  # new
     index.is_whole()
     index.close()
 
-    index = KeptIndex(Boot(b"one"), str(tmp_path), 10)
+    index = DiskIndex(Boot(b"one"), str(tmp_path), 10)
     index.begin(alone=True)  # whoever used it was killed
     assert state(index) == IN_USE
     index.end()
     assert state(index) == CLEAN
     index.close()
 
-    index = KeptIndex(Boot(b"two"), str(tmp_path), 10)
+    index = DiskIndex(Boot(b"two"), str(tmp_path), 10)
     index.begin(alone=True)
     assert state(index) == IN_USE
     index.close()
 
-    index = KeptIndex(Boot(b"three"), str(tmp_path), 10)
+    index = DiskIndex(Boot(b"three"), str(tmp_path), 10)
     index.begin(alone=False)
     assert state(index) == IN_USE
     index.begin(alone=True)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.reuse.stores.contract import Wanted
 from penstock.reuse.stores.disk_files import Files
-from penstock.reuse.stores.disk_index import KeptIndex
+from penstock.reuse.stores.disk_index import DiskIndex
 from tests.unit.test_disk_store import SAMPLES, count_right, entry, fill, opened
 
 LARGE = 9000
@@ -21,13 +21,13 @@ def test_a_search_for_unknown_files_looks_at_the_rows_once_for_all_folders(
     fill(store, 0, range(100), LARGE)
     folders = list(Path(store.folder, "large").iterdir())
     assert len(folders) > 50
-    large_numbers = KeptIndex.large_numbers
+    large_numbers = DiskIndex.large_numbers
 
-    def counted(index: KeptIndex) -> object:
+    def counted(index: DiskIndex) -> object:
         looks.append(1)
         return large_numbers(index)
 
-    monkeypatch.setattr(KeptIndex, "large_numbers", counted)
+    monkeypatch.setattr(DiskIndex, "large_numbers", counted)
     orphans = [folder / ("c" + "0" * 13 + folder.name) for folder in folders]
     for orphan in orphans:
         orphan.write_bytes(b"of a killed process")

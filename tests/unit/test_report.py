@@ -17,7 +17,7 @@ from penstock.report import write_summary
 from penstock.report.charts import throughput, wait_histogram, wait_sequence
 from penstock.report.facts import facts
 from penstock.report.race import Race, bars, verdict
-from penstock.report.reading import Run, Wait, coverage, percentile, read_run, run_of
+from penstock.report.reading import Run, Wait, coverage, percentile, read_trace, run_of
 from penstock.report.svg import in_bytes, in_time, thousands, ticks
 from penstock.report.timeline import CLOSE_TASKS, close_up, close_window, overview
 from penstock.wire.kinds import Kind
@@ -219,7 +219,7 @@ def test_collating_has_a_colour_of_its_own(tmp_path: Path) -> None:
 def test_a_file_that_is_no_trace_is_named_in_the_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.json").write_text(text)
     with pytest.raises(PenstockError, match=r"other\.json is not a trace of penstock's DataLoader"):
-        read_run(tmp_path / "other.json")
+        read_trace(tmp_path / "other.json")
 
 
 def test_a_trace_is_read_back_as_it_was() -> None:

@@ -24,11 +24,11 @@ from penstock.sources.sources import (
     BadRead,
     ByteRange,
     LocalFiles,
-    Memory,
     Source,
     WholeFiles,
     shown,
 )
+from tests.memory_source import Memory
 from tests.web import Server, served
 
 DATA = bytes(range(256)) * 40

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.sources import tar_index as tarindex
-from penstock.sources.sources import LocalFiles, Memory
+from penstock.sources.sources import LocalFiles
 from penstock.sources.tar_index import TarIndex, index_of, places_of
 from penstock.sources.tar_walk import BLOCK, BadTar, Member, walk
+from tests.memory_source import Memory
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 FILES = [

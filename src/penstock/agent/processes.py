@@ -206,18 +206,18 @@ class LocalWorker:
 
     def disinherit(self) -> None:
         if not self.ended:
-            self.channel.close()
-            for fd in (self.lifeline, self.crash, self.pidfd):
-                if fd >= 0:
-                    os.close(fd)
+            self._let_go()
 
-    def close(self) -> None:
-        self.kill_at = self.warn_at = None
+    def _let_go(self) -> None:
         self.channel.close()
-        self.waits.close()
         for fd in (self.lifeline, self.crash, self.pidfd):
             if fd >= 0:
                 os.close(fd)
+
+    def close(self) -> None:
+        self.kill_at = self.warn_at = None
+        self._let_go()
+        self.waits.close()
         if self.process is not None:
             self.process.close()
 

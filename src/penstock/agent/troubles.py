@@ -10,7 +10,7 @@ from penstock.core.events import Trouble
 from penstock.errors import ArenaFull, PenstockError, WorkerDied, WorkerHung, every_sample_failed
 from penstock.wire.kinds import STAGES
 
-OURS = f"{os.sep}penstock{os.sep}lanes{os.sep}"
+OURS = tuple(f"{os.sep}penstock{os.sep}{room}{os.sep}" for room in ("worker", "wire", "dataset"))
 
 
 def exit_text(code: int | None) -> str:
@@ -32,7 +32,7 @@ def user_frames(stack: str) -> str:
     for line in stack.partition("Extension modules:")[0].strip().splitlines():
         if not line.startswith("  "):
             below = False
-        elif below or OURS in line:
+        elif below or any(ours in line for ours in OURS):
             below = True
             continue
         kept.append(line)
@@ -86,10 +86,8 @@ def worded(trouble: Trouble, *, key: str, epoch: int, position: int, batch: int)
     cause, stack = apart(trouble.cause)
     stage = STAGES.get(trouble.ordinal, "prepare")
     if trouble.ordinal in STAGES:
-        subject, look = (
-            f"batch {batch} of epoch {epoch}",
-            "Run with num_workers=0 to see it happen in this process.",
-        )
+        subject = f"batch {batch} of epoch {epoch}"
+        look = "Run with num_workers=0 to see it happen in this process."
     else:
         subject = f"sample {key} (position {position} of epoch {epoch}, batch {batch})"
         look = (

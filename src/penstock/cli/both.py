@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from penstock.cli.display import Silent, make_display
+from penstock.cli.display import Display, make_display
 from penstock.cli.once import say
 from penstock.cli.program import Program
 from penstock.cli.ranks import Rank, this_rank, together
@@ -29,7 +29,7 @@ def compare(program: Program, steps: int | None, report: Path | None = None, kee
         elif report is not None and rank.number == 0:
             trace = str(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "trace.json")
         results: dict[str, Result] = {}
-        display = stack.enter_context(Silent() if rank.number else make_display(steps))
+        display = stack.enter_context(Display() if rank.number else make_display(steps))
         for run, engine in enumerate(ENGINES):
             job = Job(engine=engine, run=run, steps=steps, trace=trace if engine == "penstock" else None)
             results[engine] = measure(program, job, display)
@@ -54,7 +54,7 @@ def compare(program: Program, steps: int | None, report: Path | None = None, kee
 
 def all_ranks(rank: Rank, results: dict[str, Result]) -> tuple[tuple[Result, Result], list[str]] | None:
     """Return both runs merged over all ranks, and lines about that; None on ranks other than 0."""
-    given = rank.gather({engine: result.as_json() for engine, result in results.items()})
+    given = rank.gather({engine: asdict(result) for engine, result in results.items()})
     if not given:
         return None
     there = [one for one in given if one is not None]
@@ -77,11 +77,8 @@ def merged(ranks: list[Result]) -> Result:
     first, *others = ranks
     if not others:
         return first
-    return replace(
-        first,
-        facts=together([one.facts for one in ranks]) | {"ranks": len(ranks)},
-        peak_bytes=sum(one.peak_bytes for one in ranks),
-    )
+    facts = together([one.facts for one in ranks]) | {"ranks": len(ranks)}
+    return replace(first, facts=facts, peak_bytes=sum(one.peak_bytes for one in ranks))
 
 
 def write_page(report: Path, trace: str | None, script: str, torchs: Result, ours: Result) -> None:

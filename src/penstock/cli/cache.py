@@ -45,13 +45,8 @@ def add_cache(commands: Any) -> None:
         action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         action.add_argument("path", metavar="PATH", help="the folder that loaders were given")
         if name != "ls":
-            action.add_argument(
-                "store",
-                nargs="?",
-                default="",
-                metavar="STORE",
-                help="the first letters of a store's name; all without it",
-            )
+            which = "the first letters of a store's name; all without it"
+            action.add_argument("store", nargs="?", default="", metavar="STORE", help=which)
         if name == "clear":
             action.add_argument("--yes", action="store_true", help="do not ask")
         action.set_defaults(act=ACTS[name])
@@ -166,12 +161,7 @@ def clear(options: argparse.Namespace) -> int:
     return int(bool(kept))
 
 
-ACTS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "ls": ls,
-    "stat": stat,
-    "verify": verify,
-    "clear": clear,
-}
+ACTS = {"ls": ls, "stat": stat, "verify": verify, "clear": clear}
 
 
 def ask(question: str) -> None:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from penstock.cli.table import memory
 
 
-class Display(Protocol):
-    """Used by one thread, inside `with`."""
+class Display:
+    """Shows nothing: for ranks other than 0. Used by one thread, inside `with`."""
 
-    def show(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None: ...
-    def finish(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None: ...
-    def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
+    def show(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None:
+        pass
+
+    def finish(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def make_display(steps: int | None) -> Display:
@@ -30,7 +39,7 @@ def note(facts: Mapping[str, float], peak_bytes: int) -> str:
     return f"{facts['samples_per_s']:,.0f} samples/s, waits {facts['wait_share']:.0%}, {memory(peak_bytes)}"
 
 
-class Bars:
+class Bars(Display):
     """rich's bars on standard error."""
 
     def __init__(self, steps: int | None) -> None:
@@ -69,30 +78,8 @@ class Bars:
         self._progress.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
-
-class Silent:
-    """For ranks other than 0: rank 0 shows its own progress."""
-
-    def show(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None:
-        pass
-
-    def finish(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class Lines(Silent):
+class Lines(Display):
     """For a log: one line when an engine is done."""
 
     def finish(self, engine: str, facts: Mapping[str, float], peak_bytes: int) -> None:

@@ -58,13 +58,8 @@ def table(torchs: Measured, ours: Measured) -> str:
         ("first batch after", f"{theirs['first_batch_s']:.2f} s", f"{mine['first_batch_s']:.2f} s", ""),
         ("batches", f"{theirs['batches']:.0f}", f"{mine['batches']:.0f}", ""),
     ]
-    return "\n".join(
-        [
-            *aligned(rows, "<>>>"),
-            *([f"\n{few}"] if few else []),
-            *([f"\nwith penstock: {ours.diagnosis}"] if ours.diagnosis else []),
-        ]
-    )
+    limits = f"\nwith penstock: {ours.diagnosis}" if ours.diagnosis else ""
+    return "\n".join([*aligned(rows, "<>>>"), *filter(None, (few and f"\n{few}", limits))])
 
 
 def too_few_steps(theirs: Mapping[str, float], mine: Mapping[str, float]) -> str:

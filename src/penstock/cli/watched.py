@@ -53,9 +53,6 @@ class Result:
     code: int = 0
     output_tail: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(slots=True)
 class Watch:

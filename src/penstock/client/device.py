@@ -13,13 +13,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from penstock.client.batches import Batches
 from penstock.client.mover import Arrival, Mover
 from penstock.daemon_threads import leaves
-from penstock.epochs.progress import Run
 from penstock.errors import PenstockError
 from penstock.measure.counters import Counters
 
@@ -148,11 +147,12 @@ def doze(until: SimpleQueue[None]) -> None:
         until.get(timeout=CHECK_S)
 
 
-class DeviceIterator:
+class DeviceIterator(Batches):
     """Wraps an iterator of batches; a thread keeps `AHEAD` of them on the device. Batches are counted here, when training gets them:
     the thread's own waiting costs nothing."""
 
     def __init__(self, source: Any, mover: Mover, counters: Counters | None = None) -> None:
+        super().__init__()
         self._source, self._mover, self._counters = source, mover, counters
         source.counts = counters is None
         self._shelf = Shelf()
@@ -160,10 +160,6 @@ class DeviceIterator:
         """The caller's batch. It leaves the shelf with the next call, so that an interrupt cannot lose it."""
         self._to_begin: tuple[Any, int] | None = None
         """The requested epoch, until it has begun."""
-        self.run = Run("planned", 0, 0)
-        self.on_end: Callable[[], None] = lambda: None
-        self.length: Callable[[], int] = lambda: 0
-        self.before_first: Callable[[], None] | None = None
         if mover.lane is not None:
             mover.lane.belong_to(self)
 
@@ -218,21 +214,9 @@ class DeviceIterator:
 
     # ---- iteration
 
-    def __iter__(self) -> DeviceIterator:
-        return self
-
-    def __len__(self) -> int:
-        return self.length()
-
-    def __getstate__(self) -> Any:
-        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
-
     def __next__(self) -> Any:
         self._let_go()
-        self.run.count()
-        if self.before_first is not None:
-            self.before_first()
-            self.before_first = None
+        self._is_asked()
         self._begin()  # if an interrupt cut it short
         if self._shelf.stop.is_set():
             raise PenstockError(LEFT)

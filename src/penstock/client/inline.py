@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
+from penstock.client.batches import Batches
 from penstock.client.outcome import Outcome
 from penstock.dataset.seeding import generators_kept
 from penstock.epochs.feed import PLACE_LOST, Ask
@@ -23,22 +24,19 @@ from penstock.worker.prepare import Preparer, Recipe, Stopped, Where
 from penstock.worker.streaming import Place, Share, Streamer
 
 
-class InlineIterator:
+class InlineIterator(Batches):
     """Prepares one batch in each `next()`, by `prepare`, and counts it."""
 
     def __init__(
         self, prepare: Callable[[Ask], tuple[Any, Any]], asks: Iterator[Ask], counters: Counters
     ) -> None:
+        super().__init__()
         self._prepare, self._asks, self._counters = prepare, asks, counters
-        self.run = Run("planned", 0, 0)
         self.told = Told()
         self._ask: Ask | None = None
         """The batch in preparation; prepared again after an interrupt."""
         self._drawing = False
         """True during a draw. If found true later, an interrupt hit the draw."""
-        self.on_end: Callable[[], None] = lambda: None
-        self.length: Callable[[], int] = lambda: 0
-        self.before_first: Callable[[], None] | None = None
 
     def hear_out(self) -> None:
         """Do nothing: there are no workers to wait for."""
@@ -55,10 +53,7 @@ class InlineIterator:
 
     def _take(self) -> tuple[Ask, Any] | None:
         began = time.monotonic()
-        self.run.count()
-        if self.before_first is not None:
-            self.before_first()
-            self.before_first = None
+        self._is_asked()
         if self._ask is None:
             self._draw()
         ask = self._ask
@@ -89,15 +84,6 @@ class InlineIterator:
             self._drawing = False
             raise
         self._drawing = False
-
-    def __iter__(self) -> InlineIterator:
-        return self
-
-    def __len__(self) -> int:
-        return self.length()
-
-    def __getstate__(self) -> Any:
-        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
         taken = self._take()

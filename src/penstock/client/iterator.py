@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from penstock.client.batches import Batches
 from penstock.client.outcome import Outcome, raise_error
 from penstock.client.session import AgentGone, Blueprint, Session
 from penstock.client.streams import Stream, until_heard
 from penstock.client.unpacking import unpacked
 from penstock.epochs.feed import PLACE_LOST, Ask
-from penstock.epochs.progress import Run
 from penstock.epochs.shares import Told
 from penstock.errors import AgentDied, PenstockError
 from penstock.measure.counters import Counters
@@ -37,9 +37,8 @@ AGENT_RESTARTS = 5
 """Agents that may die in a row without delivering a batch, before it is an error."""
 
 
-class EngineIterator:
-    """Batches from workers. Reports each batch to `run`, the epoch's end to `on_end`, and automatic changes of the worker count to
-    `on_workers`. Prefetches `window(workers)` batches."""
+class EngineIterator(Batches):
+    """Batches from workers. Reports automatic changes of the worker count to `on_workers`. Prefetches `window(workers)` batches."""
 
     def __init__(
         self,
@@ -50,6 +49,7 @@ class EngineIterator:
         counters: Counters,
         on_skip: Callable[[dict[str, Any]], None],
     ) -> None:
+        super().__init__()
         self._blueprint, self._window, self._timeout_s = blueprint, window, timeout_s
         self._wish = 0
         """Worker count requested since the start, or AS_CORES."""
@@ -59,11 +59,7 @@ class EngineIterator:
         self._counters, self._on_skip = counters, on_skip
         self.counts = True
         """Whether to count batches as they leave here; False if another stage holds them for the training loop."""
-        self.run = Run("planned", 0, 0)
-        self.on_end: Callable[[], None] = lambda: None
         self.on_workers: Callable[[int], None] = lambda _: None
-        self.length: Callable[[], int] = lambda: 0
-        self.before_first: Callable[[], None] | None = None
         self._asks: Iterator[Ask] = iter(())
         self._open: dict[int, Ask] = {}
         self._ready: deque[tuple[int, int, bytes]] = deque()
@@ -181,10 +177,7 @@ class EngineIterator:
     def _take(self, unwanted: Callable[[], bool] = lambda: False) -> tuple[int, Ask, Outcome] | None:
         """Return the next batch, which stays open until the caller has it."""
         self._settle()
-        self.run.count()  # guard: count-delivered
-        if self.before_first is not None:
-            self.before_first()
-            self.before_first = None
+        self._is_asked()
         if not self._is_begun:  # otherwise it would look like the epoch's end
             raise PenstockError(PLACE_LOST)
         return self._next_outcome(time.monotonic(), unwanted)
@@ -237,15 +230,6 @@ class EngineIterator:
     def pin(self) -> list[int]:
         """Pin the arena for copies to a CUDA device; return the seams between its pinned ranges."""
         return [] if self._session is None else self._session.pin()
-
-    def __iter__(self) -> EngineIterator:
-        return self
-
-    def __len__(self) -> int:
-        return self.length()
-
-    def __getstate__(self) -> Any:
-        raise NotImplementedError("{} cannot be pickled", type(self).__name__)
 
     def __next__(self) -> Any:
         try:

@@ -46,13 +46,9 @@ class SamplerReplay:
                 skip = 0
             snapshot = self._snapshot
         batches = self._replayed() if run.delivered or run.beyond else self._from_start()
+        batches, epoch = self._to_its_end(batches, run.delivered - skip), run.epoch
         asks = sampled(
-            self._to_its_end(batches, run.delivered - skip),
-            epoch=run.epoch,
-            auto_collation=auto_collation,
-            skip=skip,
-            beyond=beyond,
-            snapshot=snapshot,
+            batches, epoch=epoch, auto_collation=auto_collation, skip=skip, beyond=beyond, snapshot=snapshot
         )
         if self._stateful is not None and run.delivered:
             return renumbered(asks, run.delivered, run.extra.get("samples", 0))

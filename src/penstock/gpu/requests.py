@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-import weakref
-
 import numpy as np
 
 from penstock.plan.seeds import Company
 from penstock.policy.dearest import FIRST, share_after
+from penstock.wire.shared_table import SharedTable
 
 AS_THERE_IS_ROOM = -1.0
 """A share: not fixed, but as many as may be on their way."""
 ENTRIES = 4096
 """Batches that are told apart. Where two that are under way have the same entry, the count is a little off until one of them has come."""
-NUMBERS_BYTES = 64
 
 
 class Wishes:
-    def __init__(self) -> None:
-        self._open(os.memfd_create("penstock wishes"))
-        self._numbers[3] = FIRST
-
-    def _open(self, fd: int) -> None:
-        size = -(-(NUMBERS_BYTES + 8 * ENTRIES) // mmap.PAGESIZE) * mmap.PAGESIZE
-        os.ftruncate(fd, size)
-        memory = mmap.mmap(fd, size)
-        self._fd, self._refused = fd, 0.0
-        self._numbers = np.frombuffer(memory, np.float64, NUMBERS_BYTES // 8)
-        self._counts = np.frombuffer(memory, np.int32, ENTRIES, NUMBERS_BYTES)
-        self._born = np.frombuffer(memory, np.int32, ENTRIES, NUMBERS_BYTES + 4 * ENTRIES)
+    def __init__(self, table: SharedTable | None = None) -> None:
+        columns = (
+            ("numbers", np.float64, (8,)),
+            ("counts", np.int32, (ENTRIES,)),
+            ("born", np.int32, (ENTRIES,)),
+        )
+        self._table, self._refused = table or SharedTable(*columns), 0.0
+        self._numbers, self._counts = self._table["numbers"], self._table["counts"]
+        self._born = self._table["born"]
         """How many batches had come when an entry was counted last."""
-        weakref.finalize(self, os.close, fd)
+        if table is None:
+            self._numbers[3] = FIRST
 
-    def __getstate__(self) -> tuple[int, int]:
-        return os.getpid(), self._fd
-
-    def __setstate__(self, state: tuple[int, int]) -> None:
-        pid, fd = state
-        self._open(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC))
+    def __reduce__(self) -> tuple[type, tuple[SharedTable]]:
+        return Wishes, (self._table,)
 
     # ---- said by the training process
 

@@ -13,6 +13,9 @@ from penstock.measure.steady import Steady, Work
 SPANS = 200_000
 """Tasks and waits kept for a trace; older ones are dropped."""
 WARNINGS = 100
+BY_WORKER = ("prepare_ns", "write_ns", "collate_ns", "cpu_ns", "delayed_ns")
+SUMMED = ("prepared", "tasks", "source_retries", "reissued", "private_copies")
+"""Fields of `Live` that add up over the engines of a loader."""
 
 
 class Live(NamedTuple):
@@ -98,18 +101,9 @@ class Counters:
         if self.read is None:
             return self.past._replace(agent_pid=0, worker_pids=(), arena_bytes=0, held_bytes=0)
         now, past = self.read(), self.past
-        return now._replace(
-            prepare_ns=added(past.prepare_ns, now.prepare_ns),
-            write_ns=added(past.write_ns, now.write_ns),
-            collate_ns=added(past.collate_ns, now.collate_ns),
-            cpu_ns=added(past.cpu_ns, now.cpu_ns),
-            delayed_ns=added(past.delayed_ns, now.delayed_ns),
-            prepared=past.prepared + now.prepared,
-            tasks=past.tasks + now.tasks,
-            source_retries=past.source_retries + now.source_retries,
-            reissued=past.reissued + now.reissued,
-            private_copies=past.private_copies + now.private_copies,
-        )
+        sums: dict[str, Any] = {name: getattr(past, name) + getattr(now, name) for name in SUMMED}
+        sums |= {name: added(getattr(past, name), getattr(now, name)) for name in BY_WORKER}
+        return now._replace(**sums)
 
     def begin(self, at_s: float) -> None:
         """Start an epoch."""

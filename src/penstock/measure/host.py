@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import signal
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -33,14 +34,8 @@ def own_cgroup(controller: str) -> list[Path]:
         return []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        root = (
-            CGROUP / controller
-            if controller in controllers.split(",")
-            else CGROUP
-            if not controllers
-            else None
-        )
-        if root is None or not root.exists():
+        root = CGROUP / controller if controllers else CGROUP
+        if (controllers and controller not in controllers.split(",")) or not root.exists():
             continue
         parts = [part for part in path.split("/") if part and part != ".."]
         folders = [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
@@ -59,23 +54,22 @@ def read_number(path: Path) -> int | None:
 
 def memory_limit() -> int:
     """Return the bytes this process may use: the tightest cgroup limit, at most the machine's memory."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for folder in own_cgroup("memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            found = read_number(folder / name)
-            if found is not None:
-                limit = min(limit, found)
-    return limit
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *memory_numbers("memory.max", "memory.limit_in_bytes")])
 
 
 def memory_used() -> int:
     """Return the bytes charged to the innermost cgroup that reports them; 0 if none does."""
+    return next(memory_numbers("memory.current", "memory.usage_in_bytes"), 0)
+
+
+def memory_numbers(*names: str) -> Iterator[int]:
+    """In files of these names, of our cgroup and its ancestors, innermost first."""
     for folder in own_cgroup("memory"):
-        for name in ("memory.current", "memory.usage_in_bytes"):
+        for name in names:
             found = read_number(folder / name)
             if found is not None:
-                return found
-    return 0
+                yield found
 
 
 def memory_left() -> int:

@@ -130,16 +130,7 @@ class Steady:
             self.idle_s += idle_s
 
     def _mark(self, work: Work) -> Mark:
-        return Mark(
-            self.batches,
-            self.samples,
-            self.elapsed_s,
-            self.wait_s,
-            self.handover_s,
-            self.timed,
-            self.idle_s,
-            work,
-        )
+        return Mark._make([*(getattr(self, name) for name in Mark._fields[:-1]), work])
 
     def _is_slow(self, step_s: float) -> bool:
         if step_s < PAUSE_S:

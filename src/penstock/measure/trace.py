@@ -105,11 +105,8 @@ def described(stats: Mapping[str, Any], diagnosis: str) -> dict[str, Any]:
 def write_trace(
     path: str | os.PathLike[str], counters: Counters, about: Mapping[str, Any] | None = None
 ) -> None:
-    whole = {
-        "displayTimeUnit": "ms",
-        "penstock": about or {},
-        "traceEvents": trace_events(counters, os.getpid()),
-    }
+    events = trace_events(counters, os.getpid())
+    whole = {"displayTimeUnit": "ms", "penstock": about or {}, "traceEvents": events}
     target = Path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:

@@ -70,16 +70,8 @@ def wait_sequence(run: Run) -> str:
     for at, value in enumerate(bars):
         first, last = at * stretch, min(len(took), (at + 1) * stretch) - 1
         which = f"batch {first}" if stretch == 1 else f"longest of batches {first} to {last}"
-        shapes.append(
-            svg.rect(
-                at * width,
-                y(value),
-                max(1.0, width * 0.8),
-                HEIGHT - y(value),
-                "wait",
-                tip=f"{which}: {svg.in_time(value)}",
-            )
-        )
+        x, wide, tip = at * width, max(1.0, width * 0.8), f"{which}: {svg.in_time(value)}"
+        shapes.append(svg.rect(x, y(value), wide, HEIGHT - y(value), "wait", tip=tip))
     ends = [(0.0, "batch 0"), *([(WIDTH, str(len(took) - 1))] if len(took) > 1 else [])]
     words += [word(text, f"x {'first' if x == 0 else 'last'}", x=x) for x, text in ends]
     return plot(HEIGHT, shapes, words, says=f"Waits of {len(took)} batches in order")

@@ -26,13 +26,8 @@ def figure(splits: Sequence[Split], outcomes: int, terms: Terms, taken: int | No
     width = LEFT + MOST_TIMES * CELL_W + NAMES_W
     floor = TOP + (ROWS + 1) * CELL_H
     parts = [f"<style>{STYLE}</style>", svg.rect(0, 0, width, floor + 44, "ground")]
-    parts.append(
-        svg.text(
-            LEFT,
-            20,
-            f"Different samples, as a share of standard augmentation's: {terms.epochs} epochs, {said(outcomes)}",
-        )
-    )
+    of = f"{terms.epochs} epochs, {said(outcomes)}"
+    parts.append(svg.text(LEFT, 20, f"Different samples, as a share of standard augmentation's: {of}"))
     parts.append(svg.text(LEFT, 40, "log|A_F| / log|A| (upwards) over the uses of each kept sample", "small"))
     for row in range(ROWS + 1):
         parts += cells(row, outcomes, terms)
@@ -79,10 +74,8 @@ def marks(splits: Sequence[Split], terms: Terms, taken: int | None) -> list[str]
     labels = placed([height_of(ratio) for ratio, _, _ in found])
     for (ratio, words, look), label in zip(found, labels, strict=True):
         y = height_of(ratio)
-        parts += [
-            svg.line(right + 2, y, right + 14, y, look),
-            svg.text(right + 20, label + 4, words, "small"),
-        ]
+        parts.append(svg.line(right + 2, y, right + 14, y, look))
+        parts.append(svg.text(right + 20, label + 4, words, "small"))
     return parts
 
 

@@ -33,12 +33,8 @@ def x_axis(ticks: Iterable[tuple[float, str]]) -> list[str]:
 
 def plot(height: float, shapes: Iterable[str], words: Iterable[str], *, says: str, left: str = "axis") -> str:
     """Return the drawing with its text. `says`: for screen readers; `left`: what stands left of it, an axis or names."""
-    head = attributes(
-        viewBox=f"0 0 {number(WIDTH)} {number(height)}",
-        preserveAspectRatio="none",
-        role="img",
-        aria_label=says,
-    )
+    box = f"0 0 {number(WIDTH)} {number(height)}"
+    head = attributes(viewBox=box, preserveAspectRatio="none", role="img", aria_label=says)
     return (
         f'<div class="plot {left}" style="height:{number(height)}px">'
         f'<svg xmlns="http://www.w3.org/2000/svg"{head}>{"".join(shapes)}</svg>{"".join(words)}</div>'

@@ -67,10 +67,7 @@ class Run:
 
     @property
     def end_s(self) -> float:
-        return max(
-            (*(task.end_s for task in self.tasks), *(wait.end_s for wait in self.waits)),
-            default=0.0,
-        )
+        return max((*(task.end_s for task in self.tasks), *(wait.end_s for wait in self.waits)), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +91,13 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         if not any(e["ph"] == "M" and e["args"].get("name") == PROCESS for e in events):
             raise ValueError("none of its processes is penstock's")
         run = run_of(events)
-        return Trace(
-            run=run,
-            stats=about.get("stats") or stats_of(run),
-            diagnosis=about.get("diagnosis", ""),
-            environment=about.get("environment", {}),
-        )
+        stats, diagnosis = about.get("stats") or stats_of(run), about.get("diagnosis", "")
+        return Trace(run=run, stats=stats, diagnosis=diagnosis, environment=about.get("environment", {}))
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise PenstockError(
             f"{os.fspath(path)} is not a trace of penstock's DataLoader ({type(exc).__name__}: {exc}); "
             f"DataLoader(trace=…) writes one at the end of each epoch"
         ) from exc
-
-
-def read_run(path: str | os.PathLike[str]) -> Run:
-    return read_trace(path).run
 
 
 def stats_of(run: Run) -> dict[str, Any]:

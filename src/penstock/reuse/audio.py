@@ -7,7 +7,6 @@ Rule 2: what the first ops make, a waveform or spectra of whatever type, is kept
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from operator import getitem
@@ -41,20 +40,14 @@ class ReusedAudio(Dataset[tuple[Any, Any]], Offers):
         """`split`: the number of ops that are the partial part."""
         self.source = source
         self.chain, self.split, self.renewal, self.store = source.chain, split, renewal, store
-        self.schedule, self.tally = Schedule(renewal), tally
+        self.schedule, self.tally = Schedule(renewal, store), tally
         self._has_functions = any(isinstance(op, Function) for op in self.chain.ops[split:])
 
     def __len__(self) -> int:
         return len(self.source)
 
     def offer(self) -> Offer:
-        return replace(self.source.offer(), get=partial(getitem, self), begin=self._begin)
-
-    def _begin(self, epoch: int, keys: Sequence[Any]) -> None:
-        """Samples of these keys are prepared next."""
-        self.store.now = epoch
-        self.schedule.begin(epoch, keys)
-        self.store.expect(self.schedule.kept())
+        return replace(self.source.offer(), get=partial(getitem, self), begin=self.schedule.begin)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         if not -len(self) <= index < len(self):

@@ -1,4 +1,4 @@
-"""What was drawn for some samples, noted by all processes of a loader: one small unnamed memory file, from which diversity is measured.
+"""What was drawn for some samples, noted by all processes of a loader in shared memory: diversity is measured from it.
 
 Rule 1: of all samples `FOLLOWED` are followed, spread evenly over the places at which samples are renewed: in every process the same, and all where there
         are no more. The others cost nothing.
@@ -9,9 +9,6 @@ Rule 4: epochs from `EPOCHS` on are not counted.
 
 from __future__ import annotations
 
-import mmap
-import os
-import weakref
 from collections import Counter
 
 import numpy as np
@@ -20,7 +17,7 @@ from numpy.typing import NDArray
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import MASK64, mix64
 from penstock.policy.diversity import LARGE, Followed
-from penstock.wire.arena import anonymous_file
+from penstock.wire.shared_table import SharedTable
 
 FOLLOWED, EPOCHS = 128, 512
 """A kilobyte for each epoch and kind of draw: a megabyte in all."""
@@ -29,54 +26,38 @@ FOLLOWED, EPOCHS = 128, 512
 class DrawTally:
     def __init__(self, renewal: Renewal) -> None:
         """OSError where there is no memory."""
-        self._open(renewal, anonymous_file())
-
-    def _open(self, renewal: Renewal, fd: int) -> None:
-        self._fd, self.renewal = fd, renewal
-        weakref.finalize(self, os.close, fd)
+        self.renewal = renewal
         count = min(FOLLOWED, renewal.length)
         self.samples = renewal.places(np.arange(count) * renewal.length // max(1, count))
         self.slots = {sample: slot for slot, sample in enumerate(self.samples.tolist())}
         """Of the samples that are followed."""
-        table, size = EPOCHS * count, 8 * (2 * EPOCHS + 2) * max(1, count)
-        os.posix_fallocate(fd, 0, size)
-        memory = mmap.mmap(fd, size)
-        self._partial = np.frombuffer(memory, np.int64, table).reshape(EPOCHS, count)
-        """What was drawn for the part that is kept, by the epoch of its renewal; 0: not known."""
-        self._uses = np.frombuffer(memory, np.int64, table, 8 * table).reshape(EPOCHS, count)
-        """What was drawn for both parts, by the epoch of the use; 0: none was seen."""
-        self._outcomes = np.frombuffer(memory, np.float64, 2 * count, 16 * table).reshape(2, count)
-        """Of the kept part and of the final one."""
+        drawn = [(name, np.int64, (EPOCHS, count)) for name in ("partial", "uses")]
+        self._table = SharedTable(*drawn, ("outcomes", np.float64, (2, count)))
+        """`partial`: what was drawn for the part that is kept, by the epoch of its renewal; 0: not known. `uses`: for both parts, by the epoch
+        of the use; 0: none was seen. `outcomes`: of the kept part and of the final one."""
         self._renewed: dict[int, NDArray[np.int64]] = {}
-
-    def __getstate__(self) -> tuple[Renewal, int, int]:
-        return self.renewal, os.getpid(), self._fd
-
-    def __setstate__(self, state: tuple[Renewal, int, int]) -> None:
-        renewal, pid, fd = state
-        self._open(renewal, os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC))
 
     def partial(self, sample: int, renewed: int, drawn: int, outcomes: float) -> None:
         """What is kept of a sample was drawn so, one of so many outcomes. To be noted before it is kept."""
         if renewed < EPOCHS:
             slot = self.slots[sample]
-            self._outcomes[0, slot] = min(outcomes, LARGE)
-            self._partial[renewed, slot] = (drawn & (MASK64 >> 1)) | 1
+            self._table["outcomes"][0, slot] = min(outcomes, LARGE)
+            self._table["partial"][renewed, slot] = (drawn & (MASK64 >> 1)) | 1
 
     def use(self, sample: int, epoch: int, renewed: int, drawn: int, outcomes: float) -> None:
         """What was kept in the epoch `renewed` is used, with this draw for the final part."""
         if epoch < EPOCHS:
             slot = self.slots[sample]
-            kept = int(self._partial[renewed, slot])
-            self._outcomes[1, slot] = min(outcomes, LARGE)
-            self._uses[epoch, slot] = (mix64(mix64(kept) ^ drawn) >> 1) | 1 if kept else 0
+            kept = int(self._table["partial"][renewed, slot])
+            self._table["outcomes"][1, slot] = min(outcomes, LARGE)
+            self._table["uses"][epoch, slot] = (mix64(mix64(kept) ^ drawn) >> 1) | 1 if kept else 0
 
     # ---- reading
 
     @property
     def epochs(self) -> list[int]:
         """In which uses were seen."""
-        found: list[int] = np.flatnonzero(self._uses.any(axis=1)).tolist()
+        found: list[int] = np.flatnonzero(self._table["uses"].any(axis=1)).tolist()
         return found
 
     def followed(self) -> list[Followed]:
@@ -84,10 +65,10 @@ class DrawTally:
         epochs = self.epochs
         if not epochs:
             return []
-        uses = self._uses[epochs]
+        uses = self._table["uses"][epochs]
         renewed = np.stack([self._renewed_in(epoch) for epoch in epochs])
         found = []
-        for slot, (partial, final) in enumerate(self._outcomes.T.tolist()):
+        for slot, (partial, final) in enumerate(self._table["outcomes"].T.tolist()):
             seen = uses[:, slot] != 0
             if seen.any():
                 rounds = Counter(renewed[seen, slot].tolist())

@@ -9,7 +9,7 @@ Rule 2: a sample that is kept has its partial part done first, then the rest, al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from penstock.reuse.metered import Meter
 from penstock.reuse.schedule import Schedule
 from penstock.reuse.stores.contract import Entry, PartialStore, Wanted
 from penstock.sources.sources import ByteRange
-from penstock.transforms.steps import Program, Size, program_size
+from penstock.transforms.steps import Size, program_size
 from penstock.wire import pickles
 
 
@@ -60,11 +60,11 @@ class Reused(StagedDataset):
         self._dumps: Callable[[Any], bytes] = plain_targets.dumps if lasts else pickles.dumps_local
         self._loads: Callable[[bytes], Any] = plain_targets.loads if lasts else pickles.loads
         self.meter = None if tally is None else Meter(tally, source.chain, split)
-        self.schedule = Schedule(renewal)
+        self.schedule = Schedule(renewal, store)
 
     def offer(self) -> Offer:
         source = self.source.offer()
-        return replace(source, get=self._unfinished, begin=self._begin, drawn_first=self.deferred)
+        return replace(source, get=self._unfinished, begin=self.schedule.begin, drawn_first=self.deferred)
 
     def name(self, index: int) -> str:
         return self.source.name(index)
@@ -75,12 +75,6 @@ class Reused(StagedDataset):
 
     def locate(self, index: int) -> ByteRange:
         return self.source.locate(index)
-
-    def _begin(self, epoch: int, keys: Sequence[Any]) -> None:
-        """Samples of these keys are prepared next."""
-        self.store.now = epoch
-        self.schedule.begin(epoch, keys)
-        self.store.expect(self.schedule.kept())
 
     def deferred(self, form: Form | None = None) -> Deferred | None:
         suits = self.chain.is_one_program and not self.after and self.store.lends_many
@@ -101,10 +95,12 @@ class Reused(StagedDataset):
         return self._from_file(Wanted(index, when.renewed), seed, kept=when.kept)
 
     def _from_file(self, wanted: Wanted, seed: int, *, kept: bool) -> ReuseBegun:
-        data, target, image, first, final = self._parts(*wanted, seed)
-        return ReuseBegun(
-            data, image, first + final, target, to_keep=ToKeep(wanted, len(first)) if kept else None
-        )
+        data, target = self.read(wanted.sample)
+        image = self.source.image(data)
+        first = self._partial(*wanted, image)
+        final = self._final(*wanted, program_size(first, size_of(image)), seed)
+        to_keep = ToKeep(wanted, len(first)) if kept else None
+        return ReuseBegun(data, image, first + final, target, to_keep=to_keep)
 
     def _found(self, wanted: Wanted, seed: int) -> ReuseBegun | None:
         """The sample up to its final part, if it is there."""
@@ -151,7 +147,8 @@ class Reused(StagedDataset):
         if begun.loan.holds():
             return pixels
         kept = self.again(begun.loan.wanted)
-        self._keep(begun.loan.wanted, kept, begun.target)
+        if (extra := self._extra(begun.target)) is not None:
+            self.store.put(begun.loan.wanted, Entry(kept, extra))
         return executed(begun.program, kept)
 
     # ---- parts
@@ -168,19 +165,6 @@ class Reused(StagedDataset):
         if self.meter is not None:
             self.meter.use(index, self.schedule.epoch, renewed, seed, size, company())
         return self.chain.draw(seed, size, company(), self.split)
-
-    def _parts(self, index: int, renewed: int, seed: int) -> tuple[bytes, Any, Any, Program, Program]:
-        """A sample from its file on, and the programs of both parts."""
-        data, target = self.read(index)
-        image = self.source.image(data)
-        first = self._partial(index, renewed, image)
-        size = program_size(first, size_of(image))
-        return data, target, image, first, self._final(index, renewed, size, seed)
-
-    def _keep(self, wanted: Wanted, pixels: Image, target: Any) -> None:
-        extra = self._extra(target)
-        if extra is not None:
-            self.store.put(wanted, Entry(pixels, extra))
 
     def _there(self, index: int, entry: Entry) -> tuple[Image, Any] | None:
         """The partial part as it was kept; and the target. None: that cannot be read."""

@@ -28,8 +28,6 @@ from penstock.reuse.stores.disk_ahead import DiskAhead
 from penstock.reuse.stores.disk_files import Files
 from penstock.reuse.stores.disk_format import Mark
 from penstock.reuse.stores.disk_listing import clear_temporary, removed
-from penstock.reuse.stores.disk_process import COUNTED
-from penstock.reuse.stores.tally import Tally
 
 log = logging.getLogger("penstock")
 FORMAT = 1
@@ -97,8 +95,7 @@ class KeptOnDisk:
             1, renewal.length
         )  # of a dataset that is empty nothing is put, but it is a loader as any
         mark = Mark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
-        tally = Tally(COUNTED, shared=True)
-        store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark, tally=tally)
+        store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark)
         self.store = DiskAhead(store)
         self._end = weakref.finalize(self, ended, store, os.getpid(), temporary=not lasting)
 

@@ -7,23 +7,22 @@ from operator import index
 from typing import Any
 
 from penstock.plan.renewal import Renewal, When
-from penstock.reuse.stores.contract import Wanted
+from penstock.reuse.stores.contract import PartialStore, Wanted
 
 
 class Schedule:
-    def __init__(self, renewal: Renewal) -> None:
-        self.renewal, self.epoch = renewal, 0
+    def __init__(self, renewal: Renewal, store: PartialStore) -> None:
+        self.renewal, self.store, self.epoch = renewal, store, 0
         self.announced: dict[int, When] = {}
 
     def begin(self, epoch: int, keys: Sequence[Any]) -> None:
-        """Samples of these keys are prepared next."""
-        self.epoch = epoch
+        """Samples of these keys are prepared next: what will be asked of the store, it is told."""
+        self.epoch = self.store.now = epoch
         places = [index(key) % self.renewal.length for key in keys]
         self.announced = {place: self.renewal.of(place, epoch) for place in places}
-
-    def kept(self) -> list[Wanted]:
-        """What will be asked of a store, in the order of the keys."""
-        return [Wanted(place, when.renewed) for place, when in self.announced.items() if when.kept]
+        self.store.expect(
+            [Wanted(place, when.renewed) for place, when in self.announced.items() if when.kept]
+        )
 
     def of(self, sample: int) -> When:
         """Also of another than was announced: it replaces one that cannot be prepared."""

@@ -30,7 +30,7 @@ from urllib.request import getproxies, proxy_bypass
 from penstock.errors import ConfigError
 from penstock.policy.retry import RetryLimits
 from penstock.sources.retries import Fleeting, persistently, retry_after_s
-from penstock.sources.sources import BadRead, PerProcess, Source, changed, shown
+from penstock.sources.sources import BadRead, PerProcess, RemoteFiles, changed, shown
 
 MOST_IDLE = 8
 """Connections that a process keeps for its next read."""
@@ -50,10 +50,8 @@ class Known(NamedTuple):
     stamp: str
 
 
-class HttpFiles(Source):
+class HttpFiles(RemoteFiles):
     """Files by their URLs."""
-
-    chunk_bytes = 4 << 20
 
     def __init__(
         self,
@@ -68,13 +66,7 @@ class HttpFiles(Source):
         self._known: dict[str, Known] = {}
         self._pool = PerProcess(Pool)
 
-    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        if end is None:
-            end = self.size(name)
-        if not 0 <= start <= end:
-            raise ConfigError(f"bytes [{start}, {end}) of {shown(name)} were asked for")
-        if start == end:
-            return b""
+    def _fetch(self, name: str, start: int, end: int) -> bytes:
         data, found = self._get(name, start, end)
         if len(data) != end - start:
             raise BadRead(
@@ -84,9 +76,6 @@ class HttpFiles(Source):
         if was is not None and was != found:
             raise changed(name, was.stamp, found.stamp)
         return data
-
-    def is_local(self, name: str) -> bool:  # noqa: ARG002 - none is
-        return False
 
     def size(self, name: str) -> int:
         return self._ask(name).size
@@ -223,14 +212,9 @@ def may_pass(exc: BaseException) -> bool:
     """Whether an exchange that failed in this way may succeed a little later."""
     if isinstance(exc, socket.gaierror):
         return exc.errno == socket.EAI_AGAIN
-    lost = (
-        ConnectionError,
-        TimeoutError,
-        http.client.BadStatusLine,
-        http.client.IncompleteRead,
-        ssl.SSLEOFError,
-    )
-    return isinstance(exc, lost) or getattr(exc, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+    cut = (http.client.BadStatusLine, http.client.IncompleteRead, ssl.SSLEOFError)
+    lost = isinstance(exc, (ConnectionError, TimeoutError, *cut))
+    return lost or getattr(exc, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 
 # ---- connections

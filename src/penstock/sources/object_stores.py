@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from penstock.errors import ConfigError, MissingExtra
-from penstock.sources.sources import BadRead, PerProcess, Source, changed, shown
+from penstock.sources.sources import BadRead, PerProcess, RemoteFiles, changed, shown
 
 
 def require_fsspec() -> Any:
@@ -46,23 +46,15 @@ class Systems:
         self.made.clear()
 
 
-class FsspecFiles(Source):
+class FsspecFiles(RemoteFiles):
     """Files by their URLs. `options` are fsspec's for the protocol: keys, endpoints and so on."""
-
-    chunk_bytes = 4 << 20
 
     def __init__(self, **options: Any) -> None:
         self.options = options
         self._stamps: dict[str, tuple[int, str]] = {}
         self._systems = PerProcess(Systems)
 
-    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        if end is None:
-            end = self.size(name)
-        if not 0 <= start <= end:
-            raise ConfigError(f"bytes [{start}, {end}) of {shown(name)} were asked for")
-        if start == end:
-            return b""
+    def _fetch(self, name: str, start: int, end: int) -> bytes:
         system, path = self._systems.get().of(name, self.options)
         data = bytes(self._call(name, system.cat_file, path, start=start, end=end))
         if len(data) != end - start:
@@ -70,9 +62,6 @@ class FsspecFiles(Source):
                 f"{shown(name)}: {end - start:,} bytes from {start:,} on were asked for, {len(data):,} came"
             )
         return data
-
-    def is_local(self, name: str) -> bool:  # noqa: ARG002 - none is
-        return False
 
     def size(self, name: str) -> int:
         return self._info(name)[0]

@@ -76,13 +76,8 @@ def persistently(
             failures += 1
             began_s = clock() if failures == 1 else began_s
             spent_s = clock() - began_s
-            pause = pause_s(
-                limits,
-                failures=failures,
-                spent_s=spent_s,
-                draw=random.SystemRandom().random(),
-                asked_s=exc.asked_s,
-            )
+            draw, asked_s = random.SystemRandom().random(), exc.asked_s
+            pause = pause_s(limits, failures=failures, spent_s=spent_s, draw=draw, asked_s=asked_s)
             if pause is None:
                 if failures > 1:
                     exc.add_note(f"penstock: it was tried {failures} times in {spent_s:.1f} s")

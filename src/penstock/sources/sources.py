@@ -1,4 +1,4 @@
-"""Where bytes come from: files, memory, http servers, object stores. Reading only.
+"""Where bytes come from: files, http servers, object stores. Reading only.
 
 This is the one seam between datasets and bytes: a dataset says where a sample's bytes are (`ByteRange`) and reads them from its source. A cache, or
 another machine, is one more `Source`.
@@ -13,18 +13,17 @@ Rule 4: no writes and no listening sockets.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import threading
 import weakref
+from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
-from zlib import crc32
 
 from penstock.errors import ConfigError
 
@@ -159,36 +158,24 @@ def shown(name: str) -> str:
     return parts._replace(netloc=netloc, query="…" if parts.query else "", fragment="").geturl()
 
 
-# ---- memory
+class RemoteFiles(Source):
+    """Files behind a network."""
 
+    chunk_bytes = 4 << 20
 
-class Memory(Source):
-    """Files that are held in memory, by their names."""
-
-    chunk_bytes = 64 << 10
-
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        self.files = dict(files)
+    def is_local(self, name: str) -> bool:  # noqa: ARG002 - none is
+        return False
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        data = self._data(name)
-        start, end = span(name, start, end, len(data))
-        return bytes(data[start:end])
+        if end is None:
+            end = self.size(name)
+        if not 0 <= start <= end:
+            raise ConfigError(f"bytes [{start}, {end}) of {shown(name)} were asked for")
+        return self._fetch(name, start, end) if start < end else b""
 
-    def size(self, name: str) -> int:
-        return len(self._data(name))
-
-    def stamp(self, name: str) -> str:
-        return f"{self.size(name)}-{crc32(self._data(name)):08x}"
-
-    def close(self) -> None:
-        pass
-
-    def _data(self, name: str) -> bytes:
-        try:
-            return self.files[name]
-        except KeyError:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
+    @abstractmethod
+    def _fetch(self, name: str, start: int, end: int) -> bytes:
+        """Exactly these bytes, one or more; or BadRead."""
 
 
 # ---- local files

@@ -87,12 +87,8 @@ def places_of(name: str, path: str | None, index_dir: str | os.PathLike[str] | N
 
 
 def encode(index: TarIndex, stamp: str) -> bytes:
-    said = {
-        "stamp": stamp,
-        "names": index.names,
-        "offsets": index.offsets.tolist(),
-        "sizes": index.sizes.tolist(),
-    }
+    offsets, sizes = index.offsets.tolist(), index.sizes.tolist()
+    said = {"stamp": stamp, "names": index.names, "offsets": offsets, "sizes": sizes}
     body = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
     return b"%s %d %08x\n%s" % (MAGIC, VERSION, crc32(body), body)
 

@@ -199,12 +199,8 @@ class Worker:
         self.row[Board.ORDINAL] = -1
         self.row[Board.TASK] = job.task
         self.waited_before, cpu_ns = self.waited.read(), time.process_time_ns()
-        steps = {
-            Kind.SLOTS: self._slots,
-            Kind.PARTS: self._parts,
-            Kind.COLLATE: self._collate,
-            Kind.STREAM: self._stream,
-        }
+        steps = {Kind.SLOTS: self._slots, Kind.PARTS: self._parts, Kind.COLLATE: self._collate}
+        steps[Kind.STREAM] = self._stream
         self._guarded(job, lambda: steps.get(job.kind, self._whole)(job))
         self.row[Board.CPU_NS] += time.process_time_ns() - cpu_ns
         self.row[Board.DELAYED_NS] += self.waited.read() - self.waited_before
@@ -233,16 +229,12 @@ class Worker:
                 raise stopped.original from None
         except Exception:  # noqa: BLE001 - the user's code; its error is sent on
             ordinal = self.row[Board.ORDINAL]
-            note = (
-                f"in worker {self.id}"
-                if job is None
-                else failure_note(job.kind, job.where, (job.key_kind, job.tail), ordinal, self.id)
-            )
-            blob = self._failure(note)
             if job is None:
-                self.channel.send(Msg.INIT_FAILED, blob)
+                self.channel.send(Msg.INIT_FAILED, self._failure(f"in worker {self.id}"))
             else:
-                self.channel.send(Msg.FAILED, wire.FAILED.pack(job.task, max(0, ordinal)), blob)
+                note = failure_note(job.kind, job.where, (job.key_kind, job.tail), ordinal, self.id)
+                head = wire.FAILED.pack(job.task, max(0, ordinal))
+                self.channel.send(Msg.FAILED, head, self._failure(note))
 
     def _failure(self, note: str) -> bytes:
         """Pickle the exception being handled as torch's loader would."""
@@ -385,11 +377,8 @@ class Worker:
         holds = bool(self.held) and any(lease() is not None for lease in self.held.get(job.task, ()))
         if not holds:
             self.held.pop(job.task, None)
-        self.channel.send(
-            Msg.DONE,
-            wire.DONE.pack(job.task, took_ns, holds, refers, len(dropped)),
-            np.array(dropped, dtype=np.int32).tobytes() if dropped else b"",
-        )
+        head = wire.DONE.pack(job.task, took_ns, holds, refers, len(dropped))
+        self.channel.send(Msg.DONE, head, np.array(dropped, dtype=np.int32).tobytes() if dropped else b"")
 
     def _report_skips(self) -> tuple[int, ...]:
         """Report dropped and replaced samples; return the dropped. Sent before their batch can be delivered: after the last one the loader may

@@ -224,23 +224,13 @@ class Preparer:
         except MissingExtra:
             raise  # the machine lacks it; the sample is fine
         except Exception as exc:
-            other = (
-                self._replacement(where, ordinal, position, key)
-                if self.recipe.on_error == "replace"
-                else None
-            )
-            if self.recipe.on_error == "replace" and other is None:
+            replaces = self.recipe.on_error == "replace"
+            other = self._replacement(where, ordinal, position, key) if replaces else None
+            if replaces and other is None:
                 raise
-            skip = Skip(
-                ordinal,
-                where.epoch,
-                position,
-                repr(key),
-                f"{type(exc).__name__}: {exc}",
-                other and repr(other[0]),
-                path_of(self.offer(), key),
-            )
-            self.skips.append(skip)
+            error, instead = f"{type(exc).__name__}: {exc}", other and repr(other[0])
+            path = path_of(self.offer(), key)
+            self.skips.append(Skip(ordinal, where.epoch, position, repr(key), error, instead, path))
             if other is not None:
                 yield ordinal, other[1]
             return

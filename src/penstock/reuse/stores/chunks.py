@@ -1,5 +1,5 @@
-"""Where partly prepared samples lie: an index in shared memory, of chunks and of rows. The bytes are behind it (`kept_memory`), or elsewhere
-(`kept_device`).
+"""Where partly prepared samples lie: an index in shared memory, of chunks and of rows. The bytes are behind it (`memory`), or elsewhere
+(`device`).
 
 Rule 1: memory is given out in chunks. All that a process writes into one chunk is renewed in the same epoch, the chunk's *end*: then the
         whole chunk is free at once, and nothing is ever moved or left over between entries. What is put a second time, or removed, keeps its
@@ -352,12 +352,12 @@ class ChunkIndex:
 
     def close(self) -> None:
         """From now on nothing is found here or put; what was borrowed does not hold. The memory ends with the last process that has it."""
-        self.rows, self._counts = self.rows[:0].copy(), self._counts.copy()
-        self.chunks, self._bytes, self._head = (
+        self.rows, self._counts, self.chunks = (
+            self.rows[:0].copy(),
+            self._counts.copy(),
             self.chunks[:0].copy(),
-            self._bytes[:0].copy(),
-            self._head[:0].copy(),
         )
+        self._bytes, self._head = self._bytes[:0].copy(), self._head[:0].copy()
         self._data, self._filling, self._fd = 0, {}, -1
         self._let_go()
 

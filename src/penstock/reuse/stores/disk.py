@@ -1,8 +1,8 @@
 """The store on disk: partly prepared samples that stay, across epochs, runs and jobs.
 
     <path>/<namespace>/FORMAT                 what it is, and of how many samples
-                       index                  where each sample's record lies (`kept_index`)
-                       segments/<number>      small entries, one after another (`segments`)
+                       index                  where each sample's record lies (`disk_index`)
+                       segments/<number>      small entries, one after another (`disk_segments`)
                        large/<xx>/<number>    large entries, each in a file of its own
                        lock, compact, users   of the kernel's locks only
 
@@ -187,12 +187,7 @@ class DiskStore:
         `locked_out` by a process that did not let go; and whether any of them had to become `read_only`."""
         store = self._here()
         if store is None:
-            kept = {
-                "entries": 0,
-                "bytes": 0,
-                "held_bytes": 0,
-                "max_bytes": self._arguments[3],
-            }
+            kept = {"entries": 0, "bytes": 0, "held_bytes": 0, "max_bytes": self._arguments[3]}
             return kept | self._arguments[-1].sums() | {"read_only": 1}
         return store.stats()
 

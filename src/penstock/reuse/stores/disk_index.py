@@ -17,7 +17,7 @@ import os
 import secrets
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 
 from penstock.reuse.stores.disk_files import Files, locked, size_of
 
-Samples = NDArray[np.int64]
 Rows = NDArray[Any]
-"""Of the type `ROW`."""
+"""Many rows at once, of the type `ROW`."""
 
 ROW = np.dtype(
     [("segment", "<u8"), ("renewed", "<i8"), ("length", "<u8"), ("offset", "<u4"), ("check", "<u4")]
@@ -41,7 +40,7 @@ LARGE = 1 << 63
 
 
 class Row(NamedTuple):
-    """One row without its checksum: of one, numbers take a tenth of the time that arrays do."""
+    """One row without its checksum, as plain numbers: for one, they take a tenth of the time that arrays do."""
 
     segment: int
     renewed: int
@@ -50,48 +49,27 @@ class Row(NamedTuple):
 
 
 NO_ROW = Row(0, 0, 0)
+FEW = 16
+"""Up to so many rows are read one by one: of that many, arrays take longer than numbers."""
 FIRST_ROW = 4096
 HEAD = struct.Struct("<8sIIQ16sI")
 """Magic, version, bytes of a row, samples, boot, state; the checksum of these follows."""
 MAGIC, VERSION = b"PnIndex\n", 1
 STALE, IN_USE, CLEAN = 0, 1, 2
 HELD_AT, GONE_AT = 512, 520
-ODD = (
-    0x9E3779B97F4A7C15,
-    0xC2B2AE3D27D4EB4F,
-    0x165667B19E3779F9,
-    0xD6E8FEB86659FD93,
-    0xFF51AFD7ED558CCD,
-)
+ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xFF51AFD7ED558CCD)
 WORD = (1 << 64) - 1
-_ODD, _HALF = np.array(ODD, np.uint64), np.uint64(32)
 
 
-def checks(samples: Samples, rows: Rows) -> NDArray[np.uint32]:
-    """The checksums that rows of these samples must have."""
-    mixed = rows["segment"] * _ODD[0]
-    mixed ^= rows["renewed"].view(np.uint64) * _ODD[1] + rows["offset"].astype(np.uint64)
-    mixed += rows["length"] * _ODD[2]
-    mixed ^= samples.view(np.uint64) * _ODD[3]
-    mixed ^= mixed >> _HALF
-    mixed *= _ODD[4]
-    mixed >>= _HALF
-    return np.asarray(mixed, np.uint32)
-
-
-def check_of(sample: int, row: Row) -> int:
-    """As `checks`, of one."""
-    mixed = (row.segment * ODD[0] & WORD) ^ ((row.renewed * ODD[1] + row.offset) & WORD)
-    mixed = (mixed + row.length * ODD[2] & WORD) ^ (sample * ODD[3] & WORD)
+def check_of(sample: Any, segment: Any, renewed: Any, length: Any, offset: Any) -> Any:
+    """The checksum of a sample's row; or of many, given as arrays of 64 unsigned bits."""
+    mixed = (segment * ODD[0] & WORD) ^ (renewed * ODD[1] + offset & WORD)
+    mixed = (mixed + length * ODD[2] & WORD) ^ (sample * ODD[3] & WORD)
     mixed ^= mixed >> 32
     return (mixed * ODD[4] & WORD) >> 32
 
 
-def new_rows(count: int) -> Rows:
-    return np.zeros(count, ROW)
-
-
-class KeptIndex:
+class DiskIndex:
     """The index of one namespace, opened by one process. Of several threads."""
 
     def __init__(self, files: Files, folder: str, samples: int) -> None:
@@ -211,20 +189,29 @@ class KeptIndex:
         with self._thread_lock, locked(self.lock_fd):
             yield
 
-    def at(self, samples: Samples) -> Rows:
+    def row(self, sample: int) -> Row:
+        """NO_ROW where there is none, or none that is right."""
+        *found, check = ROW_WORDS.unpack_from(self._map, FIRST_ROW + ROW.itemsize * sample)
+        if check != check_of(sample, *found):  # guard: one-row-checksum
+            return NO_ROW
+        return Row(*found)
+
+    def rows(self, samples: Sequence[int]) -> list[Row]:
+        """As `row`, of several."""
+        if len(samples) <= FEW:
+            return [self.row(sample) for sample in samples]
+        rows = self.table(np.array(samples, np.int64))
+        return list(map(Row, *(rows[name].tolist() for name in Row._fields)))
+
+    def table(self, samples: NDArray[np.int64]) -> Rows:
         """Copies of these samples' rows; all zero where there is none, or none that is right."""
         rows = self._rows[samples]
-        rows[rows["check"] != checks(samples, rows)] = 0  # guard: row-checksum
+        numbers = [rows[name].astype(np.uint64) for name in Row._fields]
+        rows[rows["check"] != check_of(samples.astype(np.uint64), *numbers)] = 0  # guard: row-checksum
         return rows
 
-    def one(self, sample: int) -> Row:
-        """As `at`, of one."""
-        *found, check = ROW_WORDS.unpack_from(self._map, FIRST_ROW + ROW.itemsize * sample)
-        row = Row(*found)
-        return row if check == check_of(sample, row) else NO_ROW
-
     def all(self) -> Rows:
-        return self.at(np.arange(self.samples))
+        return self.table(np.arange(self.samples))
 
     def large_numbers(self) -> NDArray[np.uint64]:
         """Of all files that hold a single entry."""
@@ -235,31 +222,27 @@ class KeptIndex:
         return int(self._large()["length"].sum())
 
     def _large(self) -> Rows:
-        return self.at(np.flatnonzero(self._rows["segment"] & np.uint64(LARGE)))
+        return self.table(np.flatnonzero(self._rows["segment"] & np.uint64(LARGE)))
 
-    def write(self, samples: Samples, rows: Rows) -> None:
-        """Put rows in place. Under the lock; samples in rising order."""
-        rows["check"] = checks(samples, rows)
-        rows["check"][rows["segment"] == 0] = 0
-        first = np.flatnonzero(np.diff(samples, prepend=-2) != 1)  # of each run of neighbours
-        data, ends = memoryview(rows.tobytes()), np.append(first[1:], len(samples))[: len(first)].tolist()
-        for start, end in zip(first.tolist(), ends, strict=True):
-            at = FIRST_ROW + ROW.itemsize * int(samples[start])
-            self.files.write(self.fd, [data[start * ROW.itemsize : end * ROW.itemsize]], at)
+    def write(self, rows: Mapping[int, Row]) -> None:
+        """Put samples' rows in place, neighbours at once. Under the lock."""
+        run: list[bytes] = []
+        for sample in sorted(rows):
+            row = rows[sample]
+            run.append(ROW_WORDS.pack(*row, check_of(sample, *row) if row.segment else 0))
+            if sample + 1 not in rows:
+                first = sample + 1 - len(run)
+                self.files.write(self.fd, [b"".join(run)], FIRST_ROW + ROW.itemsize * first)
+                run = []
 
-    def write_one(self, sample: int, row: Row) -> None:
-        """As `write`, of one."""
-        data = ROW_WORDS.pack(*row, check_of(sample, row) if row.segment else 0)
-        self.files.write(self.fd, [data], FIRST_ROW + ROW.itemsize * sample)
-
-    def switch(self, samples: Samples, before: Rows, after: Rows) -> None:
+    def switch(self, before: Mapping[int, Row], after: Mapping[int, Row]) -> None:
         """Put rows in the place of those that are still as they were `before`."""
         with self.locked():
-            same = self.at(samples) == before  # guard: row-changed
-            self.write(samples[same], after[same])
+            same = [sample for sample in after if self.row(sample) == before[sample]]  # guard: row-changed
+            self.write({sample: after[sample] for sample in same})
 
     def close(self) -> None:
-        self._rows = new_rows(0)
+        self._rows = np.zeros(0, ROW)
         with contextlib.suppress(
             BufferError
         ):  # a thread still reads: the mapping ends with its last reference

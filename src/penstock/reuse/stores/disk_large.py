@@ -19,7 +19,7 @@ from penstock.reuse.stores.disk_segments import Shelf
 
 def replaced_file(shelf: Shelf, sample: int, length: int, temporary: str) -> int | None:
     """The file of a sample's entry, locked and renamed, if it is as long; None where a new one must be made. OSError where the disk fails."""
-    row = shelf.index.one(sample)
+    row = shelf.index.row(sample)
     if not row.segment & LARGE or row.length != length:
         return None
     path = shelf.path_of(row.segment)
@@ -40,11 +40,11 @@ def _take(shelf: Shelf, sample: int, row: Row, fd: int, path: str, temporary: st
     """Take its row, its lock and its name from a file; not if somebody else has replaced the entry meanwhile, or reads it."""
     index = shelf.index
     with index.locked():
-        if index.one(sample) != row:  # guard: large-replaced
+        if index.row(sample) != row:  # guard: large-replaced
             return False
-        index.write_one(sample, NO_ROW)  # first: who finds the file locked looks for its row again
+        index.write({sample: NO_ROW})  # first: who finds the file locked looks for its row again
         if not try_lock(fd):  # guard: large-in-use
-            index.write_one(sample, row)
+            index.write({sample: row})
             return False
         index.count(held_bytes=index.held_bytes - row.length)
         try:

@@ -187,10 +187,9 @@ def _parts(files: Files, folder: str) -> Iterator[tuple[str, str]]:
 
 def _remove(files: Files, folder: str) -> None:
     """All of it but the folder: what others may make anew as soon as they can come in goes before."""
-    for _, at in _parts(files, folder):
-        for name in files.names(at):
-            if number_of(name.removesuffix(TEMPORARY)):
-                _gone(files.unlink, f"{at}/{name}")
+    for part, file in _files_of(files, folder):
+        if part:
+            _gone(files.unlink, file)
     with own_folder(f"{folder}/large") as large:
         for name in files.names(large) if large is not None else ():
             _gone(files.remove_folder, f"{large}/{name}")

@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,12 +31,12 @@ from penstock.reuse.stores.disk_files import (
     unlock,
     wait_lock,
 )
-from penstock.reuse.stores.disk_index import LARGE, NO_ROW, KeptIndex, Row, Rows, Samples, new_rows
+from penstock.reuse.stores.disk_index import LARGE, NO_ROW, DiskIndex, Row
 from penstock.reuse.stores.disk_large import let_go, new_file, remove_files, replaced_file
 from penstock.reuse.stores.disk_lookup import look_up
 from penstock.reuse.stores.disk_records import decode, digest_of, encode
 from penstock.reuse.stores.disk_scan import rebuild
-from penstock.reuse.stores.disk_segments import Place, SegmentReader, SegmentWriter, Shelf, new_number
+from penstock.reuse.stores.disk_segments import SegmentReader, SegmentWriter, Shelf, new_number
 from penstock.reuse.stores.disk_upkeep import TEMPORARY, Upkeep, alone, recount
 from penstock.reuse.stores.tally import Tally
 
@@ -55,10 +55,9 @@ RETRY_S = 1.0
 
 
 class Waiting(NamedTuple):
-    """An entry that has no row yet."""
+    """An entry whose row is not written yet."""
 
-    wanted: Wanted
-    place: Place
+    row: Row
     record: bytes
 
 
@@ -81,7 +80,7 @@ class OpenStore:
         self.files = files
         segment_bytes = max(4096, min(sizes[1], max_bytes // 16))
         self.small_bytes = min(sizes[0], segment_bytes // 2)
-        index = KeptIndex(files, folder, samples)
+        index = DiskIndex(files, folder, samples)
         self.shelf = Shelf(files, folder, digest_of(namespace), index, max_bytes, segment_bytes)
         self.reader = SegmentReader(self.shelf)
         self.upkeep = Upkeep(self.shelf)
@@ -131,7 +130,7 @@ class OpenStore:
             waiting = self._waiting.get(want.sample)  # before its row: it leaves here after it has that
             if waiting is None and 0 <= want.sample < self.shelf.index.samples:
                 left.append(at)
-            elif waiting is not None and waiting.wanted == want:
+            elif waiting is not None and waiting.row.renewed == want.renewed:
                 found[at] = decode(waiting.record, self.shelf.digest, want)
         damaged = look_up(self.shelf, self.reader, wanted, left, found)
         missed = found.count(None)
@@ -164,7 +163,7 @@ class OpenStore:
         writer = self._writer_with_room(length)
         if writer is None:
             return False
-        self._waiting[wanted.sample] = Waiting(wanted, writer.append(record), record)
+        self._waiting[wanted.sample] = Waiting(writer.append(record, wanted.renewed), record)
         if writer.waiting_bytes >= BUFFER_BYTES or len(self._waiting) >= BUFFER_ENTRIES:
             self._write_out()
         self._start_thread()
@@ -207,7 +206,7 @@ class OpenStore:
                     self.files.rename(temporary, path)
                     # guard: large-unlocked
                     unlock(fd)  # before anybody can find it
-                    self._note_one(wanted.sample, Row(number, wanted.renewed, length), length)
+                    self._note({wanted.sample: Row(number, wanted.renewed, length)}, length)
                     kept = True
         finally:
             let_go(self.shelf, fd, "" if kept else temporary)
@@ -221,36 +220,23 @@ class OpenStore:
             self._reclaim()
         return self.shelf.index.held_bytes + length <= self.shelf.put_bytes
 
-    def _note(self, samples: Samples, rows: Rows) -> None:
-        """Write rows, and remove large files that they take the place of. Under the index's lock; samples in rising order."""
-        old = self.shelf.index.at(samples)
-        self.shelf.index.write(samples, rows)
-        large = old[old["segment"] >= LARGE]
-        self._replaced_bytes += int(old["length"].sum()) - int(large["length"].sum())
+    def _note(self, rows: Mapping[int, Row], more_bytes: int = 0) -> None:
+        """Write rows, remove large files that they take the place of, and count `more_bytes`. Under the index's lock."""
+        old = self.shelf.index.rows([*rows])
+        self.shelf.index.write(rows)
+        large = [row for row in old if row.segment >= LARGE]
+        large_bytes = sum(row.length for row in large)
+        self._replaced_bytes += sum(row.length for row in old) - large_bytes
         self._replaced_large += len(large)
-        remove_files(self.shelf, large["segment"].tolist(), int(large["length"].sum()))
-
-    def _note_one(self, sample: int, row: Row, more_bytes: int = 0) -> None:
-        """As `_note`, of one, and count what it takes."""
-        old = self.shelf.index.one(sample)
-        self.shelf.index.write_one(sample, row)
-        is_large = old.segment >= LARGE
-        self._replaced_bytes += 0 if is_large else old.length
-        self._replaced_large += is_large
-        remove_files(self.shelf, [old.segment] * is_large, old.length * is_large, more_bytes)
+        remove_files(self.shelf, [row.segment for row in large], large_bytes, more_bytes)
 
     def _write_out(self) -> None:
         """Give what waits to everyone."""
         if self._writer is None or not self._waiting:
             return
         self._writer.write_out()
-        samples = sorted(self._waiting)
-        rows = new_rows(len(samples))
-        for at, sample in enumerate(samples):
-            (_, renewed), place, _ = self._waiting[sample]
-            rows[at] = (place.segment, renewed, place.length, place.offset, 0)
         with self.shelf.index.locked():
-            self._note(np.array(samples, np.int64), rows)
+            self._note({sample: waiting.row for sample, waiting in self._waiting.items()})
         self._waiting.clear()
 
     def remove(self, sample: int) -> None:
@@ -261,7 +247,7 @@ class OpenStore:
             try:
                 if not self.closed:
                     with self.shelf.index.locked():
-                        self._note_one(sample, NO_ROW)
+                        self._note({sample: NO_ROW})
             except OSError as exc:
                 self._failed(exc)
 

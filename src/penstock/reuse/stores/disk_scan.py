@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.reuse.stores.disk_files import close_locked, size_of, wait_lock
-from penstock.reuse.stores.disk_index import LARGE, Rows, Samples, new_rows
+from penstock.reuse.stores.disk_index import LARGE, NO_ROW, Row
 from penstock.reuse.stores.disk_records import record_at, walk
 from penstock.reuse.stores.disk_segments import Shelf, number_of
 from penstock.reuse.stores.disk_upkeep import live_bytes, recount
@@ -50,20 +50,21 @@ def rebuild(shelf: Shelf) -> int:
     """Find the rows again; how many there are. By the one process that may (`disk_upkeep.alone`)."""
     index = shelf.index
     before = index.all()
-    best, confirmed = new_rows(index.samples), np.zeros(index.samples, bool)
+    best: dict[int, Row] = {}
+    confirmed: set[int] = set()
     for number in numbers(shelf):
         for found in walk(content(shelf, number) or b"", shelf.digest):
             if isinstance(found, int) or not found.good or found.sample >= index.samples:
                 continue
-            row = (number, found.renewed, found.length, found.start)
-            sample = found.sample
-            confirmed[sample] |= before[sample].item()[:4] == row
-            if not best[sample]["segment"] or best[sample]["renewed"] < found.renewed:
-                best[sample] = (*row, 0)
-    samples = np.arange(index.samples)
+            sample, row = found.sample, Row(number, found.renewed, found.length, found.start)
+            if before[sample].item()[:4] == row:
+                confirmed.add(sample)
+            if sample not in best or best[sample].renewed < row.renewed:
+                best[sample] = row
     with index.locked():
-        mine = (index.all() == before) & ~confirmed & (before != best)
-        index.write(samples[mine], best[mine])
+        same = index.all() == before
+        mine = {*np.flatnonzero(before["segment"]).tolist(), *best} - confirmed
+        index.write({sample: best.get(sample, NO_ROW) for sample in mine if same[sample]})
         recount(shelf)
         index.is_whole()
     return int(np.count_nonzero(index.all()["segment"]))
@@ -112,18 +113,14 @@ def verify(shelf: Shelf, on_progress: Callable[[int, int], None] = lambda _done,
                 found.dead += 1
         on_progress(found.bytes, max(found.bytes, sum(every.values())))
     found.good = int(np.count_nonzero(confirmed))
-    found.lost = _lost(shelf, np.flatnonzero((rows["segment"] != 0) & ~confirmed), rows)
+    doubtful = np.flatnonzero((rows["segment"] != 0) & ~confirmed).tolist()
+    found.lost = sum(_is_lost(shelf, sample, Row(*rows[sample].item()[:4])) for sample in doubtful)
     return found
 
 
-def _lost(shelf: Shelf, samples: Samples, rows: Rows) -> int:
-    """Of samples whose rows led to nothing right, those whose rows are still the same and still do."""
-    same = samples[shelf.index.at(samples) == rows[samples]]
-    return sum(not _is_right(shelf, sample, rows[sample]) for sample in same.tolist())
-
-
-def _is_right(shelf: Shelf, sample: int, row: Rows) -> bool:
-    data = content(shelf, int(row["segment"])) or b""
-    found = record_at(memoryview(data), int(row["offset"]), shelf.digest)
-    said = (sample, int(row["renewed"]))
-    return found is not None and found.good and (found.sample, found.renewed) == said
+def _is_lost(shelf: Shelf, sample: int, row: Row) -> bool:
+    """Whether a row that led to nothing right is still the same, and still does."""
+    if shelf.index.row(sample) != row:
+        return False
+    found = record_at(memoryview(content(shelf, row.segment) or b""), row.offset, shelf.digest)
+    return found is None or not found.good or (found.sample, found.renewed) != (sample, row.renewed)

@@ -17,15 +17,12 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
 
 from penstock.reuse.stores.buffers import LEAST_BYTES, Buffers
 from penstock.reuse.stores.disk_files import Files, close_locked, is_gone, try_lock
-from penstock.reuse.stores.disk_index import LARGE, KeptIndex, Rows
+from penstock.reuse.stores.disk_index import LARGE, DiskIndex, Row
 
 GAP_BYTES = 4096
 """Neighbours that are read at once may have so much between them."""
@@ -38,12 +35,6 @@ STEP_BYTES = 1 << 20
 """Space is taken by so much at a time."""
 
 
-class Place(NamedTuple):
-    segment: int
-    offset: int
-    length: int
-
-
 @dataclass(frozen=True, slots=True)
 class Shelf:
     """What all parts of the store in one process share."""
@@ -51,7 +42,7 @@ class Shelf:
     files: Files
     folder: str
     digest: bytes
-    index: KeptIndex
+    index: DiskIndex
     max_bytes: int
     segment_bytes: int
 
@@ -136,12 +127,12 @@ class SegmentWriter:
                 return True
         return False
 
-    def append(self, record: bytes) -> Place:
-        """Where it will lie once it is written out."""
-        place = Place(self.number, self.end, len(record))
+    def append(self, record: bytes, renewed: int) -> Row:
+        """The row that it gets once it is written out."""
+        row = Row(self.number, renewed, len(record), self.end)
         self._waiting.append(record)
         self.end += len(record)
-        return place
+        return row
 
     def write_out(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -167,7 +158,8 @@ class SegmentWriter:
             close_locked(self.shelf.files, self.fd)
 
 
-Run = tuple[int, int, int, int, int]
+Run = tuple[int, int, int, list[int]]
+"""Segment, start and end of what is read at once, and whose rows lead there."""
 
 
 class SegmentReader:
@@ -183,30 +175,20 @@ class SegmentReader:
         self._lock = threading.Lock()
         self._buffers = Buffers()
 
-    def read(self, places: Rows) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Which of the places, that are rows of the index, and the bytes there: one after another, as they come from the disk, so that
-        each can be looked at while it is in the processor's cache. What is not there, or shorter, is left out."""
-        order, runs = runs_of(places)
-        offsets, lengths = places["offset"].tolist(), places["length"].tolist()
+    def read(self, rows: Mapping[int, Row]) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Which of the rows, and the bytes that it leads to: one after another, as they come from the disk, so that each can be looked at
+        while it is in the processor's cache. What is not there, or shorter, is left out."""
+        runs = runs_of(rows)
         with self._lock:
             # guard: open-while-read
             for some in (runs[at : at + MOST_OPEN] for at in range(0, len(runs), MOST_OPEN)):
-                for data, (_, start, end, first, last) in zip(self._read_runs(some), some, strict=True):
-                    if last - first == 1:
-                        if len(data) == end - start:
-                            yield order[first], data
-                        continue
-                    for at in order[first:last]:
-                        piece = memoryview(data)[offsets[at] - start : offsets[at] - start + lengths[at]]
-                        if len(piece) == lengths[at]:
+                for data, (_, start, _, members) in zip(self._read_runs(some), some, strict=True):
+                    for at in members:
+                        _, _, length, offset = rows[at]
+                        offset -= start
+                        piece = data if len(members) == 1 else memoryview(data)[offset : offset + length]
+                        if len(piece) == length:
                             yield at, piece
-
-    def read_alone(self, runs: Sequence[Run]) -> Iterator[tuple[int, bytes | memoryview]]:
-        """As `read`, of no more than stay open, of which no two are neighbours: which of them, and its bytes."""
-        with self._lock:
-            for data, (_, start, end, at, _) in zip(self._read_runs(runs), runs, strict=True):
-                if len(data) == end - start:
-                    yield at, data
 
     def _read_runs(self, runs: Sequence[Run]) -> Iterator[bytes | memoryview]:
         """What there is of each: the disk is asked for all of it first."""
@@ -214,13 +196,13 @@ class SegmentReader:
         files, once = self.shelf.files, list[int]()
         try:
             ways: list[int | None] = []
-            for segment, start, end, _, _ in runs:
+            for segment, start, end, _ in runs:
                 ways.append(fd := self._descriptor(segment))
                 if fd is not None:
                     files.will_need(fd, start, end - start)
                     if segment & LARGE:
                         once.append(fd)
-            for fd, (_, start, end, _, _) in zip(ways, runs, strict=True):
+            for fd, (_, start, end, _) in zip(ways, runs, strict=True):
                 yield b"" if fd is None else self._bytes(fd, start, end)
         finally:
             for fd in once:
@@ -276,22 +258,20 @@ class SegmentReader:
         return list(self._open.values())
 
 
-def runs_of(places: Rows) -> tuple[list[int], list[Run]]:
-    """The order in which rows of the index lie on the disk, and what to read for them: segment, start and end of each range, and which
-    part of that order lies in it. Neighbours are one range."""
-    order = np.lexsort((places["offset"], places["segment"]))
-    rows = places[order]
-    starts = rows["offset"].astype(np.int64)
-    ends = starts + rows["length"].astype(np.int64)
-    alone = np.ones(len(rows), bool)
-    alone[1:] = (rows["segment"][1:] != rows["segment"][:-1]) | (starts[1:] - ends[:-1] > GAP_BYTES)
-    first = np.flatnonzero(alone)
-    last = np.append(first[1:], len(rows))[: len(first)]
+def runs_of(rows: Mapping[int, Row]) -> list[Run]:
+    """What to read, in the order in which it lies on the disk. Neighbours are read at once, unless that is too much, or they overlap, and
+    one of them is wrong."""
     runs: list[Run] = []
-    bounds = (rows["segment"][first], starts[first], ends[last - 1], first, last)
-    for segment, start, end, begin, after in zip(*(each.tolist() for each in bounds), strict=True):
-        if after - begin == 1 or (end - start <= RUN_BYTES and ends[begin:after].max() == end):
-            runs.append((segment, start, end, begin, after))
-        else:  # too much at once, or rows that overlap, of which one is wrong
-            runs += [(segment, int(starts[at]), int(ends[at]), at, at + 1) for at in range(begin, after)]
-    return order.tolist(), runs
+    last, first, before = 0, 0, 0
+    for segment, start, length, at in sorted(
+        (row.segment, row.offset, row.length, at) for at, row in rows.items()
+    ):
+        end = start + length
+        if segment == last and start - before <= GAP_BYTES and before <= end <= first + RUN_BYTES:
+            members = runs.pop()[3]
+            members.append(at)
+        else:
+            first, members = start, [at]
+        runs.append((segment, first, end, members))
+        last, before = segment, end
+    return runs

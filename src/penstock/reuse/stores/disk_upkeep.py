@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.reuse.stores.disk_files import close_locked, size_of, try_lock
-from penstock.reuse.stores.disk_index import LARGE, Rows, new_rows
+from penstock.reuse.stores.disk_index import LARGE, NO_ROW, Row, Rows
 from penstock.reuse.stores.disk_records import record_at
 from penstock.reuse.stores.disk_segments import SegmentWriter, Shelf, number_of
 
@@ -150,26 +150,23 @@ class Upkeep:
     def _move(self, number: int, fd: int, rows: Rows) -> bool:
         """Copy what is live of a segment, and remove it; False when there was no room (Rule 3)."""
         samples = np.flatnonzero(rows["segment"] == number)
-        before = rows[samples]
-        after = new_rows(len(samples))
-        for at in np.argsort(before["offset"]).tolist():
-            length = int(before[at]["length"])
-            data = self._read(fd, length, int(before[at]["offset"]))
+        before = {sample: Row(*rows[sample].item()[:4]) for sample in samples.tolist()}
+        after = dict.fromkeys(before, NO_ROW)
+        for sample, row in sorted(before.items(), key=lambda item: item[1].offset):
+            data = self._read(fd, row.length, row.offset)
             found = record_at(memoryview(data), 0, self.shelf.digest)
-            said = (int(samples[at]), int(before[at]["renewed"]), 0, length, True)
-            if found != said:
+            if found != (sample, row.renewed, 0, row.length, True):
                 continue  # damaged: it has no row from now on
-            out = self._writer_for(length)
+            out = self._writer_for(row.length)
             if out is None:
                 return False
-            place = out.append(data)
-            after[at] = (place.segment, said[1], length, place.offset, 0)
+            after[sample] = out.append(data, row.renewed)
             if out.waiting_bytes >= 1 << 20:
                 out.write_out()
         if self._out is not None:
             self._out.write_out()
             self._out.sync()  # guard: sync-copies
-        self.shelf.index.switch(samples, before, after)
+        self.shelf.index.switch(before, after)
         self.shelf.files.unlink(self.shelf.path_of(number))
         return True
 

@@ -38,7 +38,7 @@ from penstock.wire.extents import aligned
 
 TYPES = [
     np.dtype(name)
-    for name in ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "u2", "u4", "u8", "c8", "c16")
+    for name in ["u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "u2", "u4", "u8", "c8", "c16"]
 ]
 DIMENSIONS = 4
 """Types and dimensions that samples have before they are finished; what has others is refused."""
@@ -134,11 +134,7 @@ class MemoryStore(ChunkIndex):
         return self._concluded(room, size, room is not None and self._write(room, values, entry.extra))
 
     def make(
-        self,
-        wanted: Wanted,
-        shape: tuple[int, ...],
-        extra: bytes,
-        make: Make,
+        self, wanted: Wanted, shape: tuple[int, ...], extra: bytes, make: Make
     ) -> tuple[NDArray[np.uint8], Borrowed | None]:
         """What `make` makes, pixels that should have this shape, and keep it. `make` is told where it may write them: if they are made there, that is
         where they lie, and they are lent. What it makes depends on nothing else: it may be asked twice. One thread of a process at a time."""
