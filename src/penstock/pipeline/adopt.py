@@ -26,7 +26,7 @@ from penstock.pipeline.their_draws import Draw, Unadoptable, adopters, is_patche
 from penstock.sources.sources import ByteRange, WholeFiles
 from penstock.transforms.cpu import picture
 from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops
-from penstock.transforms.steps import Step, program_size
+from penstock.transforms.steps import Step, drawn_in_row, program_size
 from penstock.transforms.tail import Tail
 
 # ---- chains
@@ -121,9 +121,7 @@ class AdoptedChain:
         size = size_of(image)
         for at, (op, draw) in enumerate(self.ops):
             if draw is not None:
-                steps = draw(op, size)
-                size = program_size(steps, size)
-                program += steps
+                program += draw(op, program_size(program, size))
             else:
                 image, program = op(picture(executed(program, image))), []
                 if not is_picture(image):
@@ -131,6 +129,7 @@ class AdoptedChain:
                 size = (image.height, image.width)
             if told is not None:
                 image, program = executed(program, image), []
+                size = size_of(image)
                 told(type(op).__name__)
         assert self.tail is not None
         pixels = executed(program, image)
@@ -204,14 +203,8 @@ class AdoptedFolder(Offers):
             image = self.encoded(data)
         except BadImage:
             image = self.forgiven(index)
-        program: list[Step] = []
-        size = size_of(image)
-        for op, draw in self.chain.ops:
-            assert draw is not None
-            steps = draw(op, size)
-            size = program_size(steps, size)
-            program += steps
-        return Begun(data, image, program, self.target_of(index))
+        draws = ((draw, op) for op, draw in self.chain.ops if draw is not None)
+        return Begun(data, image, drawn_in_row(draws, size_of(image)), self.target_of(index))
 
     def forgiven(self, index: int) -> Any:
         """The pixels of a file that we do not read: torchvision forgives more than we do, and it is torchvision's dataset."""

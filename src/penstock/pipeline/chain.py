@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,14 +17,15 @@ import torch
 from penstock.errors import ConfigError
 from penstock.pipeline.decode import Encoded, Image
 from penstock.plan.seeds import Company, op_seed
+from penstock.transforms.base import Op, leaves, plain
 from penstock.transforms.cpu import crop, execute
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign, is_pixels, known
-from penstock.transforms.ops import Compose, Lambda, Op, plain
-from penstock.transforms.steps import Code, Program, Size, Step, program_channels, program_size
+from penstock.transforms.ops import Lambda
+from penstock.transforms.per_batch import refuse_within
+from penstock.transforms.steps import Code, Program, Size, Step, drawn_in_row, program_channels, program_size
 from penstock.transforms.tail import Tail, split_tail
 from penstock.transforms.targets import Targets, follow
-from penstock.transforms.together import refuse_within, seed_for
 from penstock.transforms.views import MultiCrop
 from penstock.transforms.windows import Window, is_inside, stages
 
@@ -72,13 +72,9 @@ class Chain:
     ) -> Program:
         """The program of a sample that has this seed, or of some of its ops. Each op has random numbers of its own, whatever stands
         before it."""
-        program: list[Any] = []
-        for number in range(first, len(self.ops) if end is None else end):
-            op = self.ops[number]
-            steps = op.draw(Draws(op_seed(seed_for(op, seed, company), op.name, number)), size)
-            size = program_size(steps, size)
-            program += steps
-        return program
+        ops = enumerate(self.ops[first:end], first)
+        own = [(op.draw, Draws(op_seed(op.seed_of(seed, company), op.name, at))) for at, op in ops]
+        return drawn_in_row(own, size)
 
     @property
     def stretches(self) -> list[tuple[int, int]]:
@@ -232,15 +228,12 @@ def calls(op: Any) -> bool:
 
 
 def flattened(transform: Any) -> list[Any]:
-    if transform is None:
-        return []
-    if isinstance(transform, Compose):
-        return [op for inner in transform.transforms for op in flattened(inner)]
-    if isinstance(transform, (str, bytes)):
-        raise ConfigError(
-            f"a transform is an op of penstock.transforms, a list of ops or a function, got the text {transform!r}: give the op "
-            f"itself, such as penstock.transforms.Resize(256)"
-        )
-    if isinstance(transform, Sequence):
-        return [op for inner in transform for op in flattened(inner)]
-    return [transform]
+    """The ops of a transform; none of no transform."""
+    ops = [op for op in leaves(transform) if op is not None]
+    for op in ops:
+        if isinstance(op, (str, bytes)):
+            raise ConfigError(
+                f"a transform is an op of penstock.transforms, a list of ops or a function, got the text {op!r}: give the op "
+                f"itself, such as penstock.transforms.Resize(256)"
+            )
+    return ops

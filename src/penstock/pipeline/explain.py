@@ -24,9 +24,9 @@ from penstock.pipeline.staged import StagedDataset
 from penstock.pipeline.their_draws import Draw
 from penstock.plan.seeds import op_seed
 from penstock.transforms.audio import AudioOp, Function
+from penstock.transforms.base import Op, plain
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
-from penstock.transforms.ops import Op, plain
 
 LOOKED_AT = 12
 """Samples that are prepared to measure costs."""

@@ -32,8 +32,8 @@ from penstock.policy.split import Costs, Part
 from penstock.transforms.audio import Function
 from penstock.transforms.cpu import execute
 from penstock.transforms.outcomes import kinds, outcomes, outcomes_in_row, size_behind
+from penstock.transforms.per_batch import PerBatch
 from penstock.transforms.steps import Size
-from penstock.transforms.together import PerBatch
 
 SAMPLES = 64
 ROUNDS = 3

@@ -17,7 +17,7 @@ import torch
 from penstock.transforms.augment import rotation, steps_of
 from penstock.transforms.draws import Draws
 from penstock.transforms.ops import CenterCrop, Pad, Resize
-from penstock.transforms.steps import Code, Program, Size, Step, program_size
+from penstock.transforms.steps import Code, Program, Size, Step, drawn_in_row
 
 Draw = Callable[[Any, Size], Program]
 NO_DRAWS = Draws(0)
@@ -325,33 +325,29 @@ def aug_mix(op: Any, size: Size) -> Program:
 # ---- transforms made of others: a chain with one of these has seen that all within it are known
 
 
-def drawn_in_row(ops: Any, size: Size) -> Program:
-    known, program = adopters(), list[Step]()
-    for op in ops:
-        steps = known[type(op)](op, size)
-        size = program_size(steps, size)
-        program += steps
-    return program
+def all_drawn(ops: Any, size: Size) -> Program:
+    known = adopters()
+    return drawn_in_row(((known[type(op)], op) for op in ops), size)
 
 
 def compose(op: Any, size: Size) -> Program:
-    return drawn_in_row(op.transforms, size)
+    return all_drawn(op.transforms, size)
 
 
 def random_apply(op: Any, size: Size) -> Program:
     drawn = torch.rand(1)
     applies = drawn < op.p if hasattr(op, "make_params") else op.p >= drawn  # v2, v1
-    return drawn_in_row(op.transforms, size) if applies else []
+    return all_drawn(op.transforms, size) if applies else []
 
 
 def random_choice(op: Any, size: Size) -> Program:
     at = int(torch.multinomial(torch.tensor(op.p), 1))
-    return drawn_in_row([op.transforms[at]], size)
+    return all_drawn([op.transforms[at]], size)
 
 
 def random_order(op: Any, size: Size) -> Program:
     order = torch.randperm(len(op.transforms)).tolist()
-    return drawn_in_row([op.transforms[at] for at in order], size)
+    return all_drawn([op.transforms[at] for at in order], size)
 
 
 def nested(op: Any) -> Iterator[Any]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.transforms.augment import Space, spaces, steps_of
+from penstock.transforms.base import Op
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import BILINEAR, NEAREST, ColorJitter, Op
+from penstock.transforms.ops import BILINEAR, NEAREST, ColorJitter
 from penstock.transforms.published import AUTOAUGMENT
 from penstock.transforms.steps import Code, Interpolation, Program, Size, Step
 
