@@ -18,9 +18,9 @@ ENTRIES = 4096
 NUMBERS_BYTES = 64
 
 
-class Wishes:
+class Requests:
     def __init__(self) -> None:
-        self._open(os.memfd_create("penstock wishes"))
+        self._open(os.memfd_create("penstock requests"))
         self._numbers[3] = FIRST
 
     def _open(self, fd: int) -> None:
