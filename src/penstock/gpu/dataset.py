@@ -1,9 +1,9 @@
-"""What workers do where a GPU helps: they prepare samples as far as they are asked to, and leave the rest to it.
+"""The dataset that workers see where a GPU helps: they prepare samples as far as they are asked to (`gpu.requests`), and leave the rest to it.
 
-A worker reads and draws; then a sample goes one of three ways. The dearest, by what their pixels are thought to cost, leave as the files they
-are, as long as few enough are on their way: the GPU decodes them. Of the others the worker decodes what the program needs, and leaves the
-steps to the GPU's kernels, if they are asked for; otherwise, and where a sample does not fit or has a step without a kernel, it prepares them
-whole. The training process asks for it, from batch to batch, in numbers that all workers see (`gpu.requests`).
+A worker reads and draws a sample; then it goes one of three ways:
+- The most expensive leave as files, while few enough are on their way. The GPU decodes them.
+- Of others the worker decodes what the program needs, and leaves the steps to the GPU's kernels, if asked to.
+- Otherwise, or where a sample does not fit or has a step without a kernel, the worker prepares it whole.
 """
 
 from __future__ import annotations
@@ -160,19 +160,12 @@ class SlotDataset(Offers):
         if HEAD_ROOM + len(begun.data) + BESIDE > self._slot or not is_plain(begun):
             self._dearest.passes(max(0.0, share))
             return False
-        if share != AS_THERE_IS_ROOM:
-            return (
-                call_seed("lane") < share * 2.0**64
-                if self._drawn
-                else self._dearest.takes(self._cost(begun), share)
-            )
-        room, dear = self.requests.has_room(), self.requests.dear
-        is_dear = (
-            call_seed("lane") < dear * 2.0**64
-            if self._drawn
-            else self._ranks.is_dear(self._cost(begun), dear)
-        )
-        return room and is_dear
+        by_room = share == AS_THERE_IS_ROOM
+        room, dear = (self.requests.has_room(), self.requests.dear) if by_room else (True, share)
+        if self._drawn:
+            return call_seed("lane") < dear * 2.0**64 and room
+        choose = self._ranks.is_dear if by_room else self._dearest.takes
+        return choose(self._cost(begun), dear) and room
 
     def _cost(self, begun: Begun) -> float:
         return self._costs.predict(features(begun)) if self._costs.count else 0.0

@@ -32,7 +32,7 @@ class Station(Protocol):
     """What makes pixels of samples that are left to the GPU; used by one thread."""
 
     by_cpu: int
-    """SlotDataset that the CPU had to make after all."""
+    """Samples that the CPU had to make after all."""
     residents: Residents | None
     """Samples that are kept on the device; set by the lane."""
 

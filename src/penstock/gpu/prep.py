@@ -108,9 +108,8 @@ def planned(
         requests, lane = kept.dataset.requests, kept.lane
     else:
         requests = Requests()
-        nothing_to_try = (
-            fixed is not None or on_device is not None
-        )  # what lies on the device must be made there
+        # What lies on the device must be made there.
+        nothing_to_try = fixed is not None or on_device is not None
         mode = "concurrent" if wanted.mode == "auto" and nothing_to_try else wanted.mode
         auto = wanted.mode == "auto"
         modes = Modes(mode, fixed_share=fixed, finishes=finishes, memory=memory, borrows_cores=auto)

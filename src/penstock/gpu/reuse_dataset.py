@@ -1,7 +1,7 @@
-"""What workers do where a GPU helps with samples that are reused (`Reuse`).
+"""The same dataset with reuse (`Reuse`).
 
-One that is found has its rest left to the kernels, or done; one that is not may leave as the file it is, and is then not kept. On the device
-(`store="device"`), one that lies there is left where it is, and one that is to lie there goes whole, with the place that it is given.
+The kernels, or the worker, do the rest of a sample that is found. One that is not found may leave as a file, and is then not stored. With
+`store="device"`, a sample on the device stays there, and one for the device goes there whole, with its place.
 """
 
 from __future__ import annotations

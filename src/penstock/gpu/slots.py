@@ -1,9 +1,8 @@
-"""A sample's place in a batch that two lanes make: pixels, or what a GPU makes them of.
+"""A sample's slot in a batch that workers and the GPU make together: a head, then pixels or what the GPU makes them of.
 
-A slot begins with a head that says which form the sample has come to: FINISHED pixels, as the batch wants them but for their order and the
-tail; DECODED pixels, of what the program needs of the image; or the ENCODED file. Where samples are kept on the device, one that lies there already is
-RESIDENT, and only its place is in the slot; one that is to be is KEPT, with all its pixels beside its place. With all but finished ones goes
-what the kernels have to do, and the same as steps, for whoever must do it without them.
+The head names the sample's form: FINISHED pixels (but for their order and the tail); DECODED pixels, as much as the program needs; the ENCODED file.
+With samples on the device: RESIDENT, only a place there; KEPT, a place and all pixels, which go there. All but FINISHED ones carry the rows for the
+kernels, and the same as steps for whoever works without kernels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""torchvision's datasets and transforms, taken as they are: the same files, the same draws, the same pixels, sooner.
+"""torchvision's datasets and transforms, adopted: the same files, draws and pixels, faster.
 
-Only exact types are taken, with their methods as torchvision wrote them: a subclass or a patched method may mean anything, and
-stays what it is, a step in Python. Draws are made by torchvision's own code from torch's generator, on an image that has a size
-and no pixels, so that adopting a chain changes no sample.
+Only exact, unpatched types are adopted: a subclass or a patched method may mean anything, and stays a step in Python. torchvision's own
+code draws, from torch's generator, on an image that has a size and no pixels: adopting a chain changes no sample.
 """
 
 from __future__ import annotations

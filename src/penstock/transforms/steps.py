@@ -100,6 +100,12 @@ def size_after(step: Step, size: Size) -> Size:
     return size
 
 
+def is_shift(matrix: Sequence[Any]) -> bool:
+    """Whether an affine map moves by whole pixels, so that there is nothing to interpolate."""
+    a, b, c, d, e, f = matrix[:6]
+    return (a, b, d, e) == (1, 0, 0, 1) and c == int(c) and f == int(f)
+
+
 def program_channels(program: Sequence[Step], channels: int) -> int:
     """Of an image that had so many."""
     for step in program:

@@ -120,36 +120,34 @@ class Tail:
             return out
         if plain and accel.planes(image, out, level_table(self.scale, self.mean, self.std, shape[0])):
             return out
-        return out.copy_(torch.from_numpy(self.computed(image)))
+        planes = torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32, order="C"))
+        return out.copy_(normalise(planes, self.scale, self.mean, self.std))
 
-    def computed(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """The same by arithmetic on whole arrays."""
-        planes = image.transpose(2, 0, 1).astype(np.float32, order="C")
-        if self.scale == "divide":
-            planes /= np.float32(255)
-        elif self.scale == "multiply":
-            planes *= np.float32(1.0 / 255)
-        if self.mean:
-            planes -= np.array(self.mean, np.float32).reshape(-1, 1, 1)
-            planes /= np.array(self.std, np.float32).reshape(-1, 1, 1)
-        return planes
+
+def normalise(planes: torch.Tensor, scale: str, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """Float planes, scaled and normalised in place, as torchvision computes it."""
+    if scale == "divide":
+        planes /= 255
+    elif scale == "multiply":
+        planes *= 1.0 / 255
+    if mean:
+        means, stds = (
+            torch.tensor(each, dtype=torch.float32, device=planes.device).view(-1, 1, 1)
+            for each in (mean, std)
+        )
+        planes.sub_(means).div_(stds)
+    return planes
 
 
 @lru_cache(maxsize=64)
 def level_table(
     scale: str, mean: tuple[float, ...], std: tuple[float, ...], channels: int
 ) -> NDArray[np.float32]:
-    """What each of the 256 values of each channel becomes: computed as torchvision computes it, so that it is the same."""
-    levels = torch.arange(256, dtype=torch.float32).repeat(channels, 1)
-    if scale == "divide":
-        levels /= 255
-    elif scale == "multiply":
-        levels *= 1.0 / 255
-    if mean:
-        if len(mean) not in (1, channels):
-            raise ConfigError(f"Normalize has {len(mean)} means for an image of {channels} channels")
-        levels.sub_(torch.tensor(mean).view(-1, 1)).div_(torch.tensor(std).view(-1, 1))
-    return np.ascontiguousarray(levels.numpy())
+    """What each of the 256 values of each channel becomes."""
+    if mean and len(mean) not in (1, channels):
+        raise ConfigError(f"Normalize has {len(mean)} means for an image of {channels} channels")
+    levels = torch.arange(256, dtype=torch.float32).repeat(channels, 1, 1)
+    return np.ascontiguousarray(normalise(levels, scale, mean, std).numpy()[:, 0])
 
 
 @lru_cache(maxsize=64)
