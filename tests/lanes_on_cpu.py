@@ -21,7 +21,7 @@ from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.slots import (
     ENCODED,
     Contents,
-    Parcel,
+    GpuSample,
     Room,
     Task,
     left,
@@ -74,31 +74,31 @@ class OnTheCpu:
 
     def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
         if not task.kept:
-            for parcel in task.parcels():
-                if parcel.form == ENCODED:
-                    self._write(parcel, parcel.program, decode(parcel.image.tobytes()), out)
+            for sample in task.gpu_samples():
+                if sample.form == ENCODED:
+                    self._write(sample, sample.program, decode(sample.image.tobytes()), out)
                 else:
-                    self._write(parcel, *left(parcel), out)
+                    self._write(sample, *left(sample), out)
             return
         for ordinal in self.residents.run(task, lambda: self._from_places(task, out), lambda: None):
-            parcel = task.contents.parcel(ordinal)
-            self._write(parcel, *self.residents.left(parcel), out)
+            sample = task.contents.gpu_sample(ordinal)
+            self._write(sample, *self.residents.left(sample), out)
             self.by_cpu += 1
 
     def _from_places(self, task: Task, out: torch.Tensor) -> None:
         """What lies in the store's memory, as the kernels take it."""
         arena = self.residents.store.arena
-        for parcel in task.parcels():
+        for sample in task.gpu_samples():
             if arena is None:  # the store was closed at this very moment
-                self._write(parcel, *self.residents.left(parcel), out)
+                self._write(sample, *self.residents.left(sample), out)
                 continue
-            assert parcel.place is not None
-            first, (height, width) = parcel.place.offset, parcel.size
+            assert sample.place is not None
+            first, (height, width) = sample.place.offset, sample.size
             pixels = arena[first : first + 3 * height * width].numpy()
-            self._write(parcel, parcel.program, pixels.reshape(height, width, 3), out)
+            self._write(sample, sample.program, pixels.reshape(height, width, 3), out)
 
-    def _write(self, parcel: Parcel, program: Any, image: Any, out: torch.Tensor) -> None:
-        out[parcel.ordinal] = self.tail.finish(execute(program, image))
+    def _write(self, sample: GpuSample, program: Any, image: Any, out: torch.Tensor) -> None:
+        out[sample.ordinal] = self.tail.finish(execute(program, image))
 
 
 def two(look: Look) -> list[OnTheCpu]:

@@ -13,7 +13,8 @@ import torch
 from penstock import ConfigError, DataLoader
 from penstock.pipeline.audio import AudioFolder, BadAudio
 from penstock.transforms.audio import AddNoise, Gain, PadOrCut
-from penstock.transforms.ops import CenterCrop, Compose, Lambda
+from penstock.transforms.base import Compose
+from penstock.transforms.ops import CenterCrop, Lambda
 from penstock.transforms.spectra import LogMel, SpecAugment
 
 soundfile = pytest.importorskip("soundfile")

@@ -431,6 +431,6 @@ def test_steps_of_a_program_are_right_with_any_layout(image: Any, kind: str) -> 
     if image.shape[:2] != NEW and not cpu.goes_down_first(image.shape[:2], NEW):
         assert np.array_equal(found, resized(image))
     place = Place(image.shape, kind)
-    found = cpu.look_up(image, TABLE, place.out)
+    found = tables.look_up(image, TABLE, place.out)
     place.check(found)
     assert np.array_equal(found, OPS["look_up"][1](image))

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from penstock.kernels.forms import supported
-from penstock.pipeline import adoptable
 from penstock.pipeline.their_draws import BOTH, CONTAINERS, KNOWN, NEW, OLD, Unadoptable, adopters
+from tests import adoptable
 from tests.torchvision_here import torchvision
 
 DOCS = Path(__file__).parents[2] / "docs" / "transforms.md"

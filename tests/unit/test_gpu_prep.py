@@ -29,7 +29,7 @@ from penstock.gpu.gate import Gate
 from penstock.gpu.lane import YOUNG
 from penstock.gpu.pending import Pending
 from penstock.gpu.prep import looked, planned
-from penstock.gpu.requests import AS_THERE_IS_ROOM, Wishes
+from penstock.gpu.requests import AS_THERE_IS_ROOM, Requests
 from penstock.gpu.slots import (
     Contents,
     Task,
@@ -94,12 +94,12 @@ def test_the_batch_has_the_dtype_and_the_layout_that_were_asked_for(photos: Path
     assert images.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_parcel_that_is_too_large_is_left_to_the_worker(photos: Path) -> None:
+def test_a_sample_that_is_too_large_is_left_to_the_worker(photos: Path) -> None:
     chain = T.Compose([T.RandomResizedCrop(16), *CHAIN.transforms[3:]])
     prep = prep_of(ImageFolder(photos, chain), 1.0)
-    assert Contents(prep.dataset[0][0][None], (16, 16)).has_parcels
+    assert Contents(prep.dataset[0][0][None], (16, 16)).has_gpu_samples
     prep.dataset._slot = slot_bytes((16, 16), 0)
-    assert not Contents(prep.dataset[0][0][None], (16, 16)).has_parcels
+    assert not Contents(prep.dataset[0][0][None], (16, 16)).has_gpu_samples
 
 
 def test_a_sample_of_another_size_is_torchs_error(photos: Path) -> None:
@@ -215,33 +215,33 @@ def test_a_subclass_with_another_getitem_is_not_shared(photos: Path) -> None:
     assert "a __getitem__ of its own" in str(found)
 
 
-def test_wishes_are_seen_by_who_unpickles_them() -> None:
-    wishes = Wishes()
-    other = pickle.loads(pickle.dumps(wishes))
-    wishes.say(share=0.75, limit=3.0, finishes=True, samples=4)
+def test_requests_are_seen_by_who_unpickles_them() -> None:
+    requests = Requests()
+    other = pickle.loads(pickle.dumps(requests))
+    requests.say(share=0.75, limit=3.0, finishes=True, samples=4)
     assert (other.share, other.limit, other.finishes) == (0.75, 3.0, True)
     for _ in range(3):
-        assert wishes.has_room()
+        assert requests.has_room()
         other.left(5)
-    assert not wishes.has_room()
-    wishes.came(5, 2, lasting=9)
+    assert not requests.has_room()
+    requests.came(5, 2, lasting=9)
     assert other.has_room(), "one that was counted did not come: its worker was lost"
-    wishes.made(5, 2)
-    wishes.made(5, 1)
+    requests.made(5, 2)
+    requests.made(5, 1)
     other.left(6)
-    assert wishes.has_room()
+    assert requests.has_room()
 
 
 def test_files_of_a_batch_that_never_comes_are_forgotten() -> None:
-    wishes = Wishes()
-    wishes.say(share=AS_THERE_IS_ROOM, limit=2.0, finishes=True, samples=4)
-    wishes.left(1)
-    wishes.left(1)
+    requests = Requests()
+    requests.say(share=AS_THERE_IS_ROOM, limit=2.0, finishes=True, samples=4)
+    requests.left(1)
+    requests.left(1)
     for number in range(9):
-        assert not wishes.has_room()
-        wishes.came(100 + number, 0, lasting=8)
-    wishes.came(200, 0, lasting=8)
-    assert wishes.has_room()
+        assert not requests.has_room()
+        requests.came(100 + number, 0, lasting=8)
+    requests.came(200, 0, lasting=8)
+    assert requests.has_room()
 
 
 def test_what_an_iteration_that_was_broken_off_has_left_does_not_count_in_the_next(photos: Path) -> None:
@@ -250,7 +250,7 @@ def test_what_an_iteration_that_was_broken_off_has_left_does_not_count_in_the_ne
     dataset.length = len(dataset.samples)
     prep = prep_of(dataset, None)
     for entry in range(1000):
-        prep.dataset.wishes.left(entry)
+        prep.dataset.requests.left(entry)
     iterator = iterator_of(prep, 1)
     try:
         for _ in range(10):
@@ -281,17 +281,17 @@ def test_the_first_batches_of_an_iteration_say_nothing(photos: Path) -> None:
 
 
 def test_what_counts_as_dear_is_searched_by_all_workers_together() -> None:
-    wishes = Wishes()
-    other = pickle.loads(pickle.dumps(wishes))
-    wishes.say(share=AS_THERE_IS_ROOM, limit=1.0, finishes=True, samples=4)
-    first = wishes.dear
+    requests = Requests()
+    other = pickle.loads(pickle.dumps(requests))
+    requests.say(share=AS_THERE_IS_ROOM, limit=1.0, finishes=True, samples=4)
+    first = requests.dear
     for _ in range(100):
         other.has_room()
-    assert wishes.dear > first
-    wishes.left(0)
+    assert requests.dear > first
+    requests.left(0)
     for _ in range(100):
         other.has_room()
-    assert wishes.dear < first
+    assert requests.dear < first
 
 
 def test_a_station_that_fails_is_the_error_of_that_batch_alone(photos: Path) -> None:
@@ -355,17 +355,17 @@ def test_the_share_is_searched(photos: Path) -> None:
 def test_on_a_card_stations_take_their_memory_when_training_has_its_own(photos: Path) -> None:
     prep = prep_of(ImageFolder(photos, CHAIN), None)
     prep.lane._is_late = True  # as on a CUDA device
-    prep.lane._wish()
+    prep.lane._request()
     batch = default_collate([prep.dataset[0]])
     prep.lane.begin(batch, spare_known=False)
     assert prep.lane._ready is None
-    assert not prep.dataset.wishes.limit, "workers leave nothing to stations that are not there"
-    assert not prep.dataset.wishes.finishes
+    assert not prep.dataset.requests.limit, "workers leave nothing to stations that are not there"
+    assert not prep.dataset.requests.finishes
     prep.lane.begin(batch, spare_known=True)
-    prep.lane._wish()
+    prep.lane._request()
     assert prep.lane._ready.can_help
-    assert prep.dataset.wishes.limit
-    assert prep.dataset.wishes.finishes
+    assert prep.dataset.requests.limit
+    assert prep.dataset.requests.finishes
 
 
 def test_dropping_the_lane_ends_its_threads(photos: Path) -> None:

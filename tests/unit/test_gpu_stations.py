@@ -62,8 +62,8 @@ class Interpreted(CudaStation):
 
     def _decoded(self, task: Task) -> Any:
         at, found = 0, []
-        for parcel in task.parcels():
-            planes = torch.from_numpy(decode(parcel.image.tobytes()).transpose(2, 0, 1).copy()).flatten()
+        for sample in task.gpu_samples():
+            planes = torch.from_numpy(decode(sample.image.tobytes()).transpose(2, 0, 1).copy()).flatten()
             self._images[at : at + len(planes)] = planes
             found.append(self._images.data_ptr() + at)
             at += len(planes)
@@ -129,10 +129,10 @@ def test_all_forms_in_one_batch_are_made_by_the_kernels(photos: Path) -> None:
     prep = prep_of(dataset, 0.0, stations_of(Interpreted))
     samples = []
     for index, (share, finishes) in enumerate([(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)]):
-        prep.dataset.wishes.say(share=share, limit=0.0, finishes=bool(finishes), samples=4)
+        prep.dataset.requests.say(share=share, limit=0.0, finishes=bool(finishes), samples=4)
         seed_all(index)
         samples.append(prep.dataset[index])
-    prep.lane._wished = True
+    prep.lane._requested = True
     begun = prep.lane.begin(default_collate(samples), spare_known=True)
     prep.lane.make(begun, None).order(None)
     assert begun.contents.forms.tolist() == [ENCODED, DECODED, FINISHED]
@@ -146,7 +146,7 @@ def test_a_table_in_columns_is_the_table_of_its_samples(photos: Path) -> None:
     prep = prep_of(dataset, 0.0, stations_of(Interpreted))
     samples = []
     for index in range(6):
-        prep.dataset.wishes.say(share=0.0, limit=0.0, finishes=index % 3 > 0, samples=6)
+        prep.dataset.requests.say(share=0.0, limit=0.0, finishes=index % 3 > 0, samples=6)
         seed_all(index)
         samples.append(prep.dataset[index][0])
     contents = Contents(torch.stack(samples), (16, 16))

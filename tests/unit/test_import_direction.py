@@ -1,7 +1,7 @@
 """Holds the shape of the package by reading its source: nothing is imported here.
 
 Rule 1: imports point one way, from later layers to earlier ones, wherever in a file they stand; parts of one layer may use
-        each other, but not in a circle.
+        each other, but not in a circle. Nor may modules, within a package too.
 Rule 2: decisions are pure: they import only values and arithmetic. What a pure module uses of ours must be pure as well.
 Rule 3: one module may unpickle or evaluate. What it reads comes over private pipes from our own processes.
 Rule 4: `print` belongs to the command line.
@@ -250,6 +250,12 @@ def test_parts_do_not_import_each_other_in_a_circle() -> None:
         edges.setdefault(part_of(name), set()).update(part_of(used) for used in module.uses(name, known))
     edges.pop("")  # the package itself only names what it exports
     assert circles({part: used - {part} for part, used in edges.items()}) == []
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    known = package()
+    edges = {name: module.uses(name, known) - {name, "penstock"} for name, module in known.items()}
+    assert circles(edges) == []
 
 
 def test_at_most_one_module_unpickles() -> None:

@@ -9,9 +9,9 @@ import torch
 
 from penstock import transforms as T
 from penstock.transforms.audio import Function
+from penstock.transforms.base import Op
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
-from penstock.transforms.ops import Op
 from penstock.transforms.outcomes import (
     COUNTS,
     NOMINAL,

@@ -73,12 +73,12 @@ def test_a_place_that_is_nowhere_is_not_read(offset: int, photos: Path) -> None:
     prep = prepared(dataset)
     batches_of(prep, 1, 0)
     begun, wanted = batch_in_flight(prep, 1)
-    contents, place = begun.contents, begun.contents.parcel(0).place
+    contents, place = begun.contents, begun.contents.gpu_sample(0).place
     at = int(contents.offsets[0])
     contents.slots[0, at - PLACE.size : at] = torch.frombuffer(
         bytearray(PLACE.pack(*place._replace(offset=offset))), dtype=torch.uint8
     )
-    assert contents.parcel(0).place.offset == offset
+    assert contents.gpu_sample(0).place.offset == offset
     prep.lane.make(begun, None).order(None)
     assert all(torch.equal(image, theirs) for image, theirs in zip(begun.images, wanted, strict=True))
     assert prep.lane.stats()["by_cpu"] > 0

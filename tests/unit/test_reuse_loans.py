@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 from penstock.dataset.offers import offered
 from penstock.dataset.seeding import generators_kept, seed_sample
-from penstock.gpu.parcels import features
+from penstock.gpu.dataset import features
 from penstock.gpu.prep import looked
 from penstock.gpu.requests import AS_THERE_IS_ROOM
 from penstock.gpu.slots import BESIDE, DECODED, ENCODED, FINISHED, HEAD_ROOM, Contents, left
@@ -52,11 +52,11 @@ def pixels_of(write: Any, slot_bytes: int) -> tuple[int, np.ndarray[Any, Any]]:
     slots = torch.zeros(1, slot_bytes, dtype=torch.uint8)
     write(slots[0])
     contents = Contents(slots, (48, 48))
-    parcel = contents.parcel(0)
-    if parcel.form == ENCODED:
-        return ENCODED, execute(parcel.program, decode(parcel.image.tobytes()))
-    program, image = left(parcel)
-    return parcel.form, execute(program, image)
+    sample = contents.gpu_sample(0)
+    if sample.form == ENCODED:
+        return ENCODED, execute(sample.program, decode(sample.image.tobytes()))
+    program, image = left(sample)
+    return sample.form, execute(program, image)
 
 
 def taken_away(store: MemoryStore) -> None:
@@ -77,8 +77,8 @@ def test_an_image_that_is_taken_away_while_it_is_read_is_made_again(
     ours, others = prep_of(dataset, share).dataset, prep_of(plain, 0.0).dataset
     assert offered(ours).repeatable == (share is not None)
     says = AS_THERE_IS_ROOM if share is None else share
-    ours.wishes.say(share=says, limit=0.0, finishes=finish, samples=4)
-    others.wishes.say(share=0.0, limit=0.0, finishes=finish, samples=4)
+    ours.requests.say(share=says, limit=0.0, finishes=finish, samples=4)
+    others.requests.say(share=0.0, limit=0.0, finishes=finish, samples=4)
     for sample in range(SAMPLES):
         begun(ours, sample, 0).tensor()
     assert store.stats()["entries"] == SAMPLES
@@ -122,7 +122,7 @@ def test_an_image_that_is_gone_right_after_it_was_made_is_made_again(
     share = None if way == "files" else 0.0
     preps = [prep_of(each, share) for each in (dataset, plain)]
     for prep in preps:
-        prep.dataset.wishes.say(share=0.0, limit=0.0, finishes=way in ("files", "kernels"), samples=4)
+        prep.dataset.requests.say(share=0.0, limit=0.0, finishes=way in ("files", "kernels"), samples=4)
     for sample in range(SAMPLES):
         if way == "drawn first":
             found, expected = (drawn_first(each, sample) for each in (dataset, plain))
@@ -154,8 +154,8 @@ def test_where_two_workers_may_write_a_sample_nothing_is_read_from_the_store_any
     """Neither wrong bytes for a moment, nor a file that is gone by then."""
     dataset, plain = kept(photos), kept(photos, 0)
     ours, others = prep_of(dataset, 0.0).dataset, prep_of(plain, 0.0).dataset
-    for parcels in (ours, others):
-        parcels.wishes.say(share=0.0, limit=0.0, finishes=finish, samples=4)
+    for slots in (ours, others):
+        slots.requests.say(share=0.0, limit=0.0, finishes=finish, samples=4)
     for sample in range(SAMPLES):
         begun(ours, sample, 0).tensor()
     sample = int(np.flatnonzero(dataset.renewal.renewed(np.arange(SAMPLES), 1) == 0)[0])
@@ -196,8 +196,8 @@ def test_a_sample_that_is_not_there_may_leave_as_the_file_it_is_and_is_then_not_
     ours = prep_of(dataset, None, deterministic=drawn).dataset
     others = prep_of(plain, 0.0).dataset
     store: Any = dataset.store
-    ours.wishes.say(share=0.5 if drawn else AS_THERE_IS_ROOM, limit=100.0, finishes=True, samples=4)
-    others.wishes.say(share=0.0, limit=0.0, finishes=True, samples=4)
+    ours.requests.say(share=0.5 if drawn else AS_THERE_IS_ROOM, limit=100.0, finishes=True, samples=4)
+    others.requests.say(share=0.0, limit=0.0, finishes=True, samples=4)
     files = 0
     for sample in range(SAMPLES):
         before = store.stats()["entries"]

@@ -215,11 +215,11 @@ def test_the_kernels_read_samples_where_they_lie(kind: Any, photos: Path) -> Non
     assert prep.lane.stats()["by_cpu"] == (6 if kind is Broken else 0)
 
 
-def test_without_wishes_what_lies_there_is_prepared_anew(photos: Path) -> None:
+def test_without_requests_what_lies_there_is_prepared_anew(photos: Path) -> None:
     dataset = on_device(photos)
     prep = prepared(dataset)
     batches_of(prep, 1, 0)
-    prep.dataset.wishes.say(share=0.0, limit=0.0, finishes=False, samples=4)
+    prep.dataset.requests.say(share=0.0, limit=0.0, finishes=False, samples=4)
     offered(dataset).begin(1, range(SAMPLES))
     assert {int(prep.dataset[at][0][:4].view(torch.int32)) for at in range(SAMPLES)} == {FINISHED}
 

@@ -1,11 +1,11 @@
-"""Stations on a CUDA device: nvJPEG decodes parcels, the kernels execute their programs, on a stream of the station's own.
+"""Stations on a CUDA device: nvJPEG decodes files, the kernels execute their programs, on a stream of the station's own.
 
 Rule 1: all memory is taken when a station gets ready, and stays: what it makes afterwards allocates nothing on the device. Only nvJPEG takes
         what it needs for the files that it meets, up to a budget.
 Rule 2: only memory that nobody has is taken, and some is left of it: torch would otherwise give away what training will need again. Too
         little makes a station smaller, then it does not help.
 Rule 3: samples that are kept on the device are read where they lie; the memory for all of them is taken in the same way, and once.
-Rule 4: a parcel that cannot be made here is made by the CPU, in this thread: what its file is worth, the CPU's decoder says.
+Rule 4: a sample that cannot be made here is made by the CPU, in this thread: what its file is worth, the CPU's decoder says.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from penstock.config import GpuPrep
 from penstock.errors import DeviceLost, PenstockError
+from penstock.gpu.dataset import IMAGE_BYTES, SCRATCH_BYTES
 from penstock.gpu.nvjpeg import DEFAULT, ENGINES, LEFT_BYTES, NO_PIPELINE, DecodeError, Decoder
-from penstock.gpu.parcels import IMAGE_BYTES, SCRATCH_BYTES
 from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.residents import Residents
-from penstock.gpu.slots import ENCODED, Contents, Parcel, Room, Task, left, padded, tasks_of
+from penstock.gpu.slots import ENCODED, Contents, GpuSample, Room, Task, left, padded, tasks_of
 from penstock.kernels.run import Executor, Limits, TaskTooLarge, shapes
 from penstock.measure.card import Spare
 from penstock.pipeline.decode import decode
@@ -59,7 +59,7 @@ def prep_for(
     deterministic: bool,
     kept: Prep | None = None,
 ) -> Prep | str:
-    """The dataset for workers and the lane; where it helps, with parcels."""
+    """The dataset for workers and the lane."""
 
     def stations(look: Look) -> Sequence[CudaStation]:
         like = torch.empty(
@@ -200,7 +200,7 @@ class CudaStation:
         assert self.residents is not None
         gone = self.residents.run(task, partial(self._task, task, out), self._finish)
         for ordinal in gone:
-            self._by_cpu(task.contents.parcel(ordinal), out)
+            self._by_cpu(task.contents.gpu_sample(ordinal), out)
         if gone:
             self._finish()
 
@@ -227,22 +227,22 @@ class CudaStation:
             for half in task.halves():
                 self._task(half, out)
             return
-        for parcel in task.parcels():
-            self._by_cpu(parcel, out)
+        for sample in task.gpu_samples():
+            self._by_cpu(sample, out)
 
-    def _by_cpu(self, parcel: Parcel, out: torch.Tensor) -> None:
+    def _by_cpu(self, sample: GpuSample, out: torch.Tensor) -> None:
         try:
-            if parcel.form == ENCODED:
-                program, image = parcel.program, decode(parcel.image.tobytes())
-            elif parcel.place is not None and self.residents is not None:
-                program, image = self.residents.left(parcel)
+            if sample.form == ENCODED:
+                program, image = sample.program, decode(sample.image.tobytes())
+            elif sample.place is not None and self.residents is not None:
+                program, image = self.residents.left(sample)
             else:
-                program, image = left(parcel)
+                program, image = left(sample)
         except ValueError as exc:
-            exc.add_note(f"penstock: sample {parcel.ordinal} of its batch, left to the GPU")
+            exc.add_note(f"penstock: sample {sample.ordinal} of its batch, left to the GPU")
             raise
         self.by_cpu += 1
-        out[parcel.ordinal].copy_(self._tail.finish(execute(program, image)))
+        out[sample.ordinal].copy_(self._tail.finish(execute(program, image)))
 
     def _copied(self, task: Task) -> Addresses:
         """Where pixels are, in the station's memory as they lie in their slots: one copy, from the first of them to the last."""

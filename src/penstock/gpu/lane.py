@@ -1,4 +1,4 @@
-"""The GPU lane: a batch as workers leave it, with pixels of some samples and parcels of others, becomes a batch on the device.
+"""The GPU lane: a batch as workers leave it, with finished pixels of some samples and work left of others, becomes a batch on the device.
 
 A batch of pixels alone is copied, scaled and normalised on the stream of the thread that brings batches (`begin`). Others go to stations,
 threads with streams of their own, which decode files and execute programs straight into the samples' places (`make`). Several
@@ -26,7 +26,7 @@ import torch
 from penstock.gpu.gate import Gate
 from penstock.gpu.modes import Modes
 from penstock.gpu.pending import Job, Pending, Readiness, Station, start
-from penstock.gpu.requests import AS_THERE_IS_ROOM, Wishes
+from penstock.gpu.requests import AS_THERE_IS_ROOM, Requests
 from penstock.gpu.residents import Residents
 from penstock.gpu.slots import DECODED, ENCODED, KEPT, RESIDENT, Contents, pixels_in
 from penstock.kernels.finish import normalised
@@ -53,7 +53,7 @@ class Begun(NamedTuple):
 
 
 class GpuLane:
-    """Finishes batches of `Parcels`, and says through `wishes` what it would have of their samples from now on."""
+    """Finishes batches of `SlotDataset`, and says through `requests` what it would have of their samples from now on."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class GpuLane:
         size: Size,
         device: torch.device,
         stations: Sequence[Station],
-        wishes: Wishes,
+        requests: Requests,
         modes: Modes,
         *,
         dtype: torch.dtype | None = None,
@@ -70,7 +70,7 @@ class GpuLane:
     ) -> None:
         """`residents`: the samples that are kept on the device."""
         self._tail, self._size, self._device, self._stations = tail, size, device, stations
-        self._wishes, self._modes, self.gate = wishes, modes, Gate()
+        self._requests, self._modes, self.gate = requests, modes, Gate()
         self._dtype = dtype or tail.dtype
         self._format = memory_format or torch.contiguous_format
         self.residents = residents
@@ -78,7 +78,7 @@ class GpuLane:
             station.residents = residents
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ready: Readiness | None = None
-        self._wished, self._is_late = False, device.type == "cuda" and modes.fixed_share is None
+        self._requested, self._is_late = False, device.type == "cuda" and modes.fixed_share is None
         self.owner: Callable[[], Any] = lambda: None
         """The iterator that it makes batches for, while that is there."""
         self._packed_lately = self._busy_s = self._taken_s = 0.0
@@ -86,36 +86,36 @@ class GpuLane:
         self._counting = threading.Lock()
         self.samples = self.packed = self.decoded = self.resident = 0
         self.gate.idle_only = modes.is_idle
-        self._wish()
+        self._request()
 
     def belong_to(self, owner: Any) -> None:
         """Make batches for this iterator from now on; what was learned with others before it counts."""
         self.owner = weakref.ref(owner)
         self._taken_s, self._young = 0.0, YOUNG
-        self._wishes.forget()
+        self._requests.forget()
 
     @property
     def is_free(self) -> bool:
         owner = self.owner()
         return owner is None or owner.closed
 
-    def _wish(self) -> None:
+    def _request(self) -> None:
         """What workers leave to the lane from now on."""
         fixed = self._modes.fixed_share
         share = AS_THERE_IS_ROOM if fixed is None else fixed
         limit, finishes = self._modes.limit * self._batch, self._modes.finishes
         useless = self._ready is not None and not self._ready.can_help and fixed is None
-        self._wished = bool(self._stations) and bool(
+        self._requested = bool(self._stations) and bool(
             finishes or (limit if share == AS_THERE_IS_ROOM else share)
         )
-        if not self._wished or useless or (self._is_late and self._ready is None):
+        if not self._requested or useless or (self._is_late and self._ready is None):
             share, limit, finishes = 0.0, 0.0, False
-        self._wishes.say(share=share, limit=limit, finishes=finishes, samples=self._batch)
+        self._requests.say(share=share, limit=limit, finishes=finishes, samples=self._batch)
 
     def _prepared(self, *, spare_known: bool) -> None:
-        """The first time that anything is wished, stations get ready for it. Not before there are workers: those are forked, and a
+        """The first time that anything is asked for, stations get ready for it. Not before there are workers: those are forked, and a
         thread that imports or compiles then would leave them its locks."""
-        if self._wished and self._ready is None and (spare_known or not self._is_late):
+        if self._requested and self._ready is None and (spare_known or not self._is_late):
             self._ready = Readiness(len(self._stations))
             for number, station in enumerate(self._stations):
                 start(station, number, self._jobs, self._ready, self.gate)
@@ -132,7 +132,7 @@ class GpuLane:
         contents = Contents(slots, self._size)
         packed = contents.count(ENCODED)
         with self._counting:
-            self._wishes.came(contents.entry, packed, lasting=2 * self._ahead + FIRST_AHEAD)
+            self._requests.came(contents.entry, packed, lasting=2 * self._ahead + FIRST_AHEAD)
         self.samples += len(slots)
         self.packed += packed
         self._packed_lately += FADE * (packed / len(slots) - self._packed_lately)
@@ -140,7 +140,7 @@ class GpuLane:
         self.resident += contents.count(RESIDENT)
         shape = (len(slots), 3, *self._size)
         out = torch.empty(shape, dtype=self._dtype, device=self._device, memory_format=self._format)
-        if not contents.has_parcels:
+        if not contents.has_gpu_samples:
             few = max(1, COPIED_AT_ONCE // contents.slot)
             for at in range(0, len(slots), few):
                 self._finish(slots[at : at + few], out[at : at + few])
@@ -151,10 +151,10 @@ class GpuLane:
         normalised(self._tail, pixels_in(there, self._size), out)
 
     def make(self, begun: Begun, copied: Any) -> Pending:
-        """Its parcels go to stations, which write behind `copied`, the event of its copies. Finished samples go with them, with nothing to
+        """Its samples go to stations, which write behind `copied`, the event of its copies. Finished samples go with them, with nothing to
         do but their tail: so a batch has no need of a place on the device beside its result."""
         contents = begun.contents
-        tasks = self._stations[0].tasks(contents) if contents.has_parcels else []
+        tasks = self._stations[0].tasks(contents) if contents.has_gpu_samples else []
         pending = Pending(samples=len(begun.images), tasks=len(tasks), copied=copied)
         for task in tasks:
             made = partial(self._made, contents.entry, len(task.ordinals) if task.files else 0)
@@ -166,7 +166,7 @@ class GpuLane:
         with self._counting:
             self._busy_s += seconds
             if files:
-                self._wishes.made(entry, files)
+                self._requests.made(entry, files)
 
     @property
     def takes_cores(self) -> bool:
@@ -187,10 +187,10 @@ class GpuLane:
         self._young = max(0, self._young - 1)
         if before and not self._young:
             busy = busy_s / ((now - before) * max(1, len(self._stations)))
-            wait_s, full = max(0.0, now - asked_s), self._wishes.was_full()
+            wait_s, full = max(0.0, now - asked_s), self._requests.was_full()
             self._modes.on_batch(Seen(ready, ahead, wait_s, now - before, busy, full))
         self.gate.idle_only = self._modes.is_idle
-        self._wish()
+        self._request()
 
     @property
     def mode(self) -> str:
@@ -201,8 +201,8 @@ class GpuLane:
             "mode": self.mode,
             "trying": bool(self._stations) and self._modes.trying,
             "share": self._packed_lately,
-            "limit": self._wishes.limit,
-            "finishes": self._wishes.finishes,
+            "limit": self._requests.limit,
+            "finishes": self._requests.finishes,
             "samples": self.samples,
             "packed": self.packed,
             "finished": self.decoded,

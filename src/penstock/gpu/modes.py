@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.policy.backlog import Backlog, Seen
-from penstock.policy.sharing import (
-    BLOCK,
-    Choice,
-    Measured,
-    Memory,
-    Sharing,
-    after_block,
-    first_choice,
-)
+from penstock.policy.sharing import BLOCK, Choice, Measured, Memory, Sharing, after_block, first_choice
 
 SETTLE = 16
 """Batches after a change of mode that do not count, at least: the lane's limit is searched first."""
@@ -32,7 +24,7 @@ class Modes:
         borrows_cores: bool = False,
     ) -> None:
         """`borrows_cores`: workers leave the lane cores only while it works."""
-        self._asked, self._fixed, self._finishes = asked, fixed_share, finishes
+        self._asked, self.fixed_share, self._finishes = asked, fixed_share, finishes
         self._borrows_cores = borrows_cores
         self._choice: Choice = first_choice(asked)
         self._memory = memory or (lambda: Memory(0, 0, 1))
@@ -40,10 +32,6 @@ class Modes:
         self._settled, self._changed = 0, False
         """Batches since the mode changed, up to those that do not count; and whether it ever has."""
         self._batches, self._time_s, self._wait_s, self._worked = 0, 0.0, 0.0, False
-
-    @property
-    def fixed_share(self) -> float | None:
-        return self._fixed
 
     @property
     def mode(self) -> Sharing:
@@ -73,12 +61,12 @@ class Modes:
         """Whether the kernels finish what workers decode."""
         if self._finishes is not None:
             return self._finishes
-        if self._fixed is not None:
+        if self.fixed_share is not None:
             return self._asked != "off"
         return self.mode is not Sharing.OFF and self._backlogs[self.mode].finishes
 
     def on_batch(self, seen: Seen) -> None:
-        if self._fixed is not None:
+        if self.fixed_share is not None:
             return
         if self.mode is not Sharing.OFF:
             self._backlogs[self.mode].on_batch(seen)
@@ -102,9 +90,6 @@ class Modes:
             asked=self._asked,
             memory=self._memory(),
         )
-        self._forget_block()
+        self._batches, self._time_s, self._wait_s, self._worked = 0, 0.0, 0.0, False
         if self.mode is not mode:
             self._settled, self._changed = 0, True
-
-    def _forget_block(self) -> None:
-        self._batches, self._time_s, self._wait_s, self._worked = 0, 0.0, 0.0, False

@@ -28,8 +28,6 @@ DEFAULT, KERNELS, ENGINES = 0, 2, 3
 """Ways of decoding (`nvjpegBackend_t`): as the library thinks best without engines; all in kernels; the card's JPEG engines."""
 NO_PIPELINE = 1 << 0
 """Engines have one stream each rather than two: fewer of them share a queue of the driver with training (`gpu.queues`)."""
-INTERPOLATES = 1 << 5
-"""Chroma is upsampled with a triangle filter, as libjpeg does."""
 PLANES = 3
 """Output is RGB, one plane after the other (`nvjpegOutputFormat_t`)."""
 MOST_COMPONENTS = 4

@@ -1,4 +1,4 @@
-"""Batches under way in the GPU lane, and the threads that make their parcels."""
+"""Batches under way in the GPU lane, and the threads that make their samples."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ HUNG_S = 120.0
 
 
 class Station(Protocol):
-    """What makes pixels of parcels; used by one thread."""
+    """What makes pixels of samples that are left to the GPU; used by one thread."""
 
     by_cpu: int
-    """Parcels that the CPU had to make after all."""
+    """Samples that the CPU had to make after all."""
     residents: Residents | None
     """Samples that are kept on the device; set by the lane."""
 

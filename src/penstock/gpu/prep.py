@@ -14,13 +14,13 @@ from torch.utils.data import default_collate
 
 from penstock.config import GpuPrep
 from penstock.dataset.offers import offered
+from penstock.gpu.dataset import SlotDataset
 from penstock.gpu.lane import GpuLane
 from penstock.gpu.modes import Modes
-from penstock.gpu.parcels import Parcels
 from penstock.gpu.pending import Station
-from penstock.gpu.requests import Wishes
+from penstock.gpu.requests import Requests
 from penstock.gpu.residents import Residents
-from penstock.gpu.reused_parcels import ReusedParcels
+from penstock.gpu.reuse_dataset import ReuseSlotDataset
 from penstock.gpu.slots import BESIDE, HEAD_ROOM
 from penstock.kernels.forms import supported
 from penstock.pipeline.adopt import AdoptedFolder
@@ -57,7 +57,7 @@ class Look(NamedTuple):
 
 
 class Prep(NamedTuple):
-    dataset: Parcels
+    dataset: SlotDataset
     lane: GpuLane
     key: tuple[Any, ...]
     """What the lane was made for."""
@@ -105,12 +105,11 @@ def planned(
     store = None if on_device is None else on_device.store
     key = (look.size, look.tail.identity(), device, dtype, memory_format, wanted, deterministic, store)
     if kept is not None and kept.key == key and kept.lane.is_free:
-        wishes, lane = kept.dataset.wishes, kept.lane
+        requests, lane = kept.dataset.requests, kept.lane
     else:
-        wishes = Wishes()
-        nothing_to_try = (
-            fixed is not None or on_device is not None
-        )  # what lies on the device must be made there
+        requests = Requests()
+        # What lies on the device must be made there.
+        nothing_to_try = fixed is not None or on_device is not None
         mode = "concurrent" if wanted.mode == "auto" and nothing_to_try else wanted.mode
         auto = wanted.mode == "auto"
         modes = Modes(mode, fixed_share=fixed, finishes=finishes, memory=memory, borrows_cores=auto)
@@ -123,16 +122,16 @@ def planned(
                 allocate or partial(torch.empty, dtype=torch.uint8, device=device),
             )
         lane = GpuLane(
-            look.tail, look.size, device, made, wishes, modes, dtype=dtype, memory_format=memory_format, residents=residents
+            look.tail, look.size, device, made, requests, modes, dtype=dtype, memory_format=memory_format, residents=residents
         )  # fmt: skip
     times = ROOM_MOST if on_device is None else ROOM_MOST_KEPT
     most = max(ROOM_LEAST, times * 3 * look.size[0] * look.size[1])
     room = 0 if stations is None else min(look.room, most)
     # A place on the device is given once: who prepares a sample a second time has another.
     repeatable = store is None and (stations is None or fixed in (0.0, 1.0) or (drawn and fixed is not None))
-    kind = ReusedParcels if isinstance(dataset, Reused) else Parcels
-    parcels = kind(dataset, look.size, wishes=wishes, room=room, drawn=drawn, repeatable=repeatable)
-    return Prep(parcels, lane, key, identity, look)
+    kind = ReuseSlotDataset if isinstance(dataset, Reused) else SlotDataset
+    slots = kind(dataset, look.size, requests=requests, room=room, drawn=drawn, repeatable=repeatable)
+    return Prep(slots, lane, key, identity, look)
 
 
 def identity_of(dataset: Any) -> tuple[Any, ...]:
@@ -177,7 +176,7 @@ def looked(dataset: Any, *, kept_as_files: bool = True) -> Look | str:
     is kept of them. `kept_as_files`: those that are to be kept may leave as files all the same."""
     if not len(dataset):
         return "the dataset is empty"
-    sizes, parcels, reasons = set(), [], []
+    sizes, needs, reasons = set(), [], []
     for at in range(min(LOOKED_AT, len(dataset))):
         try:
             begin = dataset.unfound if isinstance(dataset, Reused) else dataset.begun
@@ -194,16 +193,16 @@ def looked(dataset: Any, *, kept_as_files: bool = True) -> Look | str:
             opens_with = Window.whole(size)
         image = max(file, 3 * opens_with.height * opens_with.width)
         sizes.add(program_size(program, size))
-        parcels.append(HEAD_ROOM + image + BESIDE)
+        needs.append(HEAD_ROOM + image + BESIDE)
         reasons += [why for why in map(supported, program) if why][:1]
         if any(step.code is Code.GRAY and step.args[0] != 3 for step in begun.program):
             return "its samples become grey images"
-    if not parcels:
+    if not needs:
         return "none of the samples that were looked at can be read"
     if len(sizes) > 1:
         return "its samples become images of several sizes"
-    if len(reasons) == len(parcels):
+    if len(reasons) == len(needs):
         return reasons[0]
     tail = dataset.chain.tail
     assert tail is not None
-    return Look(sizes.pop(), tail, max(parcels))
+    return Look(sizes.pop(), tail, max(needs))

@@ -14,7 +14,7 @@ ENTRIES = 4096
 """Batches that are told apart. Where two that are under way have the same entry, the count is a little off until one of them has come."""
 
 
-class Wishes:
+class Requests:
     def __init__(self, table: SharedTable | None = None) -> None:
         columns = (
             ("numbers", np.float64, (8,)),
@@ -29,7 +29,7 @@ class Wishes:
             self._numbers[3] = FIRST
 
     def __reduce__(self) -> tuple[type, tuple[SharedTable]]:
-        return Wishes, (self._table,)
+        return Requests, (self._table,)
 
     # ---- said by the training process
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.gpu.slots import KEPT, Bytes, Parcel, Task
+from penstock.gpu.slots import KEPT, Bytes, GpuSample, Task
 from penstock.kernels.run import TaskTooLarge
 from penstock.reuse.stores.contract import Wanted
 from penstock.reuse.stores.device import CHANNELS, DeviceStore, Place, Places
@@ -104,12 +104,12 @@ class Residents:
         found: NDArray[np.int64] = arena.data_ptr() + task.contents.places(task.ordinals)[:, OFFSET]
         return found
 
-    def left(self, parcel: Parcel) -> tuple[Program, Bytes]:
+    def left(self, sample: GpuSample) -> tuple[Program, Bytes]:
         """What is to be done to a kept sample, and its pixels, for the CPU."""
-        assert parcel.place is not None
-        if parcel.form == KEPT:
-            return parcel.program, parcel.image.reshape(*parcel.size, CHANNELS)
-        return parcel.program, self._again(parcel.place.wanted)
+        assert sample.place is not None
+        if sample.form == KEPT:
+            return sample.program, sample.image.reshape(*sample.size, CHANNELS)
+        return sample.program, self._again(sample.place.wanted)
 
 
 def is_outside(places: Places, nbytes: NDArray[np.int64], arena: torch.Tensor) -> bool:

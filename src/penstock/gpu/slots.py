@@ -1,9 +1,8 @@
-"""A sample's place in a batch that two lanes make: pixels, or a parcel of what a GPU makes them of.
+"""A sample's slot in a batch that workers and the GPU make together: a head, then pixels or what the GPU makes them of.
 
-A slot begins with a head that says which form the sample has come to: FINISHED pixels, as the batch wants them but for their order and the
-tail; DECODED pixels, of what the program needs of the image; or the ENCODED file. Where samples are kept on the device, one that lies there already is
-RESIDENT, and only its place is in the slot; one that is to be is KEPT, with all its pixels beside its place. All but finished ones are parcels: with them goes
-what the kernels have to do, and the same as steps, for whoever must do it without them.
+The head names the sample's form: FINISHED pixels (but for their order and the tail); DECODED pixels, as much as the program needs; the ENCODED file.
+With samples on the device: RESIDENT, only a place there; KEPT, a place and all pixels, which go there. All but FINISHED ones carry the rows for the
+kernels, and the same as steps for whoever works without kernels.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from penstock.wire.pickles import dumps_local, dumps_plain, loads, loads_plain
 
 FINISHED, ENCODED, DECODED, RESIDENT, KEPT = range(5)
 HEAD = struct.Struct("<12i")
-"""The form; bytes of the image, of what the kernels do, of the steps; height and width of the image; the batch's entry (`wishes`); of a
+"""The form; bytes of the image, of what the kernels do, of the steps; height and width of the image; the batch's entry (`requests`); of a
 layout what is in it beside its one row, which is as nearly all have it: rows, places for statistics, rounds, bytes of scratch and of the source."""
 NOTHING_ELSE = (0,) * 5
 HEAD_ROOM = 64
 """Bytes before a slot's contents: pixels begin on a cache line."""
 BESIDE = 4096
-"""Of a parcel, beside its image: about."""
+"""Of a sample left to the GPU, beside its image: about."""
 PADDED = 256
 """Images and scratch of samples begin at multiples of this."""
 FEW = 64
@@ -70,7 +69,7 @@ def write_head(size: Size, entry: int, slot: torch.Tensor) -> None:
 
 
 class Packing(NamedTuple):
-    """A parcel that is yet to be written."""
+    """A sample for the GPU that is yet to be written."""
 
     head: bytes
     rows: bytes
@@ -109,7 +108,7 @@ class Packing(NamedTuple):
         out[at : at + self.image.nbytes].reshape(self.image.shape)[...] = self.image
 
 
-class Parcel(NamedTuple):
+class GpuSample(NamedTuple):
     """One sample of a batch, for whoever makes it without the kernels."""
 
     ordinal: int
@@ -155,7 +154,7 @@ class Contents:
         return len(self.forms)
 
     @property
-    def has_parcels(self) -> bool:
+    def has_gpu_samples(self) -> bool:
         return bool(self.forms.any())
 
     def count(self, form: int) -> int:
@@ -190,10 +189,10 @@ class Contents:
         at = int(self.offsets[ordinal])
         return self.slots[ordinal, at : at + int(self._sent[ordinal])]
 
-    def parcel(self, ordinal: int) -> Parcel:
+    def gpu_sample(self, ordinal: int) -> GpuSample:
         row, at = self._bytes[ordinal], int(self.offsets[ordinal])
         before = at - PLACE.size * int(self.kept[ordinal])
-        return Parcel(
+        return GpuSample(
             ordinal,
             int(self.forms[ordinal]),
             self.size(ordinal),
@@ -219,8 +218,8 @@ class Task(NamedTuple):
     def kept(self) -> bool:
         return bool(self.contents.kept[self.ordinals[0]])
 
-    def parcels(self) -> Iterator[Parcel]:
-        return map(self.contents.parcel, self.ordinals)
+    def gpu_samples(self) -> Iterator[GpuSample]:
+        return map(self.contents.gpu_sample, self.ordinals)
 
     def halves(self) -> tuple[Task, Task]:
         half = len(self.ordinals) // 2
@@ -268,7 +267,7 @@ def as_it_is(size: Size) -> Layout:
 
 
 def pixels_in(slots: torch.Tensor, size: Size) -> torch.Tensor:
-    """A batch's finished pixels, samples x channels x height x width; those of parcels are none."""
+    """A batch's finished pixels, samples x channels x height x width; those of others are none."""
     height, width = size
     down, across, channel = interleaved(size)
     strides = slots.stride(0), channel, down, across
@@ -336,7 +335,7 @@ def cut(
     return found
 
 
-def left(parcel: Parcel) -> tuple[Program, Bytes]:
-    """What is still to be done to the image of a parcel that has pixels, and those, for the CPU."""
-    program = [] if parcel.form == FINISHED else parcel.program
-    return program, parcel.image.reshape(*parcel.size, 3)
+def left(sample: GpuSample) -> tuple[Program, Bytes]:
+    """What is still to be done to the image of a sample that has pixels, and those, for the CPU."""
+    program = [] if sample.form == FINISHED else sample.program
+    return program, sample.image.reshape(*sample.size, 3)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from penstock.kernels.run import interpreted, tail_table
-from penstock.transforms.tail import Tail
+from penstock.transforms.tail import Tail, normalise
 
 BLOCK = 1024
 
@@ -22,7 +22,7 @@ def normalised(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
     elif pixels.is_cuda and has_triton():
         looked_up(tail, pixels, out)
     else:
-        step_by_step(tail, pixels, out)
+        out.copy_(normalise(pixels.to(torch.float32), tail.scale, tail.mean, tail.std))
 
 
 def looked_up(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
@@ -39,21 +39,6 @@ def looked_up(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
         channels=channels,
         block=power_of_two(block),
     )
-
-
-def step_by_step(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
-    """As the CPU does it, in the same order."""
-    values = pixels.to(torch.float32)
-    if tail.scale == "divide":
-        values /= 255
-    elif tail.scale == "multiply":
-        values *= 1.0 / 255
-    if tail.mean:
-        mean, std = (
-            torch.tensor(numbers, device=pixels.device).view(-1, 1, 1) for numbers in (tail.mean, tail.std)
-        )
-        values.sub_(mean).div_(std)
-    out.copy_(values)
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from penstock.kernels import words as w
 from penstock.transforms.augment import steps_of
-from penstock.transforms.steps import Code, Interpolation, Program, Size, Step
+from penstock.transforms.steps import Code, Interpolation, Program, Size, Step, is_shift
 
 FIXED_LIMIT = 32768.0
 """Coordinates beyond it do not fit into 16.16 fixed point; there Pillow computes in floats."""
@@ -26,6 +26,7 @@ KINDS = {
 }
 
 
+AFFINE_WAYS = (Interpolation.NEAREST, Interpolation.BILINEAR)
 LIMITED = frozenset({Code.CALL, Code.RESIZE, Code.AFFINE, Code.ERASE, Code.GRAY, Code.MIX})
 """Steps of which not every form has a kernel."""
 
@@ -38,9 +39,7 @@ def supported(step: Step) -> str:
             return "a function in Python runs on the CPU"
         case Code.RESIZE if args[2] == Interpolation.BICUBIC and not args[3]:
             return "bicubic resampling without antialiasing has no kernel"
-        case Code.AFFINE if args[6] not in (Interpolation.NEAREST, Interpolation.BILINEAR) and not is_shift(
-            args
-        ):
+        case Code.AFFINE if args[6] not in AFFINE_WAYS and not is_shift(args):
             return f"affine maps with interpolation {Interpolation(args[6]).name} have no kernel"
         case Code.ERASE if args[4] is None:
             return "the noise of RandomErasing is drawn on the CPU"
@@ -87,12 +86,6 @@ def pillow_taps(axis: int, kind: int, reach: float, start: float, span: float, p
 def blur_sigma(sigma: float, taps: int) -> float:
     """OpenCV's own where none is given."""
     return sigma if sigma > 0 else 0.3 * ((taps - 1) * 0.5 - 1) + 0.8
-
-
-def is_shift(args: tuple[Any, ...]) -> bool:
-    """Whether an affine map moves by whole pixels, so that there is nothing to interpolate."""
-    a, b, c, d, e, f = args[:6]
-    return (a, b, d, e) == (1, 0, 0, 1) and c == int(c) and f == int(f)
 
 
 def fits(matrix: tuple[float, ...], size: Size) -> bool:

@@ -29,14 +29,23 @@ from penstock.kernels.forms import (
     colour,
     fits,
     fixed_point,
-    is_shift,
     pillow_taps,
     saturated,
     supported,
     tensor_steps,
 )
 from penstock.transforms.cpu import goes_down_first
-from penstock.transforms.steps import STATISTICS, Code, Interpolation, Program, Size, Step, size_after
+from penstock.transforms.steps import (
+    STATISTICS,
+    Code,
+    Interpolation,
+    Program,
+    Size,
+    Step,
+    is_shift,
+    size_after,
+)
+from penstock.transforms.windows import is_inside
 
 ALIGNED = 16
 MOST_PIXELS = (1 << 31) // 3 - 1
@@ -220,8 +229,7 @@ class Row:
     # ---- moves and changes of single pixels
 
     def crop(self, top: int, left: int, height: int, width: int) -> None:
-        inside = top >= 0 and left >= 0 and top + height <= self.size[0] and left + width <= self.size[1]
-        if inside and self.is_bare:
+        if self.is_bare and is_inside((top, left, height, width), self.size):
             self.view = self.view.cut(top, left, height, width)
         else:
             self.move(w.SHIFT, (1, top, 1, left, w.CONSTANT, 0), 0)

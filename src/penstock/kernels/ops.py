@@ -43,6 +43,15 @@ def taken(source, place, stride_c, there):
 
 
 @triton.jit
+def measures(head):
+    """Of the image that a pass reads: its strides, height and width."""
+    stride_y = tl.load(head + STRIDE_Y).to(tl.int32)
+    stride_x = tl.load(head + STRIDE_X).to(tl.int32)
+    stride_c = tl.load(head + STRIDE_C).to(tl.int32)
+    return stride_y, stride_x, stride_c, tl.load(head + IN_H).to(tl.int32), tl.load(head + IN_W).to(tl.int32)
+
+
+@triton.jit
 def cut(total):
     return tl.minimum(tl.maximum(total >> BITS, 0), 255)
 
@@ -50,9 +59,7 @@ def cut(total):
 @triton.jit
 def summed(row, head, source, y, x, there):
     """Weighted sums along an axis, in Pillow's fixed point."""
-    stride_y = tl.load(head + STRIDE_Y).to(tl.int32)
-    stride_x = tl.load(head + STRIDE_X).to(tl.int32)
-    stride_c = tl.load(head + STRIDE_C).to(tl.int32)
+    stride_y, stride_x, stride_c, height, width = measures(head)
     axis = tl.load(head + AXIS)
     positions = tl.load(head + POSITIONS).to(tl.int32)
     address = tl.load(row + SCRATCH) + tl.load(head + WEIGHTS)
@@ -61,7 +68,7 @@ def summed(row, head, source, y, x, there):
     at = tl.where(down, y, x)
     line = tl.where(down, x * stride_x, y * stride_y)
     stride = tl.where(down, stride_y, stride_x)
-    length = tl.where(down, tl.load(head + IN_H).to(tl.int32), tl.load(head + IN_W).to(tl.int32))
+    length = tl.where(down, height, width)
     folds = tl.load(head + FILTER) == GAUSS
     first = tl.load(weights + at, mask=there, other=0)
     red = tl.zeros_like(y) + HALF
@@ -82,11 +89,7 @@ def summed(row, head, source, y, x, there):
 @triton.jit
 def sharpened(head, real, source, y, x, there):
     """Blended with its smooth version, in which a pixel counts five times and its neighbours once; the border as it is."""
-    stride_y = tl.load(head + STRIDE_Y).to(tl.int32)
-    stride_x = tl.load(head + STRIDE_X).to(tl.int32)
-    stride_c = tl.load(head + STRIDE_C).to(tl.int32)
-    height = tl.load(head + IN_H).to(tl.int32)
-    width = tl.load(head + IN_W).to(tl.int32)
+    stride_y, stride_x, stride_c, height, width = measures(head)
     share = tl.load(real + REAL).to(tl.float32)
     place = y * stride_y + x * stride_x
     r, g, b = taken(source, place, stride_c, there)
@@ -108,18 +111,14 @@ def sharpened(head, real, source, y, x, there):
 
 @triton.jit
 def between(one, two, share):
-    return one + (two - one) * share
+    return one.to(tl.float64) + (two.to(tl.float64) - one.to(tl.float64)) * share
 
 
 @triton.jit
 def interpolated(head, real, source, y, x, there, in_black: tl.constexpr):
     """Under an affine map, between four pixels, in double precision as Pillow does it; its colour outside. `in_black`: as torch does it, to
     which pixels outside are black, and which rounds."""
-    stride_y = tl.load(head + STRIDE_Y).to(tl.int32)
-    stride_x = tl.load(head + STRIDE_X).to(tl.int32)
-    stride_c = tl.load(head + STRIDE_C).to(tl.int32)
-    height = tl.load(head + IN_H).to(tl.int32)
-    width = tl.load(head + IN_W).to(tl.int32)
+    stride_y, stride_x, stride_c, height, width = measures(head)
     fill = tl.load(head + FILL).to(tl.int32)
     mid_x = x.to(tl.float64) + 0.5
     mid_y = y.to(tl.float64) + 0.5
@@ -152,21 +151,9 @@ def interpolated(head, real, source, y, x, there, in_black: tl.constexpr):
     r1, g1, b1 = taken(source, y0 + x1, stride_c, on_top & on_right)
     r2, g2, b2 = taken(source, y1 + x0, stride_c, below & on_left)
     r3, g3, b3 = taken(source, y1 + x1, stride_c, below & on_right)
-    red = between(
-        between(r0.to(tl.float64), r1.to(tl.float64), across),
-        between(r2.to(tl.float64), r3.to(tl.float64), across),
-        down,
-    )
-    green = between(
-        between(g0.to(tl.float64), g1.to(tl.float64), across),
-        between(g2.to(tl.float64), g3.to(tl.float64), across),
-        down,
-    )
-    blue = between(
-        between(b0.to(tl.float64), b1.to(tl.float64), across),
-        between(b2.to(tl.float64), b3.to(tl.float64), across),
-        down,
-    )
+    red = between(between(r0, r1, across), between(r2, r3, across), down)
+    green = between(between(g0, g1, across), between(g2, g3, across), down)
+    blue = between(between(b0, b1, across), between(b2, b3, across), down)
     if in_black:
         red += 0.5
         green += 0.5

@@ -57,6 +57,3 @@ BLEND, POSTERIZE, SOLARIZE, INVERT, CONTRAST, AUTOCONTRAST, EQUALIZE, SATURATION
 """Changes of a pixel's value."""
 CONSTANT, EDGE, REFLECT, SYMMETRIC = range(4)
 """What a shift finds outside of the image."""
-
-STATISTICS_WORDS = 768 + 1
-"""Of a place for statistics: 256 counts for each channel, and the sum of greys."""

@@ -1,8 +1,7 @@
-"""torchvision's datasets and transforms, taken as they are: the same files, the same draws, the same pixels, sooner.
+"""torchvision's datasets and transforms, adopted: the same files, draws and pixels, faster.
 
-Only exact types are taken, with their methods as torchvision wrote them: a subclass or a patched method may mean anything, and
-stays what it is, a step in Python. Draws are made by torchvision's own code from torch's generator, on an image that has a size
-and no pixels, so that adopting a chain changes no sample.
+Only exact, unpatched types are adopted: a subclass or a patched method may mean anything, and stays a step in Python. torchvision's own
+code draws, from torch's generator, on an image that has a size and no pixels: adopting a chain changes no sample.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from penstock.pipeline.their_draws import Draw, Unadoptable, adopters, is_patche
 from penstock.sources.sources import ByteRange, WholeFiles
 from penstock.transforms.cpu import picture
 from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops
-from penstock.transforms.steps import Step, program_size
+from penstock.transforms.steps import Step, drawn_in_row, program_size
 from penstock.transforms.tail import Tail
 
 # ---- chains
@@ -121,9 +120,7 @@ class AdoptedChain:
         size = size_of(image)
         for at, (op, draw) in enumerate(self.ops):
             if draw is not None:
-                steps = draw(op, size)
-                size = program_size(steps, size)
-                program += steps
+                program += draw(op, program_size(program, size))
             else:
                 image, program = op(picture(executed(program, image))), []
                 if not is_picture(image):
@@ -131,6 +128,7 @@ class AdoptedChain:
                 size = (image.height, image.width)
             if told is not None:
                 image, program = executed(program, image), []
+                size = size_of(image)
                 told(type(op).__name__)
         assert self.tail is not None
         pixels = executed(program, image)
@@ -204,14 +202,8 @@ class AdoptedFolder(Offers):
             image = self.encoded(data)
         except BadImage:
             image = self.forgiven(index)
-        program: list[Step] = []
-        size = size_of(image)
-        for op, draw in self.chain.ops:
-            assert draw is not None
-            steps = draw(op, size)
-            size = program_size(steps, size)
-            program += steps
-        return Begun(data, image, program, self.target_of(index))
+        draws = ((draw, op) for op, draw in self.chain.ops if draw is not None)
+        return Begun(data, image, drawn_in_row(draws, size_of(image)), self.target_of(index))
 
     def forgiven(self, index: int) -> Any:
         """The pixels of a file that we do not read: torchvision forgives more than we do, and it is torchvision's dataset."""

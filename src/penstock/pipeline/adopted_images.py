@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock import transforms as ours
 from penstock.dataset.offers import Offer
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.chain import Chain
@@ -37,8 +38,6 @@ from penstock.pipeline.their_draws import (
     whole_fill,
 )
 from penstock.sources.sources import ByteRange
-from penstock.transforms import ops as ours
-from penstock.transforms import policies
 from penstock.transforms.cpu import crop, picture
 from penstock.transforms.foreign import Foreign, titled
 from penstock.transforms.libs import pillow
@@ -191,9 +190,9 @@ OURS: Mapping[str, Make] = {
     ),
     "Grayscale": lambda op: ours.Grayscale(op.num_output_channels),
     "RandomGrayscale": lambda op: ours.RandomGrayscale(op.p),
-    "RandAugment": partial(policy, policies.RandAugment),
-    "AutoAugment": partial(policy, policies.AutoAugment),
-    "TrivialAugmentWide": partial(policy, policies.TrivialAugmentWide),
+    "RandAugment": partial(policy, ours.RandAugment),
+    "AutoAugment": partial(policy, ours.AutoAugment),
+    "TrivialAugmentWide": partial(policy, ours.TrivialAugmentWide),
     "Compose": lambda op: ours.Compose(inner(op)),
     "RandomApply": lambda op: ours.RandomApply(inner(op), op.p),
     "RandomChoice": lambda op: ours.RandomChoice(inner(op), op.p),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import getitem
@@ -25,7 +25,7 @@ from penstock.dataset.offers import Offer, Offers
 from penstock.dataset.seeding import call_seed
 from penstock.errors import ConfigError
 from penstock.pipeline.chain import flattened
-from penstock.pipeline.staged import classes_in
+from penstock.pipeline.staged import classes_in, files_below, files_by_class
 from penstock.plan.seeds import op_seed
 from penstock.sources.sources import ByteRange, Source, WholeFiles
 from penstock.transforms.audio import AudioOp, Drawn, Function, Resample, Shape, Wave, check_count
@@ -182,7 +182,7 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
             self.classes, self.class_to_idx, self.samples = labelled(self.root, classes)
         elif classes == "folder":
             self.classes, self.class_to_idx = classes_in(self.root)
-            self.samples = files_by_class(self.root, self.class_to_idx)
+            self.samples = files_by_class(self.root, self.class_to_idx, EXTENSIONS)
         else:
             raise ConfigError(f"classes must be 'folder' or a function of a path, got {classes!r}")
         self.targets = [target for _, target in self.samples]
@@ -232,29 +232,11 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         return f"sample {index}, {self.samples[index][0]}"
 
 
-def audio_files(root: str) -> Iterator[str]:
-    """Every audio file below a folder, in the order of their names."""
-    for folder, _, files in sorted(os.walk(root, followlinks=True)):
-        for file in sorted(files):
-            if file.lower().endswith(EXTENSIONS):
-                yield os.path.join(folder, file)  # noqa: PTH118 - as torchvision names them
-
-
-def files_by_class(root: str, class_to_idx: dict[str, int]) -> list[tuple[str, int]]:
-    """(path, class) of every recording, class by class."""
-    found = {name: list(audio_files(os.path.join(root, name))) for name in sorted(class_to_idx)}  # noqa: PTH118
-    if empty := [name for name, paths in found.items() if not paths]:
-        raise FileNotFoundError(
-            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {', '.join(EXTENSIONS)}"
-        )
-    return [(path, class_to_idx[name]) for name, paths in found.items() for path in paths]
-
-
 def labelled(
     root: str, label_of: Callable[[Path], int | str]
 ) -> tuple[list[str], dict[str, int], list[tuple[str, int]]]:
     """Classes, their numbers, and (path, class) of every recording below the root."""
-    labels = {path: label_of(Path(path)) for path in audio_files(root)}
+    labels = {path: label_of(Path(path)) for path in files_below(root, EXTENSIONS)}
     if not labels:
         raise FileNotFoundError(
             f"Found no file below {root}. Supported extensions are: {', '.join(EXTENSIONS)}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,16 +17,17 @@ import torch
 from penstock.errors import ConfigError
 from penstock.pipeline.decode import Encoded, Image
 from penstock.plan.seeds import Company, op_seed
+from penstock.transforms.base import Op, leaves, plain
 from penstock.transforms.cpu import crop, execute
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign, is_pixels, known
-from penstock.transforms.ops import Compose, Lambda, Op, plain
-from penstock.transforms.steps import Code, Program, Size, Step, program_channels, program_size
+from penstock.transforms.ops import Lambda
+from penstock.transforms.per_batch import refuse_within
+from penstock.transforms.steps import Code, Program, Size, Step, drawn_in_row, program_channels, program_size
 from penstock.transforms.tail import Tail, split_tail
 from penstock.transforms.targets import Targets, follow
-from penstock.transforms.together import refuse_within, seed_for
 from penstock.transforms.views import MultiCrop
-from penstock.transforms.windows import Window, is_inside, stages
+from penstock.transforms.windows import Window, is_inside, is_resized_part, stages
 
 VERSION = 1
 """To be raised whenever an op comes to mean something else."""
@@ -72,13 +72,9 @@ class Chain:
     ) -> Program:
         """The program of a sample that has this seed, or of some of its ops. Each op has random numbers of its own, whatever stands
         before it."""
-        program: list[Any] = []
-        for number in range(first, len(self.ops) if end is None else end):
-            op = self.ops[number]
-            steps = op.draw(Draws(op_seed(seed_for(op, seed, company), op.name, number)), size)
-            size = program_size(steps, size)
-            program += steps
-        return program
+        ops = enumerate(self.ops[first:end], first)
+        own = [(op.draw, Draws(op_seed(op.seed_of(seed, company), op.name, at))) for at, op in ops]
+        return drawn_in_row(own, size)
 
     @property
     def stretches(self) -> list[tuple[int, int]]:
@@ -169,9 +165,8 @@ def executed(program: Program, image: Image | Encoded, out: Image | None = None)
     """The image after all steps. Of one that is not decoded yet, only what they need is. `out`: as `execute` has it."""
     if not isinstance(image, Encoded):
         return execute(program, image, out=out)
-    factor = reduction(program, image.size) if image.fast else 1
-    if factor > 1 and (small := image.reduced(factor)) is not None:
-        return execute(reduced(program, factor, (small.shape[0], small.shape[1])), small, out=out)
+    if (smaller := made_smaller(program, image)) is not None:
+        return execute(*smaller, out=out)
     plan = stages(program, image.size)
     only_cut = all(step.code is Code.CROP for step in program)
     return execute(program, image.part(plan[0].window, out if only_cut else None), plan, out)
@@ -184,16 +179,20 @@ def opened(program: Program, image: Image | Encoded) -> tuple[Program, Image]:
         if opening(program, size_of(image)) is None:
             return program, image
         return program[1:], crop(image, *program[0].args)
-    factor = reduction(program, image.size) if image.fast else 1
-    if factor > 1 and (small := image.reduced(factor)) is not None:
-        first, *rest = reduced(program, factor, (small.shape[0], small.shape[1]))
+    if (smaller := made_smaller(program, image)) is not None:
+        (first, *rest), small = smaller
         return rest, crop(small, *first.args)
     window = opening(program, image.size)
-    return (
-        (program, image.part(Window.whole(image.size)))
-        if window is None
-        else (program[1:], image.part(window))
-    )
+    if window is None:
+        return program, image.part(Window.whole(image.size))
+    return program[1:], image.part(window)
+
+
+def made_smaller(program: Program, image: Encoded) -> tuple[Program, Image] | None:
+    """A file decoded at a fraction of its size, and the program for that, where that is allowed and enough."""
+    factor = reduction(program, image.size) if image.fast else 1
+    small = image.reduced(factor) if factor > 1 else None
+    return None if small is None else (reduced(program, factor, (small.shape[0], small.shape[1])), small)
 
 
 def opening(program: Program, size: Size) -> Window | None:
@@ -206,10 +205,10 @@ def opening(program: Program, size: Size) -> Window | None:
 def reduction(program: Program, size: Size) -> int:
     """By how much an image could be smaller from the start: 2, 4 or 8 where a program begins with a part of it, most of it, that
     is made smaller by at least as much; otherwise 1. A small part is sooner decoded by itself."""
-    if [step.code for step in program[:2]] != [Code.CROP, Code.RESIZE]:
+    if not is_resized_part(program, size):
         return 1
     (_, _, height, width), (rows, columns, *_) = program[0].args, program[1].args
-    if not is_inside(program[0].args, size) or 2 * height * width < size[0] * size[1]:
+    if 2 * height * width < size[0] * size[1]:
         return 1
     return max(
         (factor for factor in (2, 4, 8) if height >= factor * rows and width >= factor * columns), default=1
@@ -232,15 +231,12 @@ def calls(op: Any) -> bool:
 
 
 def flattened(transform: Any) -> list[Any]:
-    if transform is None:
-        return []
-    if isinstance(transform, Compose):
-        return [op for inner in transform.transforms for op in flattened(inner)]
-    if isinstance(transform, (str, bytes)):
-        raise ConfigError(
-            f"a transform is an op of penstock.transforms, a list of ops or a function, got the text {transform!r}: give the op "
-            f"itself, such as penstock.transforms.Resize(256)"
-        )
-    if isinstance(transform, Sequence):
-        return [op for inner in transform for op in flattened(inner)]
-    return [transform]
+    """The ops of a transform; none of no transform."""
+    ops = [op for op in leaves(transform) if op is not None]
+    for op in ops:
+        if isinstance(op, (str, bytes)):
+            raise ConfigError(
+                f"a transform is an op of penstock.transforms, a list of ops or a function, got the text {op!r}: give the op "
+                f"itself, such as penstock.transforms.Resize(256)"
+            )
+    return ops

@@ -1,5 +1,5 @@
-"""Samples whose pixels are made when all of a task are drawn: their worker then draws with what it needs for that in the caches of its core, which
-pixels would drive out again and again, and parts of images that are kept are resized, and normalised where that is asked for, in one call.
+"""Two phases: draw every sample of a task, then make pixels. Drawing stays in the core's cache, and parts of reused images are resized (and
+normalised, if asked for) in one call.
 
 Rule 1: a sample fails as it would without this, in the order of samples.
 Rule 2: what is written is right from the first byte on: a second worker may have written the same before, and training may read it.
@@ -37,7 +37,7 @@ class Drawing(Protocol):
 
 
 class Drawn(NamedTuple):
-    """A sample, and where its pixels belong."""
+    """A sample, and the place of its pixels."""
 
     ordinal: int
     sample: int
@@ -98,14 +98,14 @@ class Deferred:
         self._alone: list[Drawn] = []
 
     def sample(self, index: int) -> tuple[Unfinished, Any]:
-        """The sample, drawn; when it is written, where its pixels belong is noted, and none of them is made."""
+        """The sample, drawn. Writing it only notes the place of its pixels."""
         with self._dataset.naming(index):
             begun = self._dataset.begun(index)
             shape = self._form.shape(begun)
         return Unfinished(self._form.dtype, shape, partial(self._note, index, begun)), begun.target
 
     def rest(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """What is left to do: for a sample of the batch, or from one on what cannot fail. Each is let go of when the next is asked for."""
+        """What is left to do, each with the first sample of the batch that it is for; let go of when the next is asked for."""
         if self._together:
             yield self._together[0][0].ordinal, self._finish_together
         self._alone.sort(key=lambda drawn: -drawn.ordinal)
@@ -135,7 +135,7 @@ class Deferred:
         )
 
     def _mark(self, begun: Begun) -> tuple[int, int]:  # noqa: ARG002 - others need it
-        """Where a number lies that is another as soon as the image may be, and that number; of an image that is the sample's own, none."""
+        """Address and value of a number that changes when the image may have; none for an image that is the sample's own."""
         return NO_MARK
 
     def _finish_together(self) -> None:

@@ -24,9 +24,9 @@ from penstock.pipeline.staged import StagedDataset
 from penstock.pipeline.their_draws import Draw
 from penstock.plan.seeds import op_seed
 from penstock.transforms.audio import AudioOp, Function
+from penstock.transforms.base import Op, plain
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
-from penstock.transforms.ops import Op, plain
 
 LOOKED_AT = 12
 """Samples that are prepared to measure costs."""
@@ -57,14 +57,10 @@ def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
     if adopted is not None:
         stages = list(adopted_stages(adopted))
         head = f"{type(dataset).__name__} of torchvision, adopted: {len(dataset):,} samples, torchvision's draws and pixels"
-    elif isinstance(dataset, StagedDataset):
-        stages = list(staged_stages(dataset))
-        head = f"{type(dataset).__name__}: {len(dataset):,} samples"
-        if identity:
-            head += f", chain {dataset.chain.identity}"
-    elif isinstance(dataset, AudioFolder):
-        stages = list(sound_stages(dataset))
-        head = f"{type(dataset).__name__}: {len(dataset):,} recordings"
+    elif isinstance(dataset, (StagedDataset, AudioFolder)):
+        sound = isinstance(dataset, AudioFolder)
+        stages = list(sound_stages(dataset) if isinstance(dataset, AudioFolder) else staged_stages(dataset))
+        head = f"{type(dataset).__name__}: {len(dataset):,} {'recordings' if sound else 'samples'}"
         if identity:
             head += f", chain {dataset.chain.identity}"
     else:
@@ -145,10 +141,8 @@ def chain_stages(chain: Chain, costs: Costs, places: list[str]) -> Iterator[Stag
         where = PYTHON if python else CPU if why else BOTH
         yield Stage(times + op.name, parameters(op), seconds, where, why)
     for view, numbers in alike(chain.views):
-        crop = (
-            f"crop {numbers[0] + 1}" if len(numbers) == 1 else f"crops {numbers[0] + 1} to {numbers[-1] + 1}"
-        )
-        yield Stage(crop, "", 0.0, "")
+        first, last = numbers[0] + 1, numbers[-1] + 1
+        yield Stage(f"crop {first}" if first == last else f"crops {first} to {last}", "", 0.0, "")
         yield from chain_stages(view, costs, [f"{place}{number}:" for place in places for number in numbers])
     if not chain.views and not chain.ends_elsewhere:
         yield Stage(f"{times}to tensor", str(chain.tail.dtype).removeprefix("torch."), together("tail"), BOTH)
@@ -232,10 +226,8 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[Stage]:
     yield Stage("decode", "", costs.mean("1"), BOTH)
     for at, (op, draw) in enumerate(chain.ops):
         if draw is None:
-            where, why = (
-                PYTHON,
-                "not a transform that we know, or with parameters that we do not: it is called as it is",
-            )
+            where = PYTHON
+            why = "not a transform that we know, or with parameters that we do not: it is called as it is"
         else:
             why = without_their_kernel(op, draw)
             where = CPU if why else BOTH

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,8 @@ from penstock.policy.split import Costs, Part
 from penstock.transforms.audio import Function
 from penstock.transforms.cpu import execute
 from penstock.transforms.outcomes import kinds, outcomes, outcomes_in_row, size_behind
+from penstock.transforms.per_batch import PerBatch
 from penstock.transforms.steps import Size
-from penstock.transforms.together import PerBatch
 
 SAMPLES = 64
 ROUNDS = 3
@@ -120,8 +120,7 @@ def cut_costs(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """One sample, cut in one place."""
 
     partial_s: float
@@ -130,18 +129,12 @@ class Cut:
     kept_bytes: float
 
 
-FIELDS = ("partial_s", "final_s", "copy_s", "kept_bytes")
-
-
 def cuts_of(dataset: StagedDataset | AudioFolder, index: int) -> tuple[list[Cut], Size]:
     """Every cut of one sample."""
     seed, ends = sample_seed(0, 0, index, index), range(body(dataset.chain) + 1)
-    if isinstance(dataset, AudioFolder):
-        rounds = [[sound_cut_once(dataset, index, seed, end) for end in ends] for _ in range(ROUNDS)]
-    else:
-        rounds = [[cut_once(dataset, index, seed, end) for end in ends] for _ in range(ROUNDS)]
+    rounds = [[cut_once(dataset, index, seed, end) for end in ends] for _ in range(ROUNDS)]
     cuts = [
-        Cut(*(statistics.median(getattr(cut, name) for cut in same) for name in FIELDS))
+        Cut(*map(statistics.median, zip(*same, strict=True)))  # of each field
         for same in zip(*rounds, strict=True)
     ]
     if isinstance(dataset, AudioFolder):
@@ -150,28 +143,20 @@ def cuts_of(dataset: StagedDataset | AudioFolder, index: int) -> tuple[list[Cut]
     return cuts, size_of(dataset.image(dataset.read(index)[0]))
 
 
-def cut_once(dataset: StagedDataset, index: int, seed: int, end: int) -> Cut:
-    chain = dataset.chain
+def cut_once(dataset: StagedDataset | AudioFolder, index: int, seed: int, end: int) -> Cut:
     seed_all(seed)
     began = clock()
-    kept = chain.pixels(dataset.image(dataset.read(index)[0]), seed, end=end)
+    if isinstance(dataset, AudioFolder):
+        kept = dataset.chain.through(dataset.wave(index), seed, 0, end)
+    else:
+        kept = dataset.chain.pixels(dataset.image(dataset.read(index)[0]), seed, end=end)
     between = clock()
-    read = np.array(
-        kept, copy=True, order="C"
-    )  # also because a function of the user's may change it in place
+    read = np.array(kept, copy=True, order="C")  # a function of the user's may change it in place
     copied = clock()
-    finish(chain, read, seed, end)
-    return Cut(between - began, clock() - copied, copied - between, float(kept.nbytes))
-
-
-def sound_cut_once(dataset: AudioFolder, index: int, seed: int, end: int) -> Cut:
-    seed_all(seed)
-    began = clock()
-    kept = dataset.chain.through(dataset.wave(index), seed, 0, end)
-    between = clock()
-    read = np.array(kept, copy=True, order="C")
-    copied = clock()
-    np.ascontiguousarray(dataset.chain.through(read, seed, end))
+    if isinstance(dataset, AudioFolder):
+        np.ascontiguousarray(dataset.chain.through(read, seed, end))
+    else:
+        finish(dataset.chain, read, seed, end)
     return Cut(between - began, clock() - copied, copied - between, float(kept.nbytes))
 
 

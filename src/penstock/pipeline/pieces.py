@@ -142,12 +142,11 @@ def chain_pieces(
     """The ops and the tail of a chain, and its views; the steps that are done are added to `program`."""
     for first, end in chain.stretches:
         body: Program = []
-        size, origins = size_of(image), []
+        size, origins = size_of(image), list[str]()
         for number in range(first, end - (chain.ends_elsewhere and end == len(chain.ops))):
             before = clock()
-            steps = chain.draw(seed, size, None, number, number + 1)
+            steps = chain.draw(seed, program_size(body, size), None, number, number + 1)
             yield Piece(f"{place}{number}", "", (), clock() - before)
-            size = program_size(steps, size)
             body += steps
             origins += [f"{place}{number}"] * len(steps)
         program += body

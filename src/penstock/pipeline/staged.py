@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from operator import getitem
@@ -210,7 +210,8 @@ class ImageFolder(StagedDataset):
     ) -> None:
         self.root, self.target_transform = os.fspath(root), target_transform
         self.classes, self.class_to_idx = classes_in(self.root)
-        self.samples = files_in(self.root, self.class_to_idx)
+        found = files_by_class(self.root, self.class_to_idx, EXTENSIONS)
+        self.samples = [(str(Path(path)), target) for path, target in found]
         self.targets = [target for _, target in self.samples]
         super().__init__(None, transform, len(self.samples), max_pixels=max_pixels, fast_decode=fast_decode)
 
@@ -283,19 +284,21 @@ def classes_in(root: str) -> tuple[list[str], dict[str, int]]:
     return classes, {name: number for number, name in enumerate(classes)}
 
 
-def files_in(root: str, class_to_idx: dict[str, int]) -> list[tuple[str, int]]:
-    """(path, class) of every image, class by class, in the order of their names."""
-    found: list[tuple[str, int]] = []
-    empty = []
-    for name in sorted(class_to_idx):
-        before = len(found)
-        for folder, _, files in sorted(os.walk(Path(root) / name, followlinks=True)):
-            paths = [str(Path(folder) / file) for file in sorted(files) if file.lower().endswith(EXTENSIONS)]
-            found += [(path, class_to_idx[name]) for path in paths]
-        if len(found) == before:
-            empty.append(name)
-    if empty:
+def files_below(root: str, extensions: tuple[str, ...]) -> Iterator[str]:
+    """Every such file below a folder, in the order of their names."""
+    for folder, _, files in sorted(os.walk(root, followlinks=True)):
+        for file in sorted(files):
+            if file.lower().endswith(extensions):
+                yield os.path.join(folder, file)  # noqa: PTH118 - as torchvision names them
+
+
+def files_by_class(
+    root: str, class_to_idx: dict[str, int], extensions: tuple[str, ...]
+) -> list[tuple[str, int]]:
+    """(path, class) of every such file, class by class."""
+    found = {name: list(files_below(os.path.join(root, name), extensions)) for name in sorted(class_to_idx)}  # noqa: PTH118
+    if empty := [name for name, paths in found.items() if not paths]:
         raise FileNotFoundError(
-            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {', '.join(EXTENSIONS)}"
+            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {', '.join(extensions)}"
         )
-    return found
+    return [(path, class_to_idx[name]) for name, paths in found.items() for path in paths]

@@ -1,7 +1,7 @@
 """What torchvision's transforms draw, as programs: by torchvision's own code, from torch's generator, on an image that has a size and no
 pixels. Only exact types are known; parameters that our steps do not have raise `Unadoptable`, and the transform stays a call in Python.
 
-`pipeline.adoptable` says why each of the others stays one. docs/transforms.md has both lists, and a test compares them.
+docs/transforms.md lists these and why each of the others stays a call; a test compares.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from penstock.transforms.augment import rotation, steps_of
 from penstock.transforms.draws import Draws
 from penstock.transforms.ops import CenterCrop, Pad, Resize
-from penstock.transforms.steps import Code, Program, Size, Step, program_size
+from penstock.transforms.steps import Code, Program, Size, Step, drawn_in_row
 
 Draw = Callable[[Any, Size], Program]
 NO_DRAWS = Draws(0)
@@ -117,14 +118,6 @@ def fill_of_crop(op: Any) -> Any:
     return whole_fill(op) if op.padding is not None or op.pad_if_needed else 0
 
 
-def flip_h(op: Any, _: Size) -> Program:
-    return [Step(Code.FLIP_H)] if torch.rand(1) < op.p else []
-
-
-def flip_v(op: Any, _: Size) -> Program:
-    return [Step(Code.FLIP_V)] if torch.rand(1) < op.p else []
-
-
 def color_jitter(op: Any, size: Size) -> Program:
     if hasattr(op, "make_params"):
         found = op.make_params([stand_in(size)])
@@ -189,30 +182,17 @@ def random_grayscale(op: Any, _: Size) -> Program:
     return [Step(Code.GRAY, (3,))] if happens(op) else []
 
 
-def invert(op: Any, _: Size) -> Program:
-    return [Step(Code.INVERT)] if happens(op) else []
+def by_chance(code: Code, parameter: str, op: Any, _: Size) -> Program:
+    """One step, with the transform's parameter of that name if it has one."""
+    if not happens(op):
+        return []
+    return [Step(code, (float(getattr(op, parameter)),) if parameter else ())]
 
 
 def posterize(op: Any, _: Size) -> Program:
     if not isinstance(op.bits, int) or not 1 <= op.bits <= 8:
         raise Unadoptable("bits that Pillow refuses")
     return [Step(Code.POSTERIZE, (op.bits,))] if happens(op) else []
-
-
-def solarize(op: Any, _: Size) -> Program:
-    return [Step(Code.SOLARIZE, (float(op.threshold),))] if happens(op) else []
-
-
-def autocontrast(op: Any, _: Size) -> Program:
-    return [Step(Code.AUTOCONTRAST)] if happens(op) else []
-
-
-def equalize(op: Any, _: Size) -> Program:
-    return [Step(Code.EQUALIZE)] if happens(op) else []
-
-
-def sharpness(op: Any, _: Size) -> Program:
-    return [Step(Code.SHARPNESS, (float(op.sharpness_factor),))] if happens(op) else []
 
 
 def zoom_out(op: Any, size: Size) -> Program:
@@ -325,33 +305,29 @@ def aug_mix(op: Any, size: Size) -> Program:
 # ---- transforms made of others: a chain with one of these has seen that all within it are known
 
 
-def drawn_in_row(ops: Any, size: Size) -> Program:
-    known, program = adopters(), list[Step]()
-    for op in ops:
-        steps = known[type(op)](op, size)
-        size = program_size(steps, size)
-        program += steps
-    return program
+def all_drawn(ops: Any, size: Size) -> Program:
+    known = adopters()
+    return drawn_in_row(((known[type(op)], op) for op in ops), size)
 
 
 def compose(op: Any, size: Size) -> Program:
-    return drawn_in_row(op.transforms, size)
+    return all_drawn(op.transforms, size)
 
 
 def random_apply(op: Any, size: Size) -> Program:
     drawn = torch.rand(1)
     applies = drawn < op.p if hasattr(op, "make_params") else op.p >= drawn  # v2, v1
-    return drawn_in_row(op.transforms, size) if applies else []
+    return all_drawn(op.transforms, size) if applies else []
 
 
 def random_choice(op: Any, size: Size) -> Program:
     at = int(torch.multinomial(torch.tensor(op.p), 1))
-    return drawn_in_row([op.transforms[at]], size)
+    return all_drawn([op.transforms[at]], size)
 
 
 def random_order(op: Any, size: Size) -> Program:
     order = torch.randperm(len(op.transforms)).tolist()
-    return drawn_in_row([op.transforms[at] for at in order], size)
+    return all_drawn([op.transforms[at] for at in order], size)
 
 
 def nested(op: Any) -> Iterator[Any]:
@@ -377,11 +353,13 @@ def is_patched(op: Any) -> bool:
 CONTAINERS = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
 BOTH: dict[str, Draw] = {
     "Resize": resize, "CenterCrop": center_crop, "Pad": pad, "RandomResizedCrop": random_resized_crop,
-    "RandomCrop": random_crop, "RandomHorizontalFlip": flip_h, "RandomVerticalFlip": flip_v,
-    "RandomRotation": random_rotation, "RandomAffine": random_affine,
+    "RandomCrop": random_crop, "RandomRotation": random_rotation, "RandomAffine": random_affine,
+    "RandomHorizontalFlip": partial(by_chance, Code.FLIP_H, ""), "RandomVerticalFlip": partial(by_chance, Code.FLIP_V, ""),
     "ColorJitter": color_jitter, "Grayscale": grayscale, "RandomGrayscale": random_grayscale, "GaussianBlur": gaussian_blur,
-    "RandomInvert": invert, "RandomPosterize": posterize, "RandomSolarize": solarize, "RandomAutocontrast": autocontrast,
-    "RandomEqualize": equalize, "RandomAdjustSharpness": sharpness,
+    "RandomInvert": partial(by_chance, Code.INVERT, ""), "RandomAutocontrast": partial(by_chance, Code.AUTOCONTRAST, ""),
+    "RandomEqualize": partial(by_chance, Code.EQUALIZE, ""), "RandomPosterize": posterize,
+    "RandomSolarize": partial(by_chance, Code.SOLARIZE, "threshold"),
+    "RandomAdjustSharpness": partial(by_chance, Code.SHARPNESS, "sharpness_factor"),
     "Compose": compose, "RandomApply": random_apply,
 }  # fmt: skip
 """In both versions."""

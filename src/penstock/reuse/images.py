@@ -3,7 +3,7 @@
 Rule 1: what is drawn for the first ops, the *partial* part, depends on (seed, sample, epoch in which the sample was renewed); for the others on the
         sample's place in the epoch, as ever. So a sample's bytes do not depend on whether anything was kept.
 Rule 2: a sample that is kept has its partial part done first, then the rest, also where it was not found: both ways give the same. One that is
-        never kept is prepared in one go. Whoever can leave a sample to others as the file it is (`gpu.parcels`) may do so with one that was not
+        never kept is prepared in one go. Whoever can leave a sample to others as the file it is (`gpu.dataset`) may do so with one that was not
         found; then it is not kept.
 """
 

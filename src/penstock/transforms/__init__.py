@@ -4,16 +4,16 @@ do it."""
 from __future__ import annotations
 
 from penstock.transforms.audio import AddNoise, Gain, PadOrCut, Resample
+from penstock.transforms.base import Compose, Op
 from penstock.transforms.batch import CutMix, MixUp
+from penstock.transforms.boxes import ClampBoundingBoxes, SanitizeBoundingBoxes
 from penstock.transforms.deep import DeepAutoAugment
 from penstock.transforms.ops import (
     CenterCrop,
     ColorJitter,
-    Compose,
     GaussianBlur,
     Grayscale,
     Lambda,
-    Op,
     Pad,
     RandomApply,
     RandomChoice,
@@ -25,12 +25,11 @@ from penstock.transforms.ops import (
     RandomVerticalFlip,
     Resize,
 )
+from penstock.transforms.per_batch import PerBatch
 from penstock.transforms.policies import AugMix, AutoAugment, RandAugment, ThreeAugment, TrivialAugmentWide
-from penstock.transforms.samples import ClampBoundingBoxes, SanitizeBoundingBoxes
 from penstock.transforms.spectra import STFT, LogMel, SpecAugment, Spectrogram
 from penstock.transforms.steps import Interpolation as InterpolationMode
 from penstock.transforms.tail import Normalize, ToDtype, ToImage, ToTensor
-from penstock.transforms.together import PerBatch
 from penstock.transforms.views import MultiCrop
 
 __all__ = [

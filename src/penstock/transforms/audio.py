@@ -17,9 +17,9 @@ import numpy.random
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
+from penstock.transforms.base import Named
 from penstock.transforms.draws import Draws
 from penstock.transforms.libs import soxr
-from penstock.transforms.ops import Named
 
 Wave = NDArray[np.float32]
 Shape = tuple[int, ...]

@@ -18,8 +18,8 @@ from penstock import accel
 from penstock.errors import MissingExtra
 from penstock.transforms import tables, tensors
 from penstock.transforms.libs import opencv, pillow
-from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, Size, Step
-from penstock.transforms.windows import Stage, is_inside, stages
+from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, Size, Step, is_shift
+from penstock.transforms.windows import Stage, is_inside, is_resized_part, stages
 
 Image = NDArray[np.uint8]
 SMALL = 64 * 64
@@ -33,7 +33,7 @@ def execute(
     it that the plan begins with. `out`: where the last step writes it, if it can and the image is of that shape; it is the result then."""
     if plan is None:
         rows, columns = array(image).shape[:2]
-        if is_resized_part(program, (rows, columns)):
+        if is_resized_part(program, (rows, columns), alone=True):  # a plan would cost as much again
             part = crop(image, *program[0].args)
             return resize(part, *program[1].args, mirrored=len(program) == 3, out=out)
         plan = stages(program, (rows, columns), small=SMALL)
@@ -54,7 +54,7 @@ def execute(
             while at + 1 < len(program) and program[at + 1].code in TABLES:
                 at += 1
                 table = tables.composed(table, tables.table_of(program[at]))
-            image = look_up(pixels, table, place())
+            image = tables.look_up(pixels, table, place())
         elif code == Code.RESIZE and flips_next(program, plan, at):
             at += 1
             image = resize(image, *args, mirrored=True, out=place())
@@ -71,15 +71,6 @@ def execute(
             image = STEPS[code](image, *args)
         at += 1
     return array(image)
-
-
-def is_resized_part(program: Sequence[Step], size: Size) -> bool:
-    """Whether it takes a part of an image, makes that another size, and flips it or not: as most programs end whose beginning is kept,
-    so that to find out what they need is a good part of what they cost."""
-    count = len(program)
-    if count not in (2, 3) or program[0].code is not Code.CROP or program[1].code is not Code.RESIZE:
-        return False
-    return (count == 2 or program[2].code is Code.FLIP_H) and is_inside(program[0].args, size)
 
 
 def flips_next(program: Sequence[Step], plan: Sequence[Stage], at: int) -> bool:
@@ -102,17 +93,6 @@ def picture(image: Any) -> Any:
     if not isinstance(image, np.ndarray):
         return image
     return pillow().Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
-
-
-def look_up(image: Image, table: tables.Table, out: Image | None = None) -> Image:
-    flat = np.ascontiguousarray(image)
-    quick = accel.look_up(flat, table, out)
-    if quick is not None:
-        return quick
-    if table.ndim == 1:
-        return table.take(flat)
-    channels = [table[:, c].take(flat[:, :, c]) for c in range(flat.shape[2])]
-    return np.stack(channels, axis=2)
 
 
 # ---- where pixels are
@@ -227,7 +207,7 @@ def affine(
     """Of the part that is there before, the part that is wanted after."""
     channels = array(image).shape[2]
     colour = tuple(fill) if isinstance(fill, (tuple, list)) else (int(fill),) * channels
-    if (a, b, d, e) == (1, 0, 0, 1) and c == int(c) and f == int(f):
+    if is_shift((a, b, c, d, e, f)):
         return shifted(array(image), before, after, int(c), int(f), colour, out)
     if way == Interpolation.NEAREST and (b or d):  # without them Pillow rounds another way
         corner = (before.window.top, before.window.left)

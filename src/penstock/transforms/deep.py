@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
 from penstock.transforms.augment import FACTORS, PLAIN, rotation
+from penstock.transforms.base import Op, plain
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import NEAREST, Op, RandomResizedCrop, plain
+from penstock.transforms.ops import NEAREST, RandomResizedCrop
 from penstock.transforms.steps import Code, Interpolation, Program, Size, Step, program_size
 
 Choice = tuple[float, str, float | None]
@@ -91,17 +92,17 @@ class DeepAutoAugment(Op):
         return tuple(tuple(accumulate(p for p, _, _ in layer)) for layer in self.layers)
 
     def draw(self, draws: Draws, size: Size) -> Program:
-        return [step for _, _, steps in self.chosen(draws, size) for step in steps]
+        return [step for *_, steps in self.chosen(draws, size) for step in steps]
 
-    def chosen(self, draws: Draws, size: Size) -> Iterator[tuple[str, float | None, Program]]:
-        """Name, magnitude and steps of each layer's op."""
+    def chosen(self, draws: Draws, size: Size) -> Iterator[tuple[str, float | None, Size, Program]]:
+        """Of each layer's op: name, magnitude, the size of the image before it, and steps."""
         for layer, sums in zip(self.layers, self.sums, strict=True):
             own = Draws(draws.bits())  # how many numbers an op needs may depend on the size of the image
             at = bisect_right(sums, own.unit() * sums[-1])
             _, name, magnitude = layer[min(at, len(layer) - 1)]
             steps = self.steps(name, magnitude, own, size)
+            yield name, magnitude, size, steps
             size = program_size(steps, size)
-            yield name, magnitude, steps
 
     def steps(self, name: str, magnitude: float | None, draws: Draws, size: Size) -> Program:
         if name in DRAWN:

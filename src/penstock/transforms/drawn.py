@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.plan.seeds import Company, op_seed
 from penstock.transforms.audio import AddNoise, Gain, PadOrCut, limits
+from penstock.transforms.base import Compose
 from penstock.transforms.deep import DeepAutoAugment
 from penstock.transforms.draws import Draws
 from penstock.transforms.ops import (
     JITTERS,
     ColorJitter,
-    Compose,
     GaussianBlur,
     RandomApply,
     RandomChoice,
@@ -34,6 +34,7 @@ from penstock.transforms.ops import (
     around,
 )
 from penstock.transforms.outcomes import VALUES
+from penstock.transforms.per_batch import PerBatch
 from penstock.transforms.policies import (
     WIDE,
     AugMix,
@@ -44,9 +45,8 @@ from penstock.transforms.policies import (
 )
 from penstock.transforms.published import AUTOAUGMENT
 from penstock.transforms.spectra import SpecAugment
-from penstock.transforms.steps import Code, Program, Size, Step, program_size
+from penstock.transforms.steps import Code, Program, Size, drawn_in_row
 from penstock.transforms.theirs import Theirs
-from penstock.transforms.together import PerBatch, seed_for
 
 Range = tuple[float, float]
 
@@ -73,13 +73,9 @@ def chain_outcome(
     ops: Sequence[Any], seed: int, size: Size, company: Company | None, first: int, end: int
 ) -> int:
     """64 bits for what the ops from `first` to `end` of a chain draw for a sample: equal for equal outcomes, in every process."""
-    found = []
-    for number in range(first, end):
-        op = ops[number]
-        outcome, program = drawn(op, Noted(op_seed(seed_for(op, seed, company), op.name, number)), size)
-        size = program_size(program, size)
-        found.append(outcome)
-    return number_of(found)
+    parts = enumerate(ops[first:end], first)
+    own = ((op, Noted(op_seed(op.seed_of(seed, company), op.name, at))) for at, op in parts)
+    return number_of(outcomes_in_row(own, size)[0])
 
 
 def number_of(outcome: Any) -> int:
@@ -91,7 +87,7 @@ def drawn(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
     if type(op) in (Compose, RandomApply, RandomChoice):
         return contained(op, draws, size)
     if type(op) is PerBatch:
-        return together(op, draws, size)
+        return per_batch(op, draws, size)
     if type(op) is DeepAutoAugment:
         return layered(op, draws, size)
     draws.choices = []
@@ -100,34 +96,42 @@ def drawn(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
     return () if tell is None else tell(op, program, draws.choices, size), program
 
 
-def contained(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
-    found, program = list[Any](), list[Step]()
-    for part in op.parts(draws):
-        outcome, steps = drawn(part, draws, size)
-        which = next(at for at, one in enumerate(op.transforms) if one is part)
-        size = program_size(steps, size)
-        program += steps
-        found.append((which, outcome))
-    return tuple(found), program
+def outcomes_in_row(parts: Iterable[tuple[Any, Noted]], size: Size) -> tuple[list[Any], Program]:
+    """Of ops, each with its random numbers: every outcome, and one program."""
+    found: list[Any] = []
 
-
-def together(op: PerBatch, draws: Noted, size: Size) -> tuple[Any, Program]:
-    seed, found, program = draws.bits(), list[Any](), list[Step]()
-    for number, part in enumerate(op.transforms):
-        outcome, steps = drawn(part, Noted(op_seed(seed, part.name, number)), size)
-        size = program_size(steps, size)
-        program += steps
+    def noted(part: tuple[Any, Noted], size: Size) -> Program:
+        outcome, steps = drawn(*part, size)
         found.append(outcome)
+        return steps
+
+    return found, drawn_in_row(((noted, part) for part in parts), size)
+
+
+def contained(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
+    which: list[int] = []
+
+    def parts() -> Iterator[tuple[Any, Noted]]:
+        for part in op.parts(draws):
+            which.append(next(at for at, one in enumerate(op.transforms) if one is part))
+            yield part, draws
+
+    found, program = outcomes_in_row(parts(), size)
+    return tuple(zip(which, found, strict=True)), program
+
+
+def per_batch(op: PerBatch, draws: Noted, size: Size) -> tuple[Any, Program]:
+    seed, parts = draws.bits(), enumerate(op.transforms)
+    found, program = outcomes_in_row(
+        ((part, Noted(op_seed(seed, part.name, at))) for at, part in parts), size
+    )
     return tuple(found), program
 
 
 def layered(op: DeepAutoAugment, draws: Noted, size: Size) -> tuple[Any, Program]:
-    found, program = list[Any](), list[Step]()
-    for name, magnitude, steps in op.chosen(draws, size):
-        found.append((name, magnitude, *deep_place(name, steps, size)))
-        size = program_size(steps, size)
-        program += steps
-    return tuple(found), program
+    chosen = list(op.chosen(draws, size))
+    found = tuple((name, level, *deep_place(name, steps, before)) for name, level, before, steps in chosen)
+    return found, [step for *_, steps in chosen for step in steps]
 
 
 def deep_place(name: str, steps: Program, size: Size) -> tuple[Any, ...]:

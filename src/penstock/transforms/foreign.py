@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
+from penstock.transforms.base import Op, plain
 from penstock.transforms.cpu import array, picture
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import Lambda, Op, plain
+from penstock.transforms.ops import Lambda
 from penstock.transforms.steps import Code, Program, Size, Step
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

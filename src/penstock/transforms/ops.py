@@ -1,69 +1,20 @@
-"""Ops of a chain: names, parameters and defaults as torchvision's v2. Each draws a program; none touches a pixel.
-
-`draw` is a pure function of its random numbers and the size of the image, so the same draw can be executed by any lane, and
-applied to an image, its mask and its boxes alike.
-"""
+"""Ops of a chain: names, parameters and defaults as torchvision's v2. Each draws a program; none touches a pixel."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
 from penstock.errors import ConfigError
+from penstock.transforms.base import Container, Op
 from penstock.transforms.draws import Draws
 from penstock.transforms.steps import Code, Interpolation, Program, Size, Step, program_size
 
 BILINEAR, NEAREST = Interpolation.BILINEAR, Interpolation.NEAREST
 Range = Sequence[float]
-
-
-@dataclass(frozen=True)
-class Named:
-    """Something whose fields are its parameters, and with its name its identity."""
-
-    @property
-    def name(self) -> str:
-        return type(self).__name__
-
-    @property
-    def is_random(self) -> bool:
-        """Whether two samples may be treated differently."""
-        return False
-
-    def identity(self) -> tuple[Any, ...]:
-        """Name and parameters: equal for ops that do the same."""
-        return (self.name, *((entry.name, plain(getattr(self, entry.name))) for entry in fields(self)))
-
-
-@dataclass(frozen=True)
-class Op(Named):
-    """One op on images."""
-
-    def draw(self, draws: Draws, size: Size) -> Program:
-        """What to do with an image of `size`."""
-        raise NotImplementedError
-
-    def __call__(self, *inputs: Any) -> Any:
-        """A sample with the op done to it, as torchvision's are called: `op(image)`, `op(image, target)`, `op({"image": ...})`."""
-        from penstock.transforms.samples import applied
-
-        return applied(self, *inputs)
-
-
-def plain(value: Any) -> Any:
-    """A parameter in a form that is written the same everywhere."""
-    if isinstance(value, Named):
-        return value.identity()
-    if isinstance(value, (list, tuple)):
-        return tuple(plain(item) for item in value)
-    if isinstance(value, dict):
-        return tuple((key, plain(item)) for key, item in value.items())
-    if callable(value):
-        return f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', repr(type(value)))}"
-    return int(value) if isinstance(value, Interpolation) else value
 
 
 def two(value: int | Sequence[int], what: str) -> Size:
@@ -371,37 +322,6 @@ class RandomErasing(Op):
 
 
 # ---- ops made of others
-
-
-@dataclass(frozen=True)
-class Container(Op):
-    """An op that is done by doing others."""
-
-    def parts(self, draws: Draws) -> Iterator[Any]:
-        """Those that are done this time, in their order; each is drawn before the next is asked for."""
-        raise NotImplementedError
-
-    def draw(self, draws: Draws, size: Size) -> Program:
-        program: Program = []
-        for op in self.parts(draws):
-            steps = op.draw(draws, size)
-            size = program_size(steps, size)
-            program += steps
-        return program
-
-
-@dataclass(frozen=True)
-class Compose(Container):
-    """Ops in a row."""
-
-    transforms: Sequence[Any]
-
-    @property
-    def is_random(self) -> bool:
-        return any(op.is_random for op in self.transforms)
-
-    def parts(self, draws: Draws) -> Iterator[Any]:  # noqa: ARG002
-        yield from self.transforms
 
 
 @dataclass(frozen=True)

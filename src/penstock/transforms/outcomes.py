@@ -19,7 +19,9 @@ from typing import Any
 
 from penstock.transforms.audio import AddNoise, Function, Gain, PadOrCut, Resample, limits
 from penstock.transforms.augment import Space
+from penstock.transforms.base import Compose
 from penstock.transforms.batch import CutMix, MixUp
+from penstock.transforms.boxes import ClampBoundingBoxes, SanitizeBoundingBoxes
 from penstock.transforms.deep import DeepAutoAugment
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
@@ -27,7 +29,6 @@ from penstock.transforms.ops import (
     JITTERS,
     CenterCrop,
     ColorJitter,
-    Compose,
     GaussianBlur,
     Grayscale,
     Lambda,
@@ -45,6 +46,7 @@ from penstock.transforms.ops import (
     sides,
     two,
 )
+from penstock.transforms.per_batch import PerBatch
 from penstock.transforms.policies import (
     AUGMIX,
     RANDAUGMENT,
@@ -57,12 +59,10 @@ from penstock.transforms.policies import (
     TrivialAugmentWide,
 )
 from penstock.transforms.published import AUTOAUGMENT
-from penstock.transforms.samples import ClampBoundingBoxes, SanitizeBoundingBoxes
 from penstock.transforms.spectra import STFT, LogMel, SpecAugment
 from penstock.transforms.steps import Size, program_size
 from penstock.transforms.tail import Normalize, ToDtype, ToImage, ToTensor
 from penstock.transforms.theirs import Theirs
-from penstock.transforms.together import PerBatch
 from penstock.transforms.views import MultiCrop
 
 VALUES = 16

@@ -1,4 +1,4 @@
-"""Parts of images that are only to be made another size, and flipped or not: as most programs end whose beginning is kept."""
+"""Parts of images that are only resized, and flipped or not: as most programs end whose beginning is reused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock import accel
-from penstock.transforms.cpu import goes_down_first, is_resized_part
+from penstock.transforms.cpu import goes_down_first
 from penstock.transforms.steps import Interpolation, Size, Step
+from penstock.transforms.windows import is_resized_part
 
 
 class Part(NamedTuple):
@@ -28,7 +29,7 @@ def part_of(program: Sequence[Step], image: Any) -> Part | None:
     """What a program makes of an image, where it is no more than that and the compiled loops do it."""
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         return None
-    if not is_resized_part(program, image.shape[:2]) or not accel.fits(image):
+    if not is_resized_part(program, image.shape[:2], alone=True) or not accel.fits(image):
         return None
     top, left, *old = program[0].args
     rows, columns, way, antialias, *box = program[1].args

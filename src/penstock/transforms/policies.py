@@ -8,8 +8,9 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.transforms.augment import Space, spaces, steps_of
+from penstock.transforms.base import Op
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import BILINEAR, NEAREST, ColorJitter, Op
+from penstock.transforms.ops import BILINEAR, NEAREST, ColorJitter
 from penstock.transforms.published import AUTOAUGMENT
 from penstock.transforms.steps import Code, Interpolation, Program, Size, Step
 
@@ -45,11 +46,14 @@ WITHOUT_COLOURS = {
 }
 
 
-def magnitude_of(space: Space | None, draws: Draws, at: int, bins: int, size: Size) -> float:
-    if space is None:
-        return 0.0
-    magnitude = space.magnitude(at, bins, size)
-    return magnitude * draws.sign() if space.signed else magnitude
+def drawn_steps(
+    op: Any, name: str, space: Space | None, draws: Draws, at: int, bins: int, size: Size
+) -> Program:
+    """One op of a policy at a level of its magnitudes, of either sign."""
+    magnitude = 0.0 if space is None else space.magnitude(at, bins, size)
+    if space is not None and space.signed:
+        magnitude *= draws.sign()
+    return steps_of(name, magnitude, size, op.interpolation, op.fill)
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,8 @@ class RandAugment(Op):
     def draw(self, draws: Draws, size: Size) -> Program:
         program: Program = []
         for _ in range(self.num_ops):
-            name, space = any_of(RANDAUGMENT, draws)
-            level = magnitude_of(space, draws, self.magnitude, self.num_magnitude_bins, size)
-            program += steps_of(name, level, size, self.interpolation, self.fill)
+            op = any_of(RANDAUGMENT, draws)
+            program += drawn_steps(self, *op, draws, self.magnitude, self.num_magnitude_bins, size)
         return program
 
 
@@ -86,10 +89,8 @@ class TrivialAugmentWide(Op):
     is_random = True
 
     def draw(self, draws: Draws, size: Size) -> Program:
-        name, space = any_of(WIDE, draws)
-        at = draws.below(self.num_magnitude_bins)
-        level = magnitude_of(space, draws, at, self.num_magnitude_bins, size)
-        return steps_of(name, level, size, self.interpolation, self.fill)
+        op, at = any_of(WIDE, draws), draws.below(self.num_magnitude_bins)
+        return drawn_steps(self, *op, draws, at, self.num_magnitude_bins, size)
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,7 @@ class AutoAugment(Op):
         program: Program = []
         for name, p, at in pairs[draws.below(len(pairs))]:
             if draws.chance(p):
-                level = magnitude_of(AUTOAUGMENT_SPACE[name], draws, at or 0, 10, size)
-                program += steps_of(name, level, size, self.interpolation, self.fill)
+                program += drawn_steps(self, name, AUTOAUGMENT_SPACE[name], draws, at or 0, 10, size)
         return program
 
 
@@ -141,9 +141,8 @@ class AugMix(Op):
         for part in parts:
             program: Program = []
             for _ in range(self.chain_depth if self.chain_depth > 0 else 1 + draws.below(3)):
-                name, magnitudes = any_of(space, draws)
-                level = magnitude_of(magnitudes, draws, draws.below(self.severity), 10, size)
-                program += steps_of(name, level, size, self.interpolation, self.fill)
+                op = any_of(space, draws)
+                program += drawn_steps(self, *op, draws, draws.below(self.severity), 10, size)
             chains.append(((1.0 - kept) * part / (sum(parts) or 1.0), tuple(program)))
         return [Step(Code.MIX, (kept, tuple(chains)))]
 

@@ -1,7 +1,6 @@
-"""Ops called on samples as torchvision's v2 calls them: pytrees of images, masks, boxes and whatever else belongs to them.
+"""Steps done to samples as torchvision's v2 takes them: pytrees of images, masks, boxes and whatever else belongs to them.
 
-Rule 1: one draw moves all of a sample. Its random numbers are keyed as those of staged datasets; where no loader prepares the
-        sample, torch's generator decides.
+Rule 1: one draw moves all of a sample.
 Rule 2: Pillow images and torchvision's tv_tensors are what they say they are. Where neither is an image, the first plain tensor
         that can be one is. Everything else passes through untouched.
 Rule 3: uint8 images, masks and upright float32 boxes are moved by our steps. Any other kind is moved by torchvision's kernels, given
@@ -12,37 +11,30 @@ Rule 4: a sample keeps its structure, and everything in it its type.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from enum import Enum, auto
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.dataset.seeding import call_seed, company
 from penstock.errors import ConfigError
-from penstock.plan.seeds import op_seed
 from penstock.torch_private import tree_flatten, tree_unflatten
 from penstock.transforms.cpu import array, execute, picture
-from penstock.transforms.draws import Draws
 from penstock.transforms.libs import torchvision_v2
-from penstock.transforms.ops import Container, Op
-from penstock.transforms.steps import GEOMETRIC, Code, Program, Size, Step, program_size
-from penstock.transforms.tail import Normalize, Tail, ToDtype, ToImage, ToTensor, split_tail
+from penstock.transforms.steps import (
+    GEOMETRIC,
+    Code,
+    Drawing,
+    Program,
+    Size,
+    Step,
+    drawn_in_row,
+    program_size,
+)
 from penstock.transforms.targets import check, moved_boxes, moved_masks
-from penstock.transforms.together import leaves, seed_for
-
-Drawing = tuple[Any, Draws]
-CLOSING = (ToImage, ToDtype, ToTensor, Normalize)
-
-
-class Stage(Enum):
-    DRAW = auto()
-    CLOSE = auto()
-    CALL = auto()
 
 
 class Kind(Enum):
@@ -66,41 +58,6 @@ TV_TENSORS = {
     "BoundingBoxes": Kind.BOXES,
     "KeyPoints": Kind.POINTS,
 }
-
-
-def applied(op: Op, *inputs: Any) -> Any:
-    """A sample with an op done to it, or with all of a Compose."""
-    sample: Any = inputs if len(inputs) > 1 else inputs[0]
-    for stage, group in groupby(unfolded(op, call_seed(op.name)), lambda part: stage_of(part[0])):
-        if stage is Stage.DRAW:
-            sample = drawn(group, sample)
-        elif stage is Stage.CLOSE:
-            sample = closed([part for part, _ in group], sample)
-        else:
-            for part, _ in group:
-                sample = part(*sample) if len(inputs) > 1 else part(sample)
-    return sample
-
-
-def unfolded(op: Op, seed: int) -> Iterator[Drawing]:
-    """The ops to be done, with their random numbers: the same that a chain of a staged dataset gives them."""
-    for number, part in enumerate(leaves(op)):
-        name = part.name if isinstance(part, Op) else type(part).__name__
-        yield from unfolded_once(part, Draws(op_seed(seed_for(part, seed, company()), name, number)))
-
-
-def unfolded_once(op: Any, draws: Draws) -> Iterator[Drawing]:
-    if isinstance(op, Container):
-        for part in op.parts(draws):
-            yield from unfolded_once(part, draws)
-    else:
-        yield op, draws
-
-
-def stage_of(op: Any) -> Stage:
-    if isinstance(op, CLOSING):
-        return Stage.CLOSE
-    return Stage.DRAW if isinstance(op, Op) and not isinstance(op, OfBoxes) else Stage.CALL
 
 
 # ---- what is in a sample
@@ -154,15 +111,12 @@ def wrapped(tensor: torch.Tensor, like: Any, **changed: Any) -> Any:
 # ---- steps
 
 
-def drawn(group: Iterable[Drawing], sample: Any) -> Any:
+def moved_sample(drawings: Iterable[Drawing], sample: Any) -> Any:
+    """A sample with what is drawn for its size done to all of it."""
     values, spec = tree_flatten(sample)
     kinds = kinds_of(values)
-    before = size = common_size(values, kinds)
-    program: Program = []
-    for op, draws in group:
-        steps = op.draw(draws, size)
-        size = program_size(steps, size)
-        program += steps
+    before = common_size(values, kinds)
+    program = drawn_in_row(drawings, before)
     if not program:
         return sample
     if not IMAGES.issuperset(set(kinds) - {Kind.OTHER}):
@@ -311,87 +265,8 @@ THEIRS: dict[Code, Callable[..., Any]] = {
 }
 
 
-def theirs(op: Op) -> Any:
+def theirs(op: Any) -> Any:
     """torchvision's op of the same name and parameters."""
     given = {entry.name: getattr(op, entry.name) for entry in fields(op)}
     changed = {entry.name for entry in fields(op) if given[entry.name] != entry.default}
     return getattr(torchvision_v2(), op.name)(**{name: given[name] for name in changed})
-
-
-# ---- how pixels leave, and boxes
-
-
-def closed(ops: Sequence[Any], sample: Any) -> Any:
-    """Ops that make tensors of images: in one pass where our tail can, else torchvision's."""
-    values, spec = tree_flatten(sample)
-    kinds = kinds_of(values)
-    images = {at: pixels(values[at]) for at, kind in enumerate(kinds) if kind in IMAGES}
-    arrays = any(
-        isinstance(value, np.ndarray) for value in values
-    )  # which torchvision's ToImage takes for images
-    if arrays or None in images.values() or not ours_to_close(ops, set(kinds)):
-        for op in ops:
-            sample = theirs(op)(sample)
-        return sample
-    tail = split_tail(ops)[1]
-    for at, frames in images.items():
-        values[at] = finished(ops, tail, frames or [], values[at])
-    return tree_unflatten(values, spec)
-
-
-def ours_to_close(ops: Sequence[Any], kinds: set[Kind]) -> bool:
-    """Whether our tail does what these ops mean for images of these kinds."""
-    types = [op for op in ops if isinstance(op, (ToDtype, ToTensor))]
-    known = all(isinstance(op, ToTensor) or op.dtype in (torch.uint8, torch.float32) for op in types)
-    # What is no tensor yet torchvision's ToDtype leaves alone, and its ToTensor what is one.
-    pictures = Kind.PICTURE not in kinds or isinstance(ops[0], (ToImage, ToTensor))
-    tensors = not {Kind.TENSOR, Kind.IMAGE} & kinds or not any(isinstance(op, ToTensor) for op in ops)
-    return known and pictures and tensors and len(types) <= 1
-
-
-def finished(ops: Sequence[Any], tail: Tail, frames: list[NDArray[np.uint8]], value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        found = tail.finish(frames[0])
-    else:
-        found = value if tail == Tail() else stacked([tail.finish(frame) for frame in frames], value)
-    known = sys.modules.get("torchvision.tv_tensors")
-    if known is None or type(found) is not torch.Tensor or not any(isinstance(op, ToImage) for op in ops):
-        return found
-    return known.Image(found)
-
-
-@dataclass(frozen=True)
-class OfBoxes(Op):
-    """An op on boxes. They are torchvision's, and so is what is done. In a chain of a staged dataset, whose boxes are clamped and
-    sanitised in the end in any case, it does nothing."""
-
-    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
-        return []
-
-    def __call__(self, *inputs: Any) -> Any:
-        return theirs(self)(*inputs)
-
-
-@dataclass(frozen=True)
-class ClampBoundingBoxes(OfBoxes):
-    clamping_mode: str | None = "auto"
-
-
-@dataclass(frozen=True)
-class SanitizeBoundingBoxes(OfBoxes):
-    min_size: float = 1.0
-    min_area: float = 1.0
-    labels_getter: Callable[[Any], Any] | str | None = "default"
-    """Where the labels are that go with their boxes: by default under "labels", or a key with "label" in it, of the sample or of
-    the target that is its second part; None: nowhere."""
-
-    def __post_init__(self) -> None:
-        if min(self.min_size, self.min_area) < 1:
-            raise ConfigError(f"min_size and min_area must be >= 1, got {self.min_size} and {self.min_area}")
-
-    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
-        if (self.min_size, self.min_area) != (1, 1):
-            raise ConfigError(
-                "a staged dataset drops boxes of less than a pixel a side: other limits are not its"
-            )
-        return []

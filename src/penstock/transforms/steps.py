@@ -9,7 +9,7 @@ Rule 2: images are uint8, height x width x channels. Coordinates are pixels of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -100,6 +100,12 @@ def size_after(step: Step, size: Size) -> Size:
     return size
 
 
+def is_shift(matrix: Sequence[Any]) -> bool:
+    """Whether an affine map moves by whole pixels, so that there is nothing to interpolate."""
+    a, b, c, d, e, f = matrix[:6]
+    return (a, b, d, e) == (1, 0, 0, 1) and c == int(c) and f == int(f)
+
+
 def program_channels(program: Sequence[Step], channels: int) -> int:
     """Of an image that had so many."""
     for step in program:
@@ -112,3 +118,17 @@ def program_size(program: Sequence[Step], size: Size) -> Size:
     for step in program:
         size = size_after(step, size)
     return size
+
+
+Drawing = tuple[Callable[[Any, Size], Program], Any]
+"""What draws a program for a size, and what it draws with: `op.draw` and random numbers, say."""
+
+
+def drawn_in_row(drawings: Iterable[Drawing], size: Size) -> Program:
+    """One program of several: each is drawn for the size that those before it leave, before the next is asked for."""
+    program: Program = []
+    for draw, argument in drawings:
+        steps = draw(argument, size)
+        size = program_size(steps, size)
+        program += steps
+    return program

@@ -1,4 +1,4 @@
-"""Look-up tables: 256 numbers that say what becomes of each pixel value. Pure; consecutive ones are composed into one.
+"""Look-up tables: 256 numbers that say what becomes of each pixel value; consecutive ones are composed into one.
 
 They are what Pillow's functions come to, value by value, so that what is done by table is exact.
 """
@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import accel
 from penstock.transforms.steps import Code, Step
 
 Table = NDArray[np.uint8]
@@ -76,6 +77,19 @@ def equalize(histograms: NDArray[np.int64]) -> Table:
     table: Table = np.minimum(spread, 255).astype(np.uint8)
     table[:, step == 0] = IDENTITY[:, None]
     return table
+
+
+def look_up(
+    image: NDArray[np.uint8], table: Table, out: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
+    """What an image becomes by a table; in `out`, if the loops can write there."""
+    flat = np.ascontiguousarray(image)
+    quick = accel.look_up(flat, table, out)
+    if quick is not None:
+        return quick
+    if table.ndim == 1:
+        return table.take(flat)
+    return np.stack([table[:, c].take(flat[:, :, c]) for c in range(flat.shape[2])], axis=2)
 
 
 def composed(first: Table, then: Table) -> Table:

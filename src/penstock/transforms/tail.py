@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,13 +14,27 @@ from numpy.typing import NDArray
 
 from penstock import accel
 from penstock.errors import ConfigError
+from penstock.torch_private import tree_flatten, tree_unflatten
+from penstock.transforms.base import Keyed, Op
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import Op
+from penstock.transforms.samples import IMAGES, Kind, kinds_of, pixels, stacked, theirs
 from penstock.transforms.steps import Program, Size
 
 
 @dataclass(frozen=True)
-class ToImage(Op):
+class Closing(Op):
+    """An op that belongs to the end of a chain."""
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        raise ConfigError(f"{self.name} belongs to the end of a chain, behind all ops that change pixels")
+
+    @staticmethod
+    def apply(group: Iterable[Keyed], sample: Any, several: bool) -> Any:  # noqa: ARG004
+        return closed([op for op, _ in group], sample)
+
+
+@dataclass(frozen=True)
+class ToImage(Closing):
     """Images are tensors in the end in any case; here because chains written for torchvision have it."""
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
@@ -27,17 +42,14 @@ class ToImage(Op):
 
 
 @dataclass(frozen=True)
-class ToDtype(Op):
+class ToDtype(Closing):
     dtype: torch.dtype | Mapping[Any, torch.dtype | None]
     """Of images; or one for each of torchvision's types and "others", where the op is called on samples."""
     scale: bool = False
 
-    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
-        raise ConfigError("ToDtype belongs to the end of a chain, behind all ops that change pixels")
-
 
 @dataclass(frozen=True)
-class Normalize(Op):
+class Normalize(Closing):
     mean: Sequence[float]
     std: Sequence[float]
     inplace: bool = False
@@ -48,16 +60,10 @@ class Normalize(Op):
         if not all(self.std):
             raise ConfigError(f"std must not be 0, got {self.std}")
 
-    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
-        raise ConfigError("Normalize belongs to the end of a chain, behind all ops that change pixels")
-
 
 @dataclass(frozen=True)
-class ToTensor(Op):
+class ToTensor(Closing):
     """torchvision's old way to say ToImage and ToDtype(float32, scale=True)."""
-
-    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
-        raise ConfigError("ToTensor belongs to the end of a chain, behind all ops that change pixels")
 
 
 SMALL = 16 << 10
@@ -114,36 +120,34 @@ class Tail:
             return out
         if plain and accel.planes(image, out, level_table(self.scale, self.mean, self.std, shape[0])):
             return out
-        return out.copy_(torch.from_numpy(self.computed(image)))
+        planes = torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32, order="C"))
+        return out.copy_(normalise(planes, self.scale, self.mean, self.std))
 
-    def computed(self, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """The same by arithmetic on whole arrays."""
-        planes = image.transpose(2, 0, 1).astype(np.float32, order="C")
-        if self.scale == "divide":
-            planes /= np.float32(255)
-        elif self.scale == "multiply":
-            planes *= np.float32(1.0 / 255)
-        if self.mean:
-            planes -= np.array(self.mean, np.float32).reshape(-1, 1, 1)
-            planes /= np.array(self.std, np.float32).reshape(-1, 1, 1)
-        return planes
+
+def normalise(planes: torch.Tensor, scale: str, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """Float planes, scaled and normalised in place, as torchvision computes it."""
+    if scale == "divide":
+        planes /= 255
+    elif scale == "multiply":
+        planes *= 1.0 / 255
+    if mean:
+        means, stds = (
+            torch.tensor(each, dtype=torch.float32, device=planes.device).view(-1, 1, 1)
+            for each in (mean, std)
+        )
+        planes.sub_(means).div_(stds)
+    return planes
 
 
 @lru_cache(maxsize=64)
 def level_table(
     scale: str, mean: tuple[float, ...], std: tuple[float, ...], channels: int
 ) -> NDArray[np.float32]:
-    """What each of the 256 values of each channel becomes: computed as torchvision computes it, so that it is the same."""
-    levels = torch.arange(256, dtype=torch.float32).repeat(channels, 1)
-    if scale == "divide":
-        levels /= 255
-    elif scale == "multiply":
-        levels *= 1.0 / 255
-    if mean:
-        if len(mean) not in (1, channels):
-            raise ConfigError(f"Normalize has {len(mean)} means for an image of {channels} channels")
-        levels.sub_(torch.tensor(mean).view(-1, 1)).div_(torch.tensor(std).view(-1, 1))
-    return np.ascontiguousarray(levels.numpy())
+    """What each of the 256 values of each channel becomes."""
+    if mean and len(mean) not in (1, channels):
+        raise ConfigError(f"Normalize has {len(mean)} means for an image of {channels} channels")
+    levels = torch.arange(256, dtype=torch.float32).repeat(channels, 1, 1)
+    return np.ascontiguousarray(normalise(levels, scale, mean, std).numpy()[:, 0])
 
 
 @lru_cache(maxsize=64)
@@ -161,7 +165,7 @@ def split_tail(ops: Sequence[Any]) -> tuple[list[Any], Tail]:
     """The ops that change pixels, and the tail that the rest comes to."""
     body = list(ops)
     closing: list[Any] = []
-    while body and isinstance(body[-1], (ToImage, ToDtype, ToTensor, Normalize)):
+    while body and isinstance(body[-1], Closing):
         closing.insert(0, body.pop())
     tail = Tail()
     for op in closing:
@@ -181,3 +185,43 @@ def split_tail(ops: Sequence[Any]) -> tuple[list[Any], Tail]:
                     )
                 tail = Tail(tail.dtype, tail.scale, tuple(map(float, mean)), tuple(map(float, std)))
     return body, tail
+
+
+# ---- called with a sample
+
+
+def closed(ops: Sequence[Any], sample: Any) -> Any:
+    """Ops that make tensors of images: in one pass where our tail can, else torchvision's."""
+    values, spec = tree_flatten(sample)
+    kinds = kinds_of(values)
+    images = {at: pixels(values[at]) for at, kind in enumerate(kinds) if kind in IMAGES}
+    arrays = any(isinstance(value, np.ndarray) for value in values)  # images, to torchvision's ToImage
+    if arrays or None in images.values() or not ours_to_close(ops, set(kinds)):
+        for op in ops:
+            sample = theirs(op)(sample)
+        return sample
+    tail = split_tail(ops)[1]
+    for at, frames in images.items():
+        values[at] = finished(ops, tail, frames or [], values[at])
+    return tree_unflatten(values, spec)
+
+
+def ours_to_close(ops: Sequence[Any], kinds: set[Kind]) -> bool:
+    """Whether our tail does what these ops mean for images of these kinds."""
+    types = [op for op in ops if isinstance(op, (ToDtype, ToTensor))]
+    known = all(isinstance(op, ToTensor) or op.dtype in (torch.uint8, torch.float32) for op in types)
+    # What is no tensor yet torchvision's ToDtype leaves alone, and its ToTensor what is one.
+    pictures = Kind.PICTURE not in kinds or isinstance(ops[0], (ToImage, ToTensor))
+    tensors = not {Kind.TENSOR, Kind.IMAGE} & kinds or not any(isinstance(op, ToTensor) for op in ops)
+    return known and pictures and tensors and len(types) <= 1
+
+
+def finished(ops: Sequence[Any], tail: Tail, frames: list[NDArray[np.uint8]], value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        found = tail.finish(frames[0])
+    else:
+        found = value if tail == Tail() else stacked([tail.finish(frame) for frame in frames], value)
+    known = sys.modules.get("torchvision.tv_tensors")
+    if known is None or type(found) is not torch.Tensor or not any(isinstance(op, ToImage) for op in ops):
+        return found
+    return known.Image(found)

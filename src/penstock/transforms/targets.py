@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigError
 from penstock.transforms.libs import pillow
 from penstock.transforms.steps import GEOMETRIC, Code, Size, Step, program_size, size_after
+from penstock.transforms.windows import is_inside
 
 Masks = NDArray[Any]
 Boxes = NDArray[np.float32]
@@ -124,7 +125,7 @@ def check(program: Sequence[Step], *, boxes: bool) -> None:
 def crop_masks(masks: Masks, top: int, left: int, height: int, width: int) -> Masks:
     rows, columns = masks.shape[-2:]
     inside = masks[..., max(0, top) : max(0, top + height), max(0, left) : max(0, left + width)]
-    if top >= 0 and left >= 0 and top + height <= rows and left + width <= columns:
+    if is_inside((top, left, height, width), (rows, columns)):
         return inside
     found = np.zeros((*masks.shape[:-2], height, width), masks.dtype)
     y, x = max(0, -top), max(0, -left)

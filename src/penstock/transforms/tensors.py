@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from penstock import accel
 from penstock.transforms.steps import Interpolation
+from penstock.transforms.tables import look_up
 
 Image = NDArray[np.uint8]
 Chain = tuple[float, Sequence[tuple[str, float]]]
@@ -42,13 +43,13 @@ def applied(image: Image, name: str, magnitude: float, version: str, way: int) -
     """One op of AugMix."""
     if name in BY_LEVEL:
         levels = torch.from_numpy(LEVELS).reshape(1, 1, 16, 16)
-        return looked_up(image, theirs(levels, name, magnitude, version, way).numpy().reshape(256, 1))
+        return look_up(image, theirs(levels, name, magnitude, version, way).numpy().reshape(256))
     if name == "AutoContrast":
         return stretched(image, version, way)
     if name in ("TranslateX", "TranslateY") and max(image.shape[:2]) <= SHIFTED_AT_MOST:
         return shifted(image, int(magnitude), across=name == "TranslateX")
     if name == "Equalize" and (table := accel.equalizing(image)) is not None:
-        return looked_up(image, table)
+        return look_up(image, table)
     if version == "v2" and name == "Contrast":
         return contrasted(image, 1.0 + magnitude)
     if name == "Sharpness" and min(image.shape[:2]) > 2:
@@ -90,26 +91,13 @@ def array(image: torch.Tensor) -> Image:
 # ---- what torchvision makes of levels
 
 
-def looked_up(image: Image, table: Image) -> Image:
-    """A table of 256 levels, or of 256 for each channel."""
-    if table.shape[1] == 1 and image.shape[2] == 3:
-        table = np.repeat(table, 3, axis=1)
-    flat, table = np.ascontiguousarray(image), np.ascontiguousarray(table)
-    quick = accel.look_up(flat, table)
-    if quick is not None:
-        return quick
-    return np.stack([table[:, at][flat[:, :, at]] for at in range(flat.shape[2])], axis=2)
-
-
 def stretched(image: Image, version: str, way: int) -> Image:
     """AutoContrast depends on the lowest and the highest level of a channel: asked of an image that has all levels between them."""
-    lowest, highest = (
-        image.min(axis=0).min(axis=0),
-        image.max(axis=0).max(axis=0),
-    )  # rows first, which is vectorised
+    # rows first, which is vectorised
+    lowest, highest = image.min(axis=0).min(axis=0), image.max(axis=0).max(axis=0)
     levels = np.clip(LEVELS[:, None], lowest, highest).astype(np.uint8)
     found = theirs(tensor(levels.reshape(16, 16, -1)), "AutoContrast", 0.0, version, way)
-    return looked_up(image, array(found).reshape(256, -1))
+    return look_up(image, array(found).reshape(256, -1))
 
 
 def contrasted(image: Image, factor: float) -> Image:
@@ -123,7 +111,7 @@ def contrasted(image: Image, factor: float) -> Image:
     mean = torch.mean(greys, dim=(-3, -2, -1), keepdim=True)
     levels = torch.from_numpy(LEVELS).reshape(1, 1, 16, 16)
     table = levels.mul(factor).add_(mean, alpha=(1.0 - factor)).clamp_(0, 255).to(torch.uint8)
-    return looked_up(image, table.numpy().reshape(256, 1))
+    return look_up(image, table.numpy().reshape(256))
 
 
 # ---- places and neighbours

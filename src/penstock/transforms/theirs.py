@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from penstock.transforms.base import Op
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import Op
 from penstock.transforms.steps import Program, Size
 
 

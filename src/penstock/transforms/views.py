@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import ConfigError
+from penstock.transforms.base import Op
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import Op
 from penstock.transforms.steps import Program, Size
 
 

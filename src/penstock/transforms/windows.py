@@ -79,6 +79,15 @@ def is_inside(place: Sequence[int], size: Size) -> bool:
     return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
 
 
+def is_resized_part(program: Sequence[Step], size: Size, *, alone: bool = False) -> bool:
+    """Whether a program begins with a part of an image that it makes another size. `alone`: it does no more, but for a horizontal flip."""
+    if len(program) < 2 or program[0].code is not Code.CROP or program[1].code is not Code.RESIZE:
+        return False
+    if alone and not (len(program) == 2 or (len(program) == 3 and program[2].code is Code.FLIP_H)):
+        return False
+    return is_inside(program[0].args, size)
+
+
 def around(window: Window, margin: int, size: Size) -> Window:
     """A window with the pixels beside it, as far as there are any."""
     top, left = max(0, window.top - margin), max(0, window.left - margin)

@@ -44,7 +44,7 @@ HALF = 32
 
 
 class Place(NamedTuple):
-    """Of a sample on the device, as a parcel names it."""
+    """Of a sample on the device, as its slot names it."""
 
     sample: int
     renewed: int

@@ -1,4 +1,4 @@
-"""One draw for many samples: those of a batch, or of each part of it."""
+"""PerBatch: one draw for all samples of a batch, or of each part of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.plan.seeds import Company, op_seed
+from penstock.transforms.base import Op, leaves
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import Compose, Op
-from penstock.transforms.steps import Program, Size, program_size
+from penstock.transforms.steps import Program, Size, drawn_in_row
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,11 @@ class PerBatch(Op):
 
     def draw(self, draws: Draws, size: Size) -> Program:
         """Each op has random numbers of its own: how many the ones before it need may depend on the size of an image."""
-        seed, program = draws.bits(), list[Any]()
-        for number, op in enumerate(self.transforms):
-            steps = op.draw(Draws(op_seed(seed, op.name, number)), size)
-            size = program_size(steps, size)
-            program += steps
-        return program
+        seed, ops = draws.bits(), enumerate(self.transforms)
+        return drawn_in_row(((op.draw, Draws(op_seed(seed, op.name, at))) for at, op in ops), size)
 
-
-def leaves(transform: Any) -> list[Any]:
-    if isinstance(transform, Compose):
-        transform = transform.transforms
-    if isinstance(transform, (list, tuple)):
-        return [op for inner in transform for op in leaves(inner)]
-    return [transform]
+    def seed_of(self, seed: int, company: Company | None) -> int:
+        return seed if company is None else company.shared(self.samples)
 
 
 def refuse_within(op: Any) -> None:
@@ -63,8 +54,3 @@ def refuse_within(op: Any) -> None:
         if isinstance(inner, PerBatch):
             raise ConfigError(f"PerBatch stands within {op.name}: put it into the chain itself")
         refuse_within(inner)
-
-
-def seed_for(op: Any, seed: int, company: Company | None) -> int:
-    """What an op is drawn from: the sample's seed, or one that the sample shares with its neighbours."""
-    return seed if company is None or not isinstance(op, PerBatch) else company.shared(op.samples)

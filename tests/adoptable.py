@@ -1,5 +1,5 @@
 """What becomes of each of torchvision's image transforms in an adopted chain: the table of docs/transforms.md, which a test compares with this and
-with what torchvision has. The draws themselves are in `pipeline.their_draws`."""
+with what torchvision has. The draws themselves are in `penstock.pipeline.their_draws`."""
 
 from __future__ import annotations
 

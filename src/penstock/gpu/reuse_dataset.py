@@ -1,7 +1,7 @@
-"""What workers do where a GPU helps with samples that are reused (`Reuse`).
+"""The same dataset with reuse (`Reuse`).
 
-One that is found has its rest left to the kernels, or done; one that is not may leave as the file it is, and is then not kept. On the device
-(`store="device"`), one that lies there is left where it is, and one that is to lie there goes whole, with the place that it is given.
+The kernels, or the worker, do the rest of a sample that is found. One that is not found may leave as a file, and is then not stored. With
+`store="device"`, a sample on the device stays there, and one for the device goes there whole, with its place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.gpu.parcels import Parcels
+from penstock.gpu.dataset import SlotDataset
 from penstock.gpu.requests import AS_THERE_IS_ROOM
 from penstock.gpu.slots import KEPT, NO_PIXELS, RESIDENT
 from penstock.kernels.layout import interleaved
@@ -24,7 +24,7 @@ from penstock.reuse.begun import Loan, ReuseBegun
 from penstock.reuse.stores.device import Resident
 
 
-class ReusedParcels(Parcels):
+class ReuseSlotDataset(SlotDataset):
     def _may_leave(self, begun: Begun, share: float) -> bool:
         """Not one that is to be kept, where others of its uses will be made from pixels that a worker has decoded."""
         assert isinstance(begun, ReuseBegun)
@@ -34,7 +34,7 @@ class ReusedParcels(Parcels):
         assert isinstance(begun, ReuseBegun)
         found: ReuseBegun = begun if begun.to_keep is None else self._source.partly(begun)
         if found.kept is not None:
-            write = self._kept_there(found) if self.wishes.finishes else None
+            write = self._kept_there(found) if self.requests.finishes else None
             if write is not None:
                 return write
             if isinstance(found.image, Resident):
@@ -44,7 +44,7 @@ class ReusedParcels(Parcels):
     def _lent(self, begun: ReuseBegun, loan: Loan) -> Any:
         """Of an image that lies in a store: what was read counts only if it was there until then; otherwise it is made again. Where a second
         worker may write the sample while the first still does, what is written must be right from the first byte on."""
-        if not self.wishes.finishes:
+        if not self.requests.finishes:
             return self._finished(self._source.pixels(begun))
         if not self._repeatable:
             return partial(self._surely, begun, loan, self._prepared(begun))

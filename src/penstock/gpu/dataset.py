@@ -1,9 +1,9 @@
-"""What workers do where a GPU helps: they prepare samples as far as they are asked to, and leave the rest to it.
+"""The dataset that workers see where a GPU helps: they prepare samples as far as they are asked to (`gpu.requests`), and leave the rest to it.
 
-A worker reads and draws; then a sample goes one of three ways. The dearest, by what their pixels are thought to cost, leave as the files they
-are, as long as few enough are on their way: the GPU decodes them. Of the others the worker decodes what the program needs, and leaves the
-steps to the GPU's kernels, if that is wished; otherwise, and where a sample does not fit or has a step without a kernel, it prepares them
-whole. What is wished the training process says, from batch to batch, in numbers that all workers see.
+A worker reads and draws a sample; then it goes one of three ways:
+- The most expensive leave as files, while few enough are on their way. The GPU decodes them.
+- Of others the worker decodes what the program needs, and leaves the steps to the GPU's kernels, if asked to.
+- Otherwise, or where a sample does not fit or has a step without a kernel, the worker prepares it whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from penstock.dataset.offers import Offer, Offers, offered
 from penstock.dataset.seeding import call_seed, company
 from penstock.dataset.unfinished import Unfinished, finished
-from penstock.gpu.requests import AS_THERE_IS_ROOM, Wishes
+from penstock.gpu.requests import AS_THERE_IS_ROOM, Requests
 from penstock.gpu.slots import (
     BESIDE,
     DECODED,
@@ -79,15 +79,15 @@ class AsSlot:
         return (self._slot,)
 
     def begin(self, slot: torch.Tensor) -> int:
-        write_head(self._size, Wishes.entry_of(company()), slot)
+        write_head(self._size, Requests.entry_of(company()), slot)
         return slot.data_ptr() + HEAD_ROOM
 
     def write(self, pixels: Any, slot: torch.Tensor) -> None:
         self.check(pixels.shape[:2], pixels.shape[2])
-        write_pixels(pixels, Wishes.entry_of(company()), slot)
+        write_pixels(pixels, Requests.entry_of(company()), slot)
 
 
-class Parcels(Offers):
+class SlotDataset(Offers):
     """A dataset of (slot, target)."""
 
     def __init__(
@@ -95,14 +95,14 @@ class Parcels(Offers):
         source: Any,
         size: tuple[int, int],
         *,
-        wishes: Wishes,
+        requests: Requests,
         room: int,
         drawn: bool = False,
         repeatable: bool = False,
     ) -> None:
-        """`room`: bytes of a parcel. `drawn`: who prepares a sample must not depend on what came before it. `repeatable`: nor on
+        """`room`: bytes of a sample that is left to the GPU. `drawn`: who prepares a sample must not depend on what came before it. `repeatable`: nor on
         anything else that changes."""
-        self._source, self._size, self.wishes = source, size, wishes
+        self._source, self._size, self.requests = source, size, requests
         self._slot = slot_bytes(size, room)
         self._form, self._without_lane = AsSlot(size, self._slot), not room
         self._drawn, self._repeatable = drawn, repeatable
@@ -148,11 +148,11 @@ class Parcels(Offers):
     def _finished(self, pixels: Any) -> Any:
         """What writes pixels that are done; of a shape that the batch does not have, an error."""
         self._form.check(pixels.shape[:2], pixels.shape[2])
-        return partial(write_pixels, pixels, Wishes.entry_of(company()))
+        return partial(write_pixels, pixels, Requests.entry_of(company()))
 
     def _is_left_encoded(self, begun: Begun) -> bool:
         """Whether a sample is among the dearest that the GPU can take, and there is room for it."""
-        share, limit = self.wishes.share, self.wishes.limit
+        share, limit = self.requests.share, self.requests.limit
         if not isinstance(begun.image, Encoded) or not (limit if share == AS_THERE_IS_ROOM else share):
             return False
         if not self._may_leave(begun, share):
@@ -160,19 +160,12 @@ class Parcels(Offers):
         if HEAD_ROOM + len(begun.data) + BESIDE > self._slot or not is_plain(begun):
             self._dearest.passes(max(0.0, share))
             return False
-        if share != AS_THERE_IS_ROOM:
-            return (
-                call_seed("lane") < share * 2.0**64
-                if self._drawn
-                else self._dearest.takes(self._cost(begun), share)
-            )
-        room, dear = self.wishes.has_room(), self.wishes.dear
-        is_dear = (
-            call_seed("lane") < dear * 2.0**64
-            if self._drawn
-            else self._ranks.is_dear(self._cost(begun), dear)
-        )
-        return room and is_dear
+        by_room = share == AS_THERE_IS_ROOM
+        room, dear = (self.requests.has_room(), self.requests.dear) if by_room else (True, share)
+        if self._drawn:
+            return call_seed("lane") < dear * 2.0**64 and room
+        choose = self._ranks.is_dear if by_room else self._dearest.takes
+        return choose(self._cost(begun), dear) and room
 
     def _cost(self, begun: Begun) -> float:
         return self._costs.predict(features(begun)) if self._costs.count else 0.0
@@ -195,7 +188,7 @@ class Parcels(Offers):
 
     def _prepared(self, begun: Begun) -> Any:
         """Decoded and left to the kernels, or prepared whole."""
-        if self.wishes.finishes:
+        if self.requests.finishes:
             return self._decoded(*opened(begun.program, begun.image))
         return self._finished(executed(begun.program, begun.image))
 
@@ -210,11 +203,11 @@ class Parcels(Offers):
         data = np.frombuffer(begun.data, np.uint8)
         write = self._fitting(ENCODED, data, begun.image.size, begun.program, None)
         if write is not None:
-            self.wishes.left(Wishes.entry_of(company()))
+            self.requests.left(Requests.entry_of(company()))
         return write
 
     def _fitting(self, form: int, image: Any, size: Any, program: Any, strides: Any) -> Any:
-        """What writes a parcel, if the kernels can do its steps and there is room."""
+        """What writes a sample for the GPU, if the kernels can do its steps and there is room."""
         packing = self._packed(form, image, size, program, strides)
         return None if packing is None else packing.write
 
@@ -225,7 +218,7 @@ class Parcels(Offers):
             return None
         if layout.scratch_bytes > SCRATCH_BYTES:
             return None
-        packing = Packing.of(form, image, size, layout, program, Wishes.entry_of(company()))
+        packing = Packing.of(form, image, size, layout, program, Requests.entry_of(company()))
         return packing if packing.nbytes <= self._slot else None
 
 

@@ -1,0 +1,51 @@
+"""Ops on bounding boxes, done by torchvision's ops of the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.transforms.base import Op, called
+from penstock.transforms.draws import Draws
+from penstock.transforms.samples import theirs
+from penstock.transforms.steps import Program, Size
+
+
+@dataclass(frozen=True)
+class OfBoxes(Op):
+    """An op on torchvision's boxes. A staged dataset clamps and sanitises boxes anyway: in its chain the op does nothing."""
+
+    apply = staticmethod(called)
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        return []
+
+    def __call__(self, *inputs: Any) -> Any:
+        return theirs(self)(*inputs)
+
+
+@dataclass(frozen=True)
+class ClampBoundingBoxes(OfBoxes):
+    clamping_mode: str | None = "auto"
+
+
+@dataclass(frozen=True)
+class SanitizeBoundingBoxes(OfBoxes):
+    min_size: float = 1.0
+    min_area: float = 1.0
+    labels_getter: Callable[[Any], Any] | str | None = "default"
+    """Where the labels are that go with their boxes: by default under "labels", or a key with "label" in it, of the sample or of
+    the target that is its second part; None: nowhere."""
+
+    def __post_init__(self) -> None:
+        if min(self.min_size, self.min_area) < 1:
+            raise ConfigError(f"min_size and min_area must be >= 1, got {self.min_size} and {self.min_area}")
+
+    def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
+        if (self.min_size, self.min_area) != (1, 1):
+            raise ConfigError(
+                "a staged dataset drops boxes of less than a pixel a side: other limits are not its"
+            )
+        return []
