@@ -22,8 +22,8 @@ from penstock.gpu.slots import (
     ENCODED,
     Contents,
     GpuSample,
-    Room,
-    Task,
+    StationRoom,
+    StationTask,
     left,
     slot_bytes,
     tasks_of,
@@ -66,13 +66,13 @@ class OnTheCpu:
     def prepare(self) -> str:
         return self.trouble
 
-    def tasks(self, contents: Contents) -> list[Task]:
-        return tasks_of(contents, Room(2, 3, 1 << 30, 1 << 30))
+    def tasks(self, contents: Contents) -> list[StationTask]:
+        return tasks_of(contents, StationRoom(2, 3, 1 << 30, 1 << 30))
 
     def close(self) -> None:
         pass
 
-    def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
+    def make(self, task: StationTask, out: torch.Tensor, after: Any) -> None:
         if not task.kept:
             for sample in task.gpu_samples():
                 if sample.form == ENCODED:
@@ -85,7 +85,7 @@ class OnTheCpu:
             self._write(sample, *self.residents.left(sample), out)
             self.by_cpu += 1
 
-    def _from_places(self, task: Task, out: torch.Tensor) -> None:
+    def _from_places(self, task: StationTask, out: torch.Tensor) -> None:
         """What lies in the store's memory, as the kernels take it."""
         arena = self.residents.store.arena
         for sample in task.gpu_samples():

@@ -31,7 +31,7 @@ from penstock.client.portable import over_torchs_workers
 from penstock.client.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
 from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Reuse
 from penstock.dataset.seeding import generators_kept
-from penstock.epochs.epochs import Epochs, Source
+from penstock.epochs.epochs import Epochs, OrderSource
 from penstock.epochs.feed import Ask
 from penstock.epochs.progress import Promise, Run, fast_forward
 from penstock.epochs.replay import length_of
@@ -115,7 +115,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         check_lane(config)
         if type(self.sampler) is SequentialSampler and batch_sampler is None:
             own = self.sampler.data_source is dataset
-        source = Source(
+        source = OrderSource(
             dataset=self.dataset,
             sampler=self.sampler,
             batch_sampler=self.batch_sampler,

@@ -13,14 +13,16 @@ import pytest
 from penstock.cli.main import main
 from penstock.reuse.stores.contract import Entry, Wanted
 from penstock.reuse.stores.disk import DiskStore
-from penstock.reuse.stores.disk_format import Mark
+from penstock.reuse.stores.disk_format import FolderMark
 
 SRC = Path(__file__).parents[2] / "src"
 FIRST, SECOND = "1" * 32, "2" * 32
 
 
 def filled(path: Path, namespace: str, *, temporary: bool = False) -> DiskStore:
-    mark = Mark(samples=50, temporary=temporary, about="ImageFolder /photos: decoded, RandAugment; seed 5")
+    mark = FolderMark(
+        samples=50, temporary=temporary, about="ImageFolder /photos: decoded, RandAugment; seed 5"
+    )
     store = DiskStore(path, namespace, 50, 1 << 24, upkeep_s=0, mark=mark)
     for sample in range(40):
         assert store.put(Wanted(sample, 0), Entry(np.full(20_000 if sample < 3 else 900, sample, np.uint8)))

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.diagnosis import FINE, KEEPS_UP, SLACK, SMALL, Facts, Kind, diagnose, judged
+from penstock.policy.diagnosis import FINE, KEEPS_UP, SLACK, SMALL, Facts, Limit, diagnose, judged
 
 CORES = st.integers(1, 64)
 WORKERS = st.integers(1, 96)
@@ -64,13 +64,13 @@ def stats_of(found: Facts) -> dict[str, Any]:
 @given(facts())
 def test_workers_are_never_added_where_training_does_not_wait(found: Facts) -> None:
     verdict = judged(replace(found, wait_share=min(found.wait_share, FINE * 0.999)))
-    assert (verdict.kind, verdict.more) == (Kind.NOTHING, 0)
+    assert (verdict.kind, verdict.more) == (Limit.NOTHING, 0)
 
 
 @given(facts())
 def test_a_prediction_is_a_gain_and_within_what_is_possible(found: Facts) -> None:
     verdict = judged(found)
-    assert (verdict.more > 0) == (verdict.kind is Kind.WORKERS)
+    assert (verdict.more > 0) == (verdict.kind is Limit.WORKERS)
     if verdict.more:
         assert 0 <= verdict.left <= found.wait_share
         assert verdict.gain > 1
@@ -106,7 +106,7 @@ def test_a_run_with_the_advised_workers_is_as_fast_as_was_predicted(
     assert rate >= verdict.gain * (1 - SLACK) / (1 + 1e-6)
     assert after.wait_share <= verdict.left + SLACK
     if verdict.left <= FINE and after.wait_share < FINE:
-        assert judged(after).kind is Kind.NOTHING
+        assert judged(after).kind is Limit.NOTHING
 
 
 @given(runs(), WORKERS)
@@ -114,7 +114,7 @@ def test_where_more_workers_would_not_help_they_do_not(
     run: tuple[float, float, float, int], workers: int
 ) -> None:
     before = played(run, workers)
-    if judged(before).kind in (Kind.CORES, Kind.CROWD, Kind.NOTHING, Kind.UNEVEN):
+    if judged(before).kind in (Limit.CORES, Limit.CROWD, Limit.NOTHING, Limit.UNEVEN):
         after = played(run, 2 * workers)
         assert (1 - after.wait_share) / (1 - before.wait_share) < 1.12
 
@@ -126,9 +126,9 @@ def test_the_sentence_says_one_thing_with_percentages_that_can_be(found: Facts, 
     assert said.endswith(".")
     assert all(0 <= int(number) <= 100 for number in re.findall(r"(-?\d+)%", said))
     advises = "predicted to" in said
-    assert advises == (verdict.kind is Kind.WORKERS)
+    assert advises == (verdict.kind is Limit.WORKERS)
     assert not (advises and "would not" in said)
-    assert (said == KEEPS_UP) == (verdict.kind is Kind.NOTHING)
+    assert (said == KEEPS_UP) == (verdict.kind is Limit.NOTHING)
     if "reduce it to" in said:
         now, then = re.findall(r"training waits (\d+)%.* reduce it to (\d+)%", said)[0]
         assert int(then) <= int(now)

@@ -12,20 +12,22 @@ from torch.utils.data import default_collate
 from penstock.dataset.seeding import generators_kept
 from penstock.epochs.shares import entry_of, place_of
 from penstock.worker.prepare import Recipe
-from penstock.worker.streaming import Place, Share, Streamer
+from penstock.worker.streaming import Share, Streamer, StreamPlace
 from tests.contract.streams import KINDS, Alive, Counting, Drawing, DrawingItself, DrawingWithPlace
 
 ALL: dict[str, Any] = {**KINDS, "Alive": Alive, "Counting": Counting}
 
 
-def streamer(dataset: Any, share: Share, place: Place | None = None, *, drop_last: bool = False) -> Streamer:
+def streamer(
+    dataset: Any, share: Share, place: StreamPlace | None = None, *, drop_last: bool = False
+) -> Streamer:
     recipe = Recipe(dataset=dataset, collate_fn=default_collate, auto_collation=True, seed=5)
     return Streamer(recipe, drop_last, share, place)
 
 
-def taken(stream: Streamer, size: int, most: int = 1000) -> list[tuple[Any, Place]]:
-    found: list[tuple[Any, Place]] = []
-    before: Place | None = stream.started
+def taken(stream: Streamer, size: int, most: int = 1000) -> list[tuple[Any, StreamPlace]]:
+    found: list[tuple[Any, StreamPlace]] = []
+    before: StreamPlace | None = stream.started
     while len(found) < most:
         try:
             batch = stream.next_batch(size).tolist()

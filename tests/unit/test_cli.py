@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from penstock.cli.both import all_ranks, merged
 from penstock.cli.main import main
-from penstock.cli.meter import Enough, Meter, Record, samples_in
+from penstock.cli.meter import Enough, LoaderMeter, Record, samples_in
 from penstock.cli.once import closing_lines
 from penstock.cli.ranks import Rank
 from penstock.cli.table import memory, table, too_few_steps
@@ -42,8 +42,8 @@ class Loader:
             yield number
 
 
-def metered(clock: Clock, **options: Any) -> tuple[Meter, type]:
-    meter = Meter(clock=clock, **options)
+def metered(clock: Clock, **options: Any) -> tuple[LoaderMeter, type]:
+    meter = LoaderMeter(clock=clock, **options)
     kind = type("MeteredLoader", (Loader,), {"__iter__": Loader.__iter__})
     meter.install(kind)
     return meter, kind
@@ -212,7 +212,7 @@ def test_memory_is_said_in_the_unit_that_fits() -> None:
 
 
 def test_the_last_lines_name_the_busiest_loaders_only() -> None:
-    meter = Meter(first_s=1.0, last_s=3.0, batches=28, samples=100, wait_s=1.0)
+    meter = LoaderMeter(first_s=1.0, last_s=3.0, batches=28, samples=100, wait_s=1.0)
     meter.records = [Record(f"set {number}", batches=number) for number in range(8)]
     first, *lines = closing_lines("train.py", meter)
     assert first == "28 batches, 50 samples/s, waited 50% of the time"
@@ -223,7 +223,7 @@ def test_the_last_lines_name_the_busiest_loaders_only() -> None:
 
 
 def test_a_program_without_a_loader_is_told_so() -> None:
-    (line,) = closing_lines("train.py", Meter())
+    (line,) = closing_lines("train.py", LoaderMeter())
     assert "iterated no torch.utils.data.DataLoader" in line
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.reuse.stores.contract import Entry, Wanted
 from penstock.reuse.stores.disk import DiskStore
 from penstock.reuse.stores.disk_files import Files
-from penstock.reuse.stores.disk_index import FEW, FIRST_ROW, NO_ROW, ROW, DiskIndex, Row
+from penstock.reuse.stores.disk_index import FEW, FIRST_ROW, NO_ROW, ROW, DiskIndex, IndexRow
 
 LARGE = 20_000
 
@@ -175,7 +175,7 @@ def test_verifying_while_entries_are_replaced_finds_no_damage(tmp_path: Path) ->
 def test_one_row_is_as_rows_are(words: list[int], offset: int) -> None:
     with TemporaryDirectory() as folder:
         index = DiskIndex(Files(), folder, 9)
-        row = Row(words[0], words[1] - 2**63, words[2], offset)
+        row = IndexRow(words[0], words[1] - 2**63, words[2], offset)
         with index.locked():
             index.write({7: row, 3: row})
         for sample in (3, 7):

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.reuse.stores.disk import DiskStore
 from penstock.reuse.stores.disk_files import Files
-from penstock.reuse.stores.disk_format import Mark
+from penstock.reuse.stores.disk_format import FolderMark
 from penstock.reuse.stores.disk_listing import clear, clear_temporary, listing
 from tests.unit.test_disk_store import NAMESPACE, SAMPLES, count_right, fill, opened
 
@@ -109,7 +109,7 @@ def test_a_store_that_is_opened_while_it_is_cleared_is_whole(
 
 
 def test_stores_of_runs_that_are_over_are_removed_and_others_are_not(tmp_path: Path) -> None:
-    mark = Mark(samples=SAMPLES, temporary=True, about="of a run")
+    mark = FolderMark(samples=SAMPLES, temporary=True, about="of a run")
     over = DiskStore(tmp_path, "a" * 16, SAMPLES, 1 << 20, mark=mark)
     over.close()
     running = DiskStore(tmp_path, "b" * 16, SAMPLES, 1 << 20, mark=mark)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.reuse.stores.contract import Entry, Wanted
 from penstock.reuse.stores.disk_files import Files
-from penstock.reuse.stores.disk_index import CLEAN, IN_USE, LARGE, STALE, DiskIndex, Row, check_of
+from penstock.reuse.stores.disk_index import CLEAN, IN_USE, LARGE, STALE, DiskIndex, IndexRow, check_of
 from penstock.reuse.stores.disk_records import ALIGN, HEAD, Found, decode, digest_of, encode, walk
 from penstock.reuse.stores.disk_segments import GAP_BYTES, RUN_BYTES, name_of, new_number, number_of, runs_of
 
@@ -131,8 +131,8 @@ def test_numbers_have_names_and_no_other_name_is_one() -> None:
         assert number_of(name) == 0
 
 
-def rows_at(places: list[tuple[int, int, int]]) -> dict[int, Row]:
-    return {at: Row(segment, 0, length, offset) for at, (segment, offset, length) in enumerate(places)}
+def rows_at(places: list[tuple[int, int, int]]) -> dict[int, IndexRow]:
+    return {at: IndexRow(segment, 0, length, offset) for at, (segment, offset, length) in enumerate(places)}
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 1 << 16), st.integers(1, 9000)), max_size=60))
@@ -169,10 +169,10 @@ def index(tmp_path: Path) -> DiskIndex:
 
 
 def test_rows_are_kept_and_a_changed_one_is_none(index: DiskIndex, tmp_path: Path) -> None:
-    rows = {sample: Row(77, -1, 16, offset) for sample, offset in ((3, 0), (4, 16), (5, 32), (90, 48))}
+    rows = {sample: IndexRow(77, -1, 16, offset) for sample, offset in ((3, 0), (4, 16), (5, 32), (90, 48))}
     with index.locked():
         index.write(rows)
-    assert [Row(*row[:4]) for row in index.table(np.array([*rows])).tolist()] == [*rows.values()]
+    assert [IndexRow(*row[:4]) for row in index.table(np.array([*rows])).tolist()] == [*rows.values()]
     assert np.count_nonzero(index.all()["segment"]) == 4
     assert index.table(np.array([6]))["segment"][0] == 0
     data = bytearray(index.files.read(index.fd, 32, 4096 + 32 * 4))
@@ -182,17 +182,17 @@ def test_rows_are_kept_and_a_changed_one_is_none(index: DiskIndex, tmp_path: Pat
 
 
 def test_rows_that_changed_meanwhile_are_not_switched(index: DiskIndex) -> None:
-    before, after = dict.fromkeys(range(4), Row(5, 0, 16)), dict.fromkeys(range(4), Row(6, 0, 0))
+    before, after = dict.fromkeys(range(4), IndexRow(5, 0, 16)), dict.fromkeys(range(4), IndexRow(6, 0, 0))
     with index.locked():
         index.write(before)
-        index.write({1: Row(9, 0, 0)})
+        index.write({1: IndexRow(9, 0, 0)})
     index.switch(before, after)
     assert [index.row(sample).segment for sample in range(4)] == [6, 9, 6, 6]
     index.close()
 
 
 def test_no_two_samples_have_the_same_check_for_a_row() -> None:
-    assert len({check_of(sample, *Row(1, 0, 0)) for sample in range(1000)}) == 1000
+    assert len({check_of(sample, *IndexRow(1, 0, 0)) for sample in range(1000)}) == 1000
 
 
 class Boot(Files):

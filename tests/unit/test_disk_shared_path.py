@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 
 from penstock.cli.main import main
-from penstock.reuse.stores.disk_format import Mark, encode_format
+from penstock.reuse.stores.disk_format import FolderMark, encode_format
 from penstock.reuse.stores.disk_listing import clear, clear_temporary, listing
 from tests.unit.test_disk_store import opened
 
@@ -57,7 +57,7 @@ def shared(tmp_path: Path) -> Path:
 def marked(folder: Path, mark: bytes | None = None) -> Path:
     """A folder that says it is a store of a run that is over."""
     folder.mkdir()
-    (folder / "FORMAT").write_bytes(mark or encode_format(Mark(samples=1, temporary=True)))
+    (folder / "FORMAT").write_bytes(mark or encode_format(FolderMark(samples=1, temporary=True)))
     return folder
 
 
@@ -124,7 +124,7 @@ def test_a_mark_that_is_a_pipe_is_not_waited_for(shared: Path) -> None:
         said(b'{"store": "penstock", "samples": 5, "temporary": 1}'),
         said(b'{"store": "penstock", "samples": 5, "about": []}'),
         said(b'{"store": "other", "samples": 5, "temporary": true}'),
-        encode_format(Mark(samples=1, temporary=True)).ljust(1 << 20),
+        encode_format(FolderMark(samples=1, temporary=True)).ljust(1 << 20),
     ],
 )
 def test_what_says_something_else_is_no_store_of_ours(shared: Path, mark: bytes) -> None:

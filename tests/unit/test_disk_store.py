@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.reuse.stores.contract import Entry, Wanted
 from penstock.reuse.stores.disk import DiskStore
 from penstock.reuse.stores.disk_files import Files
-from penstock.reuse.stores.disk_format import Mark, encode_format
+from penstock.reuse.stores.disk_format import FolderMark, encode_format
 from penstock.reuse.stores.disk_scan import Verified
 from penstock.reuse.stores.disk_upkeep import alone
 
@@ -94,7 +94,7 @@ def test_a_store_of_another_version_says_what_to_do(tmp_path: Path) -> None:
     store.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.reuse.stores.disk_format.VERSION", 99)
-        newer = encode_format(Mark(samples=SAMPLES))
+        newer = encode_format(FolderMark(samples=SAMPLES))
     Path(store.folder, "FORMAT").write_bytes(newer)
     with pytest.raises(ConfigError, match=r"has format 99.*remove it"):
         opened(tmp_path)

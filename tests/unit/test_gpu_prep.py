@@ -27,12 +27,12 @@ from penstock.config import LoaderConfig
 from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate
 from penstock.gpu.lane import YOUNG
-from penstock.gpu.pending import Pending
+from penstock.gpu.pending import PendingBatch
 from penstock.gpu.prep import looked, planned
 from penstock.gpu.requests import AS_THERE_IS_ROOM, Requests
 from penstock.gpu.slots import (
     Contents,
-    Task,
+    StationTask,
     slot_bytes,
 )
 from penstock.pipeline.adopt import adopted
@@ -264,7 +264,7 @@ def test_a_short_last_batch_does_not_make_the_next_ones_short_of_room(photos: Pa
     lane = prep_of(ImageFolder(photos, CHAIN), None).lane
     limits = []
     for samples in (256, 256, 3):
-        lane.taken(Pending(samples=samples, tasks=0, copied=None), time.perf_counter(), 0, 8)
+        lane.taken(PendingBatch(samples=samples, tasks=0, copied=None), time.perf_counter(), 0, 8)
         limits.append(lane.stats()["limit"])
     assert limits[2] >= limits[1] > 200
 
@@ -273,10 +273,10 @@ def test_the_first_batches_of_an_iteration_say_nothing(photos: Path) -> None:
     lane, seen = prep_of(ImageFolder(photos, CHAIN), None).lane, []
     lane._modes.on_batch = seen.append
     for _ in range(YOUNG + 3):
-        lane.taken(Pending(samples=4, tasks=0, copied=None), time.perf_counter(), 0, 8)
+        lane.taken(PendingBatch(samples=4, tasks=0, copied=None), time.perf_counter(), 0, 8)
     assert len(seen) == 4
     lane.belong_to(prep_of)
-    lane.taken(Pending(samples=4, tasks=0, copied=None), time.perf_counter(), 0, 8)
+    lane.taken(PendingBatch(samples=4, tasks=0, copied=None), time.perf_counter(), 0, 8)
     assert len(seen) == 4
 
 
@@ -296,7 +296,7 @@ def test_what_counts_as_dear_is_searched_by_all_workers_together() -> None:
 
 def test_a_station_that_fails_is_the_error_of_that_batch_alone(photos: Path) -> None:
     class Failing(OnTheCpu):
-        def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
+        def make(self, task: StationTask, out: torch.Tensor, after: Any) -> None:
             if 3 in task.ordinals:
                 raise DeviceLost("the GPU failed")
             super().make(task, out, after)

@@ -30,8 +30,8 @@ from penstock.gpu.slots import (
     KEPT,
     RESIDENT,
     Contents,
-    Room,
-    Task,
+    StationRoom,
+    StationTask,
     padded,
     tasks_of,
 )
@@ -60,7 +60,7 @@ class Interpreted(CudaStation):
         self._images = torch.empty(4 << 20, dtype=torch.uint8)
         return ""
 
-    def _decoded(self, task: Task) -> Any:
+    def _decoded(self, task: StationTask) -> Any:
         at, found = 0, []
         for sample in task.gpu_samples():
             planes = torch.from_numpy(decode(sample.image.tobytes()).transpose(2, 0, 1).copy()).flatten()
@@ -71,7 +71,7 @@ class Interpreted(CudaStation):
 
 
 class Broken(Interpreted):
-    def _decoded(self, task: Task) -> Any:
+    def _decoded(self, task: StationTask) -> Any:
         raise RuntimeError("nvJPEG does not know this file")
 
     _copied = _decoded
@@ -151,7 +151,7 @@ def test_a_table_in_columns_is_the_table_of_its_samples(photos: Path) -> None:
         samples.append(prep.dataset[index][0])
     contents = Contents(torch.stack(samples), (16, 16))
     assert set(contents.forms.tolist()) == {FINISHED, DECODED}
-    task, images = Task(contents, [0, 1, 2, 4, 5]), np.arange(5) * 1_000_000
+    task, images = StationTask(contents, [0, 1, 2, 4, 5]), np.arange(5) * 1_000_000
     columns, one_by_one = task.table(images), rows_of(list(task.samples(images)))
     assert [bytes(row) for row in columns.data] == one_by_one.data
     for name in ("sources", "places", "statistics", "rounds", "slots"):
@@ -191,7 +191,7 @@ def test_tasks_hold_all_samples_once_and_fit(samples: list[tuple[int, int, int, 
         head = HEAD.pack(form, 0, 0, 0, 1, width, 0, rows, 0, 1, scratch, 0)
         slot[: len(head)] = memoryview(head)
     contents = Contents(slots, (1, 1))
-    tasks = tasks_of(contents, Room(files, 9, 8192, 8192))
+    tasks = tasks_of(contents, StationRoom(files, 9, 8192, 8192))
     assert sorted(ordinal for task in tasks for ordinal in task.ordinals) == list(range(len(samples)))
     for task in tasks:
         which = task.ordinals
@@ -219,7 +219,7 @@ def test_pixels_are_where_the_kernels_are_told(singly: bool) -> None:
         slot[HEAD_ROOM : HEAD_ROOM + 300] = number
     station = CudaStation.__new__(CudaStation)
     station._images = torch.zeros(8192, dtype=torch.uint8)
-    addresses = station._copied(Task(Contents(slots, (1, 1)), [1, 4, 7], singly))
+    addresses = station._copied(StationTask(Contents(slots, (1, 1)), [1, 4, 7], singly))
     for address, number in zip(addresses - station._images.data_ptr(), [1, 4, 7], strict=True):
         assert (station._images[address : address + 300] == number).all()
 
@@ -229,6 +229,6 @@ def test_a_few_pixels_among_others_do_not_take_all_along() -> None:
     for number, slot in enumerate(slots.numpy()):
         head = HEAD.pack(DECODED if number in (5, 60) else RESIDENT, 100, 0, 0, 1, 1, 0, 1, 0, 1, 0, 0)
         slot[: len(head)] = memoryview(head)
-    pixels, kept = tasks_of(Contents(slots, (1, 1)), Room(8, 128, 8192, 8192))
+    pixels, kept = tasks_of(Contents(slots, (1, 1)), StationRoom(8, 128, 8192, 8192))
     assert (pixels.ordinals, pixels.singly) == ([5, 60], True)
     assert len(kept.ordinals) == 62

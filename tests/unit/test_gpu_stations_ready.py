@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.gpu.gate import Gate
-from penstock.gpu.pending import Job, Pending, Readiness, start
+from penstock.gpu.pending import PendingBatch, Readiness, StationJob, start
 
 JOBS = 40
 
@@ -42,14 +42,18 @@ class Some:
 def test_one_that_is_not_ready_takes_nothing_from_one_that_is(
     reasons: tuple[str, str], shares: tuple[bool, bool] | None
 ) -> None:
-    stations, jobs, ready = [Some(reason) for reason in reasons], SimpleQueue[Job | None](), Readiness(2)
+    stations, jobs, ready = (
+        [Some(reason) for reason in reasons],
+        SimpleQueue[StationJob | None](),
+        Readiness(2),
+    )
     for number, station in enumerate(stations):
         start(station, number, jobs, ready, Gate())
     ready.wait()
-    pending = Pending(samples=JOBS, tasks=JOBS, copied=None)
+    pending = PendingBatch(samples=JOBS, tasks=JOBS, copied=None)
     nothing: Any = None
     for _ in range(JOBS):
-        jobs.put(Job(pending, nothing, nothing, None, lambda _: None))
+        jobs.put(StationJob(pending, nothing, nothing, None, lambda _: None))
     pending.order(None)
     assert sum(station.made for station in stations) == JOBS
     if shares is not None:

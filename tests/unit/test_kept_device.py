@@ -13,7 +13,7 @@ import torch
 
 from penstock.plan.renewal import Renewal
 from penstock.reuse.stores.contract import Wanted
-from penstock.reuse.stores.device import DeviceStore, Place
+from penstock.reuse.stores.device import DevicePlace, DeviceStore
 
 
 def store_of(room: int = 8 << 10) -> DeviceStore:
@@ -22,7 +22,7 @@ def store_of(room: int = 8 << 10) -> DeviceStore:
     return store
 
 
-def kept(store: DeviceStore, wanted: Wanted, size: tuple[int, int] = (4, 5)) -> Place | None:
+def kept(store: DeviceStore, wanted: Wanted, size: tuple[int, int] = (4, 5)) -> DevicePlace | None:
     place = store.reserve(wanted, size)
     if place is not None:
         assert store.begin([place]) == [True]
@@ -85,13 +85,13 @@ def test_what_no_epoch_will_ask_for_is_given_no_place() -> None:
     assert store.stats()["refused"] == 0
 
 
-def claimed(store: DeviceStore) -> Place:
+def claimed(store: DeviceStore) -> DevicePlace:
     """The first place of the first chunk, which is given away."""
     store.chunks[0, 0] += 1
-    return Place(1, 3, 0, int(store.chunks[0, 0]))
+    return DevicePlace(1, 3, 0, int(store.chunks[0, 0]))
 
 
-def columns(*places: Place) -> np.ndarray:
+def columns(*places: DevicePlace) -> np.ndarray:
     return np.array(places, np.int64)
 
 

@@ -17,7 +17,7 @@ from penstock.report import write_summary
 from penstock.report.charts import throughput, wait_histogram, wait_sequence
 from penstock.report.facts import facts
 from penstock.report.race import Race, bars, verdict
-from penstock.report.reading import Run, Wait, coverage, percentile, read_trace, run_of
+from penstock.report.reading import RunRecord, Wait, coverage, percentile, read_trace, run_of
 from penstock.report.svg import in_bytes, in_time, thousands, ticks
 from penstock.report.timeline import CLOSE_TASKS, close_up, close_window, overview
 from penstock.wire.kinds import Kind
@@ -256,12 +256,12 @@ def test_the_close_up_shows_the_first_lost_worker_and_few_tasks() -> None:
 
 
 def test_without_tasks_there_is_no_close_up() -> None:
-    assert close_up(Run(waits=(Wait(0.0, 1.0, 8),))) == ""
+    assert close_up(RunRecord(waits=(Wait(0.0, 1.0, 8),))) == ""
 
 
 def test_the_row_of_ready_batches_is_left_out_when_none_ever_was() -> None:
     assert ">ready<" in overview(run_of(trace_events(a_run())))
-    assert ">ready<" not in overview(Run(waits=(Wait(0.0, 1.0, 8),)))
+    assert ">ready<" not in overview(RunRecord(waits=(Wait(0.0, 1.0, 8),)))
 
 
 def test_how_many_batches_were_ready_is_said_in_the_key(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_throughput_is_samples_over_time() -> None:
 
 
 def test_a_wait_of_nothing_can_be_drawn() -> None:
-    run = Run(waits=(Wait(0.0, 0.0, 8),))
+    run = RunRecord(waits=(Wait(0.0, 0.0, 8),))
     for drawn in (wait_histogram(run), wait_sequence(run), throughput(run), overview(run)):
         ET.fromstring(drawn)
 

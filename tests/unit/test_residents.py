@@ -17,7 +17,7 @@ from penstock.dataset.offers import offered
 from penstock.dataset.seeding import seed_all
 from penstock.gpu.prep import Prep
 from penstock.gpu.slots import KEPT, PLACE, RESIDENT
-from penstock.reuse.stores.device import DeviceStore, Place
+from penstock.reuse.stores.device import DevicePlace, DeviceStore
 from tests.lanes_on_cpu import batches_of, photos
 from tests.residents_on_cpu import SAMPLES, on_device, prepared
 from tests.unit.test_gpu_stations import Interpreted, stations_of
@@ -50,7 +50,7 @@ def claimed_again(store: DeviceStore) -> None:
     """Other samples are written to all chunks."""
     store.chunks[:, 0] += 1
     for chunk in range(len(store.chunks)):
-        place = Place(0, 9, chunk * store.chunk_bytes, int(store.chunks[chunk, 0]))
+        place = DevicePlace(0, 9, chunk * store.chunk_bytes, int(store.chunks[chunk, 0]))
         assert store.begin([place]) == [True]
         store.end([place], [(1, 1)])
     store.arena.fill_(7)

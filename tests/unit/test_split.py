@@ -18,8 +18,8 @@ from penstock.errors import ConfigError
 from penstock.policy.diversity import diversity
 from penstock.policy.split import (
     FASTER,
+    ChainOp,
     Costs,
-    Part,
     Terms,
     choose,
     interchangeable,
@@ -34,19 +34,19 @@ from tests.kernel_cases import photo
 
 pytest.importorskip("cv2")
 
-CROP = Part(name="crop", outcomes=49, cost_s=1e-4, kinds=frozenset({"crop"}))
-FLIP = Part(name="flip", outcomes=2, cost_s=1e-4, kinds=frozenset({"flip"}))
-COLOURS = Part(name="colours", outcomes=4096, cost_s=5e-3, kinds=frozenset({"pixel"}))
-LAYER = Part(name="layer", outcomes=14, cost_s=1e-3)
+CROP = ChainOp(name="crop", outcomes=49, cost_s=1e-4, kinds=frozenset({"crop"}))
+FLIP = ChainOp(name="flip", outcomes=2, cost_s=1e-4, kinds=frozenset({"flip"}))
+COLOURS = ChainOp(name="colours", outcomes=4096, cost_s=5e-3, kinds=frozenset({"pixel"}))
+LAYER = ChainOp(name="layer", outcomes=14, cost_s=1e-3)
 TWICE = Terms(times=2)
 
 SETTINGS = settings(deadline=None)
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> list[Part]:
+def chains(draw: st.DrawFn) -> list[ChainOp]:
     return [
-        Part(
+        ChainOp(
             name=f"op {at}",
             outcomes=draw(st.sampled_from([1, 2, 2, 14, 49, 196, 65_536])),
             cost_s=draw(st.floats(0, 1e-2)),
@@ -65,7 +65,7 @@ TERMS = st.builds(
 )
 
 
-def searched(parts: Sequence[Part], costs: Costs, terms: Terms) -> int | None:
+def searched(parts: Sequence[ChainOp], costs: Costs, terms: Terms) -> int | None:
     """By the words of the rules, one split after the other."""
     best: tuple[float, int] | None = None
     if terms.times == 1:
@@ -87,7 +87,7 @@ def searched(parts: Sequence[Part], costs: Costs, terms: Terms) -> int | None:
 @SETTINGS
 @given(chains(), TERMS, st.data())
 def test_the_choice_is_that_of_a_search_that_tries_everything(
-    parts: list[Part], terms: Terms, data: st.DataObject
+    parts: list[ChainOp], terms: Terms, data: st.DataObject
 ) -> None:
     """With costs that need not add up, as measured ones."""
     seconds = st.lists(st.floats(0, 1e-2), min_size=len(parts) + 1, max_size=len(parts) + 1)
@@ -100,7 +100,7 @@ def test_the_choice_is_that_of_a_search_that_tries_everything(
 @SETTINGS
 @given(chains(), TERMS, st.floats(0, 1e-2))
 def test_where_costs_add_up_it_is_the_cheapest_final_part(
-    parts: list[Part], terms: Terms, before_s: float
+    parts: list[ChainOp], terms: Terms, before_s: float
 ) -> None:
     costs = Costs.added(parts, before_s=before_s)
     choice = choose(parts, costs, terms)
@@ -115,7 +115,7 @@ def test_where_costs_add_up_it_is_the_cheapest_final_part(
 
 @SETTINGS
 @given(chains(), TERMS)
-def test_the_latest_split_is_admissible_and_none_behind_it_is(parts: list[Part], terms: Terms) -> None:
+def test_the_latest_split_is_admissible_and_none_behind_it_is(parts: list[ChainOp], terms: Terms) -> None:
     table = splits(parts, Costs.added(parts), terms)
     admissible = [split.at for split in table if split.at and not split.refused]
     assert latest(parts, terms) == max(admissible, default=0)
@@ -132,7 +132,13 @@ def test_the_papers_split_keeps_the_layers_and_draws_crop_and_flip_anew() -> Non
 
 
 def test_an_op_that_must_be_done_anew_bounds_the_split() -> None:
-    parts = [LAYER, Part(name="mine", outcomes=1, cost_s=1e-3, anew="a function of yours"), LAYER, CROP, FLIP]
+    parts = [
+        LAYER,
+        ChainOp(name="mine", outcomes=1, cost_s=1e-3, anew="a function of yours"),
+        LAYER,
+        CROP,
+        FLIP,
+    ]
     choice = choose(parts, Costs.added(parts), TWICE)
     assert choice.split is not None
     assert choice.split.at == 1
@@ -142,7 +148,7 @@ def test_an_op_that_must_be_done_anew_bounds_the_split() -> None:
 
 
 def test_where_nothing_is_random_everything_is_kept() -> None:
-    parts = [Part(name="resize", outcomes=1, cost_s=1e-3)]
+    parts = [ChainOp(name="resize", outcomes=1, cost_s=1e-3)]
     choice = choose(parts, Costs.added(parts, before_s=1e-3), TWICE)
     assert choice.split is not None
     assert (choice.split.at, choice.split.diversity, choice.split.log_ratio) == (1, 1.0, 1.0)
@@ -156,7 +162,9 @@ def test_where_nothing_is_random_everything_is_kept() -> None:
         ([FLIP, FLIP], Terms(times=9, min_diversity=1.0, min_log_ratio=1.0), 0.0, "not admissible"),
     ],
 )
-def test_where_nothing_is_kept_it_says_why(parts: list[Part], terms: Terms, read_s: float, why: str) -> None:
+def test_where_nothing_is_kept_it_says_why(
+    parts: list[ChainOp], terms: Terms, read_s: float, why: str
+) -> None:
     choice = choose(parts, Costs.added(parts, before_s=1e-3, read_s=read_s), terms)
     assert choice.split is None
     assert why in choice.why
@@ -168,7 +176,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         Terms(times=0)
     with pytest.raises(ConfigError, match="outcome"):
-        Part(name="none", outcomes=0)
+        ChainOp(name="none", outcomes=0)
     with pytest.raises(ConfigError, match="splits"):
         splits([FLIP], Costs.added([FLIP, FLIP]), TWICE)
 
@@ -214,8 +222,8 @@ OPS: dict[str, Any] = {
 }
 
 
-def part(op: Any) -> Part:
-    return Part(name=op.name, outcomes=2, kinds=kinds(op))
+def part(op: Any) -> ChainOp:
+    return ChainOp(name=op.name, outcomes=2, kinds=kinds(op))
 
 
 def both_ways(one: Any, other: Any, image: Any, seed: int) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from penstock.cli.once import say
 from penstock.cli.program import Program
 from penstock.cli.ranks import Rank, this_rank, together
 from penstock.cli.table import table, too_few_steps
-from penstock.cli.watched import Job, Result, measure
+from penstock.cli.watched import Result, WatchedRun, measure
 
 ENGINES = ("penstock", "torch")
 """Ours first: then the page cache is warm for torch's run, not for ours."""
@@ -31,7 +31,9 @@ def compare(program: Program, steps: int | None, report: Path | None = None, kee
         results: dict[str, Result] = {}
         display = stack.enter_context(Display() if rank.number else make_display(steps))
         for run, engine in enumerate(ENGINES):
-            job = Job(engine=engine, run=run, steps=steps, trace=trace if engine == "penstock" else None)
+            job = WatchedRun(
+                engine=engine, run=run, steps=steps, trace=trace if engine == "penstock" else None
+            )
             results[engine] = measure(program, job, display)
             if problem := problem_of(program.script, results[engine]):
                 display.close()

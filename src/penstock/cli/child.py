@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-from penstock.cli.meter import Meter
+from penstock.cli.meter import LoaderMeter
 from penstock.cli.program import Program
 from penstock.cli.ranks import this_rank
 from penstock.cli.script import run
@@ -24,13 +24,13 @@ def main(argv: list[str]) -> int:
     script, *args = words[1:] if module else words
     owner = os.getpid()
 
-    def tell(meter: Meter, diagnosis: str = "", adoption: str = "") -> None:
+    def tell(meter: LoaderMeter, diagnosis: str = "", adoption: str = "") -> None:
         if os.getpid() == owner:  # not in processes forked by the program
             line = json.dumps({"facts": meter.facts(), "diagnosis": diagnosis, "adoption": adoption})
             os.write(descriptor, line.encode() + b"\n")
 
     os.environ.update(this_rank().meet_anew(options["run"]))
-    meter = Meter(steps=options["steps"], on_progress=tell, traced=trace is not None)
+    meter = LoaderMeter(steps=options["steps"], on_progress=tell, traced=trace is not None)
     code = run(Program(script=script, args=tuple(args), module=module), meter, engine=options["engine"])
     busiest = meter.busiest()
     tell(meter, *(("", "") if busiest is None else (busiest.diagnosis(), busiest.adoption)))

@@ -54,14 +54,14 @@ class Record:
 
 
 @dataclass(slots=True)
-class Meter:
+class LoaderMeter:
     """Sums over all loaders of this process."""
 
     steps: int | None = None
     """Stop the program after this many batches."""
     traced: bool = False
     """Whether to keep tasks and waits of our loaders for a trace."""
-    on_progress: Callable[[Meter], None] = lambda _: None
+    on_progress: Callable[[LoaderMeter], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     batches: int = 0
     samples: int = 0
@@ -157,7 +157,7 @@ class Metered:
     """A measured iterator over batches; everything else is delegated to the loader's own."""
 
     def __init__(
-        self, batches: Iterator[Any], loader: TorchDataLoader[Any], record: Record, meter: Meter
+        self, batches: Iterator[Any], loader: TorchDataLoader[Any], record: Record, meter: LoaderMeter
     ) -> None:
         self._batches, self._loader, self._record, self._meter = batches, loader, record, meter
 

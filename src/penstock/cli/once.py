@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from penstock.cli.meter import Meter, Record
+from penstock.cli.meter import LoaderMeter, Record
 from penstock.cli.program import Program
 from penstock.cli.ranks import Rank, this_rank
 from penstock.cli.script import run as run_program
@@ -22,7 +22,7 @@ def run(program: Program, steps: int | None, report: Path | None = None, trace: 
     report, trace = (None, None) if rank.number else (report, trace)
     # Absolute: the program may change its working directory.
     page, trace = report and report.absolute(), trace and trace.absolute()
-    meter = Meter(steps=steps, traced=page is not None or trace is not None)
+    meter = LoaderMeter(steps=steps, traced=page is not None or trace is not None)
     code = run_program(program, meter)
     sys.stdout.flush()
     if meter.first_s is not None or not code:  # a program that failed before its first loader has said enough
@@ -42,7 +42,7 @@ def say(rank: Rank, *lines: str) -> None:
     sys.stderr.flush()
 
 
-def closing_lines(script: str, meter: Meter) -> list[str]:
+def closing_lines(script: str, meter: LoaderMeter) -> list[str]:
     if meter.first_s is None:
         return [f"{script} iterated no torch.utils.data.DataLoader: nothing was replaced, nothing measured"]
     facts = meter.facts()
@@ -60,7 +60,7 @@ def line_of(record: Record) -> str:
     return f"[{record.name}; {record.batches} batches] {record.diagnosis()}"
 
 
-def write_page(report: Path, script: str, meter: Meter, rank: Rank) -> None:
+def write_page(report: Path, script: str, meter: LoaderMeter, rank: Rank) -> None:
     """Write a page with the busiest loader drawn and a line for each other."""
     from penstock.report.html import write_summary
 

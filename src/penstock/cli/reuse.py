@@ -20,10 +20,10 @@ from penstock.policy.diversity import EPOCHS
 from penstock.policy.split import (
     MIN_DIVERSITY,
     MIN_LOG_RATIO,
-    Choice,
-    Part,
+    ChainOp,
     Reordering,
     Split,
+    SplitChoice,
     Terms,
     choose,
     reorderings,
@@ -241,7 +241,7 @@ def head(dataset: StagedDataset | AudioFolder, costs: CutCosts, terms: Terms) ->
     ]
 
 
-def op_lines(parts: Sequence[Part], costs: CutCosts) -> list[str]:
+def op_lines(parts: Sequence[ChainOp], costs: CutCosts) -> list[str]:
     rows = [
         ("", "op", "done anew", "outcomes", ""),
         ("", "read and decode", micro(costs.partial_s[0]), "1", ""),
@@ -253,7 +253,7 @@ def op_lines(parts: Sequence[Part], costs: CutCosts) -> list[str]:
     return aligned(rows, "><>><")
 
 
-def split_lines(table: Sequence[Split], costs: CutCosts, choice: Choice, decoded: str) -> list[str]:
+def split_lines(table: Sequence[Split], costs: CutCosts, choice: SplitChoice, decoded: str) -> list[str]:
     rows: list[tuple[str, ...]] = [
         ("split", "keeps", "of", "made in", "per use", "saved", "log ratio", "diversity", "speed-up", "")
     ]
@@ -276,7 +276,7 @@ def split_lines(table: Sequence[Split], costs: CutCosts, choice: Choice, decoded
     return aligned(rows, "><>>>>>>><")
 
 
-def auto_line(choice: Choice, decoded: str) -> str:
+def auto_line(choice: SplitChoice, decoded: str) -> str:
     if choice.split is None:
         return f"auto keeps nothing: {choice.why}"
     what = f"{decoded}s" if not choice.split.at else f"what is there behind {choice.split.behind}"
@@ -303,7 +303,9 @@ def counted(outcomes: int) -> str:
     return f"{outcomes:,}" if outcomes < 10**9 else f"10^{math.log10(outcomes):.1f}"
 
 
-def draw(file: str, table: Sequence[Split], parts: Sequence[Part], terms: Terms, choice: Choice) -> None:
+def draw(
+    file: str, table: Sequence[Split], parts: Sequence[ChainOp], terms: Terms, choice: SplitChoice
+) -> None:
     from penstock.report.diversity import figure
 
     every = math.prod(part.outcomes for part in parts)

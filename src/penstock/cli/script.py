@@ -11,7 +11,7 @@ from types import TracebackType
 
 import torch.utils.data
 
-from penstock.cli.meter import Enough, Meter
+from penstock.cli.meter import Enough, LoaderMeter
 from penstock.cli.program import Program
 from penstock.loader import DataLoader
 
@@ -24,7 +24,7 @@ def swap_loaders() -> None:
     torch.utils.data.dataloader.DataLoader = DataLoader  # type: ignore[misc]
 
 
-def run(program: Program, meter: Meter, *, engine: str = "penstock") -> int:
+def run(program: Program, meter: LoaderMeter, *, engine: str = "penstock") -> int:
     """Run the program; return its exit code."""
     if engine == "penstock":
         swap_loaders()

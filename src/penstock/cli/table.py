@@ -13,7 +13,7 @@ START = 0.2
 """Most of a run that may pass before its first batch: with more, a ratio would compare worker starts."""
 
 
-class Measured(Protocol):
+class MeasuredRun(Protocol):
     @property
     def facts(self) -> Mapping[str, float]: ...
     @property
@@ -36,7 +36,7 @@ def memory(size: int) -> str:
     return f"{size / GIB:.2f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
-def table(torchs: Measured, ours: Measured) -> str:
+def table(torchs: MeasuredRun, ours: MeasuredRun) -> str:
     """Return the comparison and our bottleneck."""
     theirs, mine = torchs.facts, ours.facts
     few = too_few_steps(theirs, mine)

@@ -26,7 +26,7 @@ END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class WatchedRun:
     """One run to measure."""
 
     engine: str
@@ -70,7 +70,7 @@ class Watch:
             self.next_s = now_s + max(TICK_S, (now_s - began_s) / LOOK_SHARE)
 
 
-def measure(program: Program, job: Job, display: Display) -> Result:
+def measure(program: Program, job: WatchedRun, display: Display) -> Result:
     """Run the program until it ends or has taken its steps."""
     result = Result(job.engine, facts={"batches": 0})
     with tempfile.TemporaryFile("w+") as output, child(program, job, output) as (process, messages):
@@ -87,7 +87,9 @@ def measure(program: Program, job: Job, display: Display) -> Result:
 
 
 @contextlib.contextmanager
-def child(program: Program, job: Job, output: IO[str]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def child(
+    program: Program, job: WatchedRun, output: IO[str]
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Start the program's process; yield it and the pipe of its reports."""
     messages, theirs = os.pipe()
     told = json.dumps({**asdict(job), "descriptor": theirs})

@@ -21,7 +21,7 @@ from penstock.errors import PenstockError
 from penstock.measure.counters import Counters
 from penstock.sources.retries import TALLY
 from penstock.worker.prepare import Preparer, Recipe, Stopped, Where
-from penstock.worker.streaming import Place, Share, Streamer
+from penstock.worker.streaming import Share, Streamer, StreamPlace
 
 
 class InlineIterator(Batches):
@@ -128,7 +128,7 @@ class InlineStream:
         self.told = Told()
         self._begin(run.epoch, run.streams.shares.places.get(0))
 
-    def _begin(self, epoch: int, place: Place | None = None) -> None:
+    def _begin(self, epoch: int, place: StreamPlace | None = None) -> None:
         share = Share(0, epoch, self._keyed, self._every)
         with self._kept():
             self._streamer = Streamer(self._recipe, self._drop_last, share, place)

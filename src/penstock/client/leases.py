@@ -19,7 +19,7 @@ from penstock.agent.exposure import Child, watch
 from penstock.wire.arena import Arena
 
 
-class View(weakref.ref[memoryview]):
+class WatchedTensor(weakref.ref[memoryview]):
     """A watched view of one tensor's memory; when it dies, it joins a list."""
 
     tenancy: Tenancy | None = None
@@ -34,7 +34,7 @@ class Tenancy:
     seq: int
     nbytes: int
     """Arena bytes in use; 0 for a private copy."""
-    views: dict[int, View] = field(default_factory=dict)
+    views: dict[int, WatchedTensor] = field(default_factory=dict)
     children: list[Child] = field(default_factory=list)
     """Processes forked while the batch was held: they share its memory."""
     made: int = 0
@@ -49,7 +49,7 @@ class Leases:
         self._arena, self._limit = arena, limit_bytes
         self._tenancies: dict[int, Tenancy] = {}
         self._owner = os.getpid()
-        self._dead: deque[View] = deque()
+        self._dead: deque[WatchedTensor] = deque()
         self.freed: deque[int] = deque()
         self.private_copies = 0
         self._held = 0
@@ -78,7 +78,7 @@ class Leases:
         view = self._arena.view[offset : offset + nbytes]
         # A view may die in any thread at any time, even during a send or an interrupt, and Python swallows exceptions
         # raised there. So no Python code runs: the deque's own method records the death.
-        watched = View(view, self._dead.append)
+        watched = WatchedTensor(view, self._dead.append)
         watched.tenancy, watched.number = tenancy, tenancy.made
         tenancy.views[tenancy.made] = watched
         tenancy.made += 1

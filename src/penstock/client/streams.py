@@ -18,7 +18,7 @@ from penstock.wire import frames as wire
 from penstock.wire.frames import Msg
 from penstock.wire.kinds import Kind
 from penstock.wire.pickles import loads
-from penstock.worker.streaming import Place, is_stateful
+from penstock.worker.streaming import StreamPlace, is_stateful
 
 HEAR_S = 60.0
 """How long a state taken before the first batch waits for workers to report their start."""
@@ -61,7 +61,7 @@ class Stream:
     def heard_all(self) -> bool:
         return not self.on or len(self.told.started) >= self._taken.workers
 
-    def advance(self, worker: int, place: Place) -> tuple[int, Place]:
+    def advance(self, worker: int, place: StreamPlace) -> tuple[int, StreamPlace]:
         """Note a batch taken from `worker`; return the place to deliver with it."""
         before = self._taken.places.get(worker)
         if before is None or before.carried:  # from the last epoch: use the start that the worker reported

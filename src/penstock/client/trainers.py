@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from penstock.config import KEYWORDS, LoaderConfig
-from penstock.epochs.epochs import Source
+from penstock.epochs.epochs import OrderSource
 from penstock.epochs.feed import CHUNK
 from penstock.epochs.progress import after_end, fresh_state
 from penstock.plan.epoch import EpochPlan
@@ -36,7 +36,7 @@ class Keywords(dict[str, Any]):
     """Whether the order is our own shuffle with the user's seed: whoever shards it must keep it."""
 
 
-def keywords_of(config: LoaderConfig, source: Source) -> Keywords:
+def keywords_of(config: LoaderConfig, source: OrderSource) -> Keywords:
     found = Keywords({name: getattr(config, name) for name in KEYWORDS})
     found.shuffled_by_seed = config.seed is not None and source.order == "planned" and source.shuffles
     return found

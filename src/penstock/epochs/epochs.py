@@ -1,6 +1,6 @@
 """Which epoch a loader runs next, in which order, and from where.
 
-`Source` is fixed: what decides the order. `Epochs` changes: the seed, the next epoch's number, the newest iterator's run, a state to
+`OrderSource` is fixed: what decides the order. `Epochs` changes: the seed, the next epoch's number, the newest iterator's run, a state to
 resume. Neither refers to the loader, so dropping a loader ends its workers at once.
 """
 
@@ -29,7 +29,7 @@ EXTRAS = ("generator", "sampler", "sampler_epoch", "samples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class OrderSource:
     """What decides the order of a loader's samples."""
 
     dataset: Any
@@ -74,7 +74,7 @@ class Source:
             order, own if order == "planned" else type(sampler).__name__, length if length >= 0 else None
         )
 
-    def following(self, sampler: Any, batch_sampler: Any) -> Source:
+    def following(self, sampler: Any, batch_sampler: Any) -> OrderSource:
         """Return the source with the loader's current samplers: a subclass may have replaced them, as timm's loader does."""
         if sampler is self.sampler and batch_sampler is self.batch_sampler:
             return self
@@ -98,7 +98,7 @@ class Source:
 
 
 class Epochs:
-    def __init__(self, source: Source, seed: int | None, kept: int = 0) -> None:
+    def __init__(self, source: OrderSource, seed: int | None, kept: int = 0) -> None:
         self.source, self.seed, self.kept = source, seed, kept
         self.given = seed
         """The user's seed, if any."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import StateError
 from penstock.wire.pickles import dumps_local, loads
-from penstock.worker.streaming import Place, check_saved
+from penstock.worker.streaming import StreamPlace, check_saved
 
 OWN = ("dataset", "iterator", "itself")
 """Parts of a worker's entry that come from the dataset."""
@@ -24,9 +24,9 @@ OWN = ("dataset", "iterator", "itself")
 class Told:
     """What workers report apart from batches."""
 
-    started: dict[int, Place] = field(default_factory=dict)
+    started: dict[int, StreamPlace] = field(default_factory=dict)
     """Each worker's start of the epoch."""
-    ended: dict[int, Place] = field(default_factory=dict)
+    ended: dict[int, StreamPlace] = field(default_factory=dict)
     """Each worker's start of the next epoch."""
 
     def clear(self) -> None:
@@ -39,7 +39,7 @@ class Shares:
     """Places of all workers, by batches delivered (or taken, if the owner counts so)."""
 
     workers: int = 1
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, StreamPlace] = field(default_factory=dict)
     last: int = -1
     """The worker of the last batch."""
 
@@ -52,7 +52,7 @@ class Shares:
     def batches(self) -> int:
         return sum(place.batches for place in self.places.values())
 
-    def advance(self, worker: int, place: Place) -> None:
+    def advance(self, worker: int, place: StreamPlace) -> None:
         """Note a worker's new place; idempotent."""
         self.places[worker] = place.after(self.places.get(worker))
         self.last = worker
@@ -125,7 +125,7 @@ def unheard(
     return Delivered(shares, told, carries=carries, began=began, keyed=keyed, base_seed=base_seed)
 
 
-def entry_of(place: Place) -> dict[str, Any]:
+def entry_of(place: StreamPlace) -> dict[str, Any]:
     """Return a place as a checkpoint entry. The dataset's part is unpickled anew each time, so nothing is shared."""
     own: dict[str, Any] = loads(place.snapshot) if place.snapshot is not None else {}
     check_saved(own)
@@ -135,10 +135,10 @@ def entry_of(place: Place) -> dict[str, Any]:
     return {"batches": place.batches, "ended": place.ended, "since": place.since, **own}
 
 
-def place_of(entry: Mapping[str, Any]) -> Place:
+def place_of(entry: Mapping[str, Any]) -> StreamPlace:
     """Return the place of a checkpoint entry; an older penstock's entry holds only the dataset's state and `ended`."""
     own = {key: entry[key] for key in OWN if key in entry}
-    return Place(
+    return StreamPlace(
         batches=entry.get("batches", 0),
         ended=bool(entry.get("ended", False)),
         since=entry.get("since", 0),

@@ -24,7 +24,7 @@ from penstock.gpu.dataset import IMAGE_BYTES, SCRATCH_BYTES
 from penstock.gpu.nvjpeg import DEFAULT, ENGINES, LEFT_BYTES, NO_PIPELINE, DecodeError, Decoder
 from penstock.gpu.prep import Look, Prep, planned
 from penstock.gpu.residents import Residents
-from penstock.gpu.slots import ENCODED, Contents, GpuSample, Room, Task, left, padded, tasks_of
+from penstock.gpu.slots import ENCODED, Contents, GpuSample, StationRoom, StationTask, left, padded, tasks_of
 from penstock.kernels.run import Executor, Limits, TaskTooLarge, shapes
 from penstock.measure.card import Spare
 from penstock.pipeline.decode import decode
@@ -105,7 +105,7 @@ class CudaStation:
 
     def __init__(self, look: Look, like: torch.Tensor, *, task: int) -> None:
         self._tail, self._like, self._spare = look.tail, like, Spare(like.device)
-        self._room = Room(task, max(task, ROWS), IMAGE_BYTES, SCRATCH_BYTES)
+        self._room = StationRoom(task, max(task, ROWS), IMAGE_BYTES, SCRATCH_BYTES)
         self._stream: Any = None
         self._done: Any = None
         self._images: Any = None
@@ -133,7 +133,7 @@ class CudaStation:
                 except torch.cuda.OutOfMemoryError as exc:
                     self.close()
                     files, rows, image_bytes, scratch_bytes = self._room
-                    self._room = Room(files, rows, image_bytes // 2, scratch_bytes // 2)
+                    self._room = StationRoom(files, rows, image_bytes // 2, scratch_bytes // 2)
                     reason = f"no device memory is left for it ({str(exc).partition('.')[0]})"
                 except (PenstockError, DecodeError, RuntimeError) as exc:
                     self.close()
@@ -157,10 +157,10 @@ class CudaStation:
         torch.cuda.current_stream().synchronize()
         self._executor = executor
 
-    def tasks(self, contents: Contents) -> list[Task]:
+    def tasks(self, contents: Contents) -> list[StationTask]:
         return tasks_of(contents, self._room)
 
-    def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
+    def make(self, task: StationTask, out: torch.Tensor, after: Any) -> None:
         if self._stream is None:
             self._whole(task, out)
             return
@@ -189,7 +189,7 @@ class CudaStation:
         self._done.record(self._stream)
         self._done.synchronize()
 
-    def _whole(self, task: Task, out: torch.Tensor) -> None:
+    def _whole(self, task: StationTask, out: torch.Tensor) -> None:
         """A task, until the device is done with it."""
         if not task.kept:
             try:
@@ -204,7 +204,7 @@ class CudaStation:
         if gone:
             self._finish()
 
-    def _task(self, task: Task, out: torch.Tensor) -> None:
+    def _task(self, task: StationTask, out: torch.Tensor) -> None:
         """A task of files, of what is kept, or of pixels."""
         try:
             if self._executor is None:
@@ -215,13 +215,13 @@ class CudaStation:
                 raise
             self._smaller(task, out)
 
-    def _images_of(self, task: Task) -> Addresses:
+    def _images_of(self, task: StationTask) -> Addresses:
         if task.kept:
             assert self.residents is not None
             return self.residents.addresses(task)
         return self._decoded(task) if task.files else self._copied(task)
 
-    def _smaller(self, task: Task, out: torch.Tensor) -> None:
+    def _smaller(self, task: StationTask, out: torch.Tensor) -> None:
         """In two halves; one alone by the CPU, whose error counts if it has one too."""
         if len(task.ordinals) > 1 and self._executor is not None:
             for half in task.halves():
@@ -244,7 +244,7 @@ class CudaStation:
         self.by_cpu += 1
         out[sample.ordinal].copy_(self._tail.finish(execute(program, image)))
 
-    def _copied(self, task: Task) -> Addresses:
+    def _copied(self, task: StationTask) -> Addresses:
         """Where pixels are, in the station's memory as they lie in their slots: one copy, from the first of them to the last."""
         if task.singly:
             return self._copied_singly(task)
@@ -257,7 +257,7 @@ class CudaStation:
         images: Addresses = self._images.data_ptr() + places * contents.slot + contents.offsets[task.ordinals]
         return images
 
-    def _copied_singly(self, task: Task) -> Addresses:
+    def _copied_singly(self, task: StationTask) -> Addresses:
         sizes = padded(task.contents.nbytes[task.ordinals])
         if sizes.sum() > self._images.nbytes:
             raise TaskTooLarge(f"{sizes.sum()} bytes of images; there are {self._images.nbytes}")
@@ -268,7 +268,7 @@ class CudaStation:
         images: Addresses = self._images.data_ptr() + places
         return images
 
-    def _decoded(self, task: Task) -> Addresses:
+    def _decoded(self, task: StationTask) -> Addresses:
         """Where the pixels of files are, in the station's memory, one behind the other."""
         assert self._decoder is not None
         contents, which = task.contents, task.ordinals

@@ -25,7 +25,7 @@ import torch
 
 from penstock.gpu.gate import Gate
 from penstock.gpu.modes import Modes
-from penstock.gpu.pending import Job, Pending, Readiness, Station, start
+from penstock.gpu.pending import PendingBatch, Readiness, Station, StationJob, start
 from penstock.gpu.requests import AS_THERE_IS_ROOM, Requests
 from penstock.gpu.residents import Residents
 from penstock.gpu.slots import DECODED, ENCODED, KEPT, RESIDENT, Contents, pixels_in
@@ -43,7 +43,7 @@ COPIED_AT_ONCE = 64 << 20
 """Bytes of slots on the device beside their batch: slots have room for files and for what is decoded of them, several times that of pixels."""
 
 
-class Begun(NamedTuple):
+class BegunBatch(NamedTuple):
     """A batch whose copies are under way."""
 
     images: torch.Tensor
@@ -76,7 +76,7 @@ class GpuLane:
         self.residents = residents
         for station in stations:
             station.residents = residents
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[StationJob | None] = SimpleQueue()
         self._ready: Readiness | None = None
         self._requested, self._is_late = False, device.type == "cuda" and modes.fixed_share is None
         self.owner: Callable[[], Any] = lambda: None
@@ -125,7 +125,7 @@ class GpuLane:
             if self.residents is not None and spare_known and self._ready.can_help:
                 self.residents.open()
 
-    def begin(self, batch: Any, *, spare_known: bool) -> Begun:
+    def begin(self, batch: Any, *, spare_known: bool) -> BegunBatch:
         """The batch's copies, on the current stream. `spare_known`: what the device's memory has left beside training is free to take."""
         self._prepared(spare_known=spare_known)
         slots, *others = batch
@@ -144,21 +144,21 @@ class GpuLane:
             few = max(1, COPIED_AT_ONCE // contents.slot)
             for at in range(0, len(slots), few):
                 self._finish(slots[at : at + few], out[at : at + few])
-        return Begun(out, others, contents)
+        return BegunBatch(out, others, contents)
 
     def _finish(self, slots: torch.Tensor, out: torch.Tensor) -> None:
         there = slots.to(self._device, non_blocking=True)
         normalised(self._tail, pixels_in(there, self._size), out)
 
-    def make(self, begun: Begun, copied: Any) -> Pending:
+    def make(self, begun: BegunBatch, copied: Any) -> PendingBatch:
         """Its samples go to stations, which write behind `copied`, the event of its copies. Finished samples go with them, with nothing to
         do but their tail: so a batch has no need of a place on the device beside its result."""
         contents = begun.contents
         tasks = self._stations[0].tasks(contents) if contents.has_gpu_samples else []
-        pending = Pending(samples=len(begun.images), tasks=len(tasks), copied=copied)
+        pending = PendingBatch(samples=len(begun.images), tasks=len(tasks), copied=copied)
         for task in tasks:
             made = partial(self._made, contents.entry, len(task.ordinals) if task.files else 0)
-            self._jobs.put(Job(pending, task, begun.images, copied, made))
+            self._jobs.put(StationJob(pending, task, begun.images, copied, made))
         return pending
 
     def _made(self, entry: int, files: int, seconds: float) -> None:
@@ -178,7 +178,7 @@ class GpuLane:
         """An epoch has ended: the time until the next batch is asked for is nobody's."""
         self._taken_s = 0.0
 
-    def taken(self, pending: Pending, asked_s: float, ready: int, ahead: int) -> None:
+    def taken(self, pending: PendingBatch, asked_s: float, ready: int, ahead: int) -> None:
         """Training asked for this batch at `asked_s` and has it now; `ready` more are, of those asked for `ahead`."""
         now, before = time.perf_counter(), self._taken_s
         with self._counting:

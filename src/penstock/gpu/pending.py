@@ -18,7 +18,7 @@ from penstock.daemon_threads import leaves
 from penstock.errors import DeviceLost
 from penstock.gpu.gate import Gate
 from penstock.gpu.residents import Residents
-from penstock.gpu.slots import Contents, Task
+from penstock.gpu.slots import Contents, StationTask
 
 log = logging.getLogger("penstock")
 LOOK_S = 0.1
@@ -43,17 +43,17 @@ class Station(Protocol):
     def prepare(self) -> str:
         """Gets ready, which may take seconds; gives why it cannot help, or nothing."""
 
-    def tasks(self, contents: Contents) -> list[Task]:
+    def tasks(self, contents: Contents) -> list[StationTask]:
         """What it takes at once."""
 
-    def make(self, task: Task, out: torch.Tensor, after: Any) -> None:
+    def make(self, task: StationTask, out: torch.Tensor, after: Any) -> None:
         """Writes each into its place in `out`, when the event `after` has come to pass; returns when they are done."""
 
     def close(self) -> None:
         """Lets go of what it holds."""
 
 
-class Pending:
+class PendingBatch:
     """A batch: copied on one stream, and in part made by stations."""
 
     def __init__(self, *, samples: int, tasks: int, copied: Any) -> None:
@@ -97,9 +97,9 @@ class Pending:
             self._copied.synchronize()
 
 
-class Job(NamedTuple):
-    pending: Pending
-    task: Task
+class StationJob(NamedTuple):
+    pending: PendingBatch
+    task: StationTask
     out: torch.Tensor
     after: Any
     made: Callable[[float], None]
@@ -144,7 +144,9 @@ class Readiness:
         self._settled.wait(READY_S)
 
 
-def start(station: Station, number: int, jobs: SimpleQueue[Job | None], ready: Readiness, gate: Gate) -> None:
+def start(
+    station: Station, number: int, jobs: SimpleQueue[StationJob | None], ready: Readiness, gate: Gate
+) -> None:
     """A thread for a station, until there is None in its queue."""
     name = f"penstock gpu {number}"
     thread = threading.Thread(target=serve, args=(station, jobs, ready, gate), name=name, daemon=True)
@@ -152,7 +154,7 @@ def start(station: Station, number: int, jobs: SimpleQueue[Job | None], ready: R
     thread.start()
 
 
-def serve(station: Station, jobs: SimpleQueue[Job | None], ready: Readiness, gate: Gate) -> None:
+def serve(station: Station, jobs: SimpleQueue[StationJob | None], ready: Readiness, gate: Gate) -> None:
     """A station's thread. It knows the queue and not the lane, so that dropping the lane ends it."""
     reason = ready.prepare(station)
     ready.wait()
@@ -162,7 +164,7 @@ def serve(station: Station, jobs: SimpleQueue[Job | None], ready: Readiness, gat
     station.close()
 
 
-def work(station: Station, jobs: SimpleQueue[Job | None], gate: Gate) -> None:
+def work(station: Station, jobs: SimpleQueue[StationJob | None], gate: Gate) -> None:
     while (job := jobs.get()) is not None:
         error, began = None, time.perf_counter()
         try:

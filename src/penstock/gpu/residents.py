@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.gpu.slots import KEPT, Bytes, GpuSample, Task
+from penstock.gpu.slots import KEPT, Bytes, GpuSample, StationTask
 from penstock.kernels.run import TaskTooLarge
 from penstock.reuse.stores.contract import Wanted
-from penstock.reuse.stores.device import CHANNELS, DeviceStore, Place, Places
+from penstock.reuse.stores.device import CHANNELS, DevicePlace, DeviceStore, Places
 from penstock.transforms.steps import Program
 
 log = logging.getLogger("penstock")
-OFFSET = Place._fields.index("offset")
+OFFSET = DevicePlace._fields.index("offset")
 TRIES = 3
 """Halvings of the memory before it is given up."""
 
@@ -70,7 +70,7 @@ class Residents:
                 else "nothing is kept there",
             )
 
-    def run(self, task: Task, kernels: Callable[[], None], finish: Callable[[], None]) -> list[int]:
+    def run(self, task: StationTask, kernels: Callable[[], None], finish: Callable[[], None]) -> list[int]:
         """Bring to their places what is to be kept, have the `kernels` read all of a task's samples there, and wait until the device has
         done so (`finish`). Gives the samples that must be made otherwise."""
         contents, store, ordinals = task.contents, self.store, np.asarray(task.ordinals)
@@ -79,8 +79,8 @@ class Residents:
             return task.ordinals
         right = np.zeros(len(ordinals), np.bool_)
         new = contents.forms[ordinals] == KEPT
-        right[new] = store.begin([Place(*place) for place in places[new].tolist()])
-        written, sizes = [Place(*place) for place in places[right].tolist()], None
+        right[new] = store.begin([DevicePlace(*place) for place in places[new].tolist()])
+        written, sizes = [DevicePlace(*place) for place in places[right].tolist()], None
         try:
             try:
                 for ordinal, place in zip(ordinals[right].tolist(), written, strict=True):
@@ -96,7 +96,7 @@ class Residents:
         lost: list[int] = ordinals[~right].tolist()
         return lost
 
-    def addresses(self, task: Task) -> NDArray[np.int64]:
+    def addresses(self, task: StationTask) -> NDArray[np.int64]:
         """Where the samples of a task are."""
         arena = self.store.arena
         if arena is None:

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from penstock.accel import pointer
-from penstock.kernels.layout import Layout, interleaved, lay_out
+from penstock.kernels.layout import ProgramLayout, interleaved, lay_out
 from penstock.kernels.table import Pixels, Rows, Sample, rows_of
-from penstock.reuse.stores.device import Place, Places
+from penstock.reuse.stores.device import DevicePlace, Places
 from penstock.transforms.steps import Code, Program, Size, Step
 from penstock.wire.pickles import dumps_local, dumps_plain, loads, loads_plain
 
@@ -80,7 +80,7 @@ class Packing(NamedTuple):
 
     @classmethod
     def of(
-        cls, form: int, image: Bytes, size: Size, layout: Layout, program: Program, entry: int = 0
+        cls, form: int, image: Bytes, size: Size, layout: ProgramLayout, program: Program, entry: int = 0
     ) -> Packing:
         steps = dumps_local([(int(code), args) for code, args in program])
         rows = layout.rows[0] if len(layout.rows) == 1 else dumps_plain(tuple(layout))
@@ -95,7 +95,7 @@ class Packing(NamedTuple):
         """With a place, whether it has one or not."""
         return HEAD_ROOM + len(self.rows) + len(self.steps) + PLACE.size + self.image.nbytes
 
-    def at(self, place: Place) -> Packing:
+    def at(self, place: DevicePlace) -> Packing:
         return self._replace(place=PLACE.pack(*place))
 
     def write(self, slot: torch.Tensor) -> None:
@@ -117,7 +117,7 @@ class GpuSample(NamedTuple):
     """Of the image."""
     image: Bytes
     steps: bytes
-    place: Place | None = None
+    place: DevicePlace | None = None
 
     @property
     def program(self) -> Program:
@@ -160,9 +160,9 @@ class Contents:
     def count(self, form: int) -> int:
         return int((self.forms == form).sum())
 
-    def layout(self, ordinal: int) -> Layout:
+    def layout(self, ordinal: int) -> ProgramLayout:
         """What the kernels do to a sample with several rows."""
-        return Layout(
+        return ProgramLayout(
             *loads_plain(self._bytes[ordinal, HEAD_ROOM : HEAD_ROOM + self._lengths[ordinal]].tobytes())
         )
 
@@ -198,11 +198,11 @@ class Contents:
             self.size(ordinal),
             row[at : at + int(self._sent[ordinal])],
             row[before - int(self._steps[ordinal]) : before].tobytes(),
-            Place(*self.places([ordinal])[0].tolist()) if self.kept[ordinal] else None,
+            DevicePlace(*self.places([ordinal])[0].tolist()) if self.kept[ordinal] else None,
         )
 
 
-class Task(NamedTuple):
+class StationTask(NamedTuple):
     """Samples of a batch that a station takes at once: all of them files, or kept on the device, or neither."""
 
     contents: Contents
@@ -221,7 +221,7 @@ class Task(NamedTuple):
     def gpu_samples(self) -> Iterator[GpuSample]:
         return map(self.contents.gpu_sample, self.ordinals)
 
-    def halves(self) -> tuple[Task, Task]:
+    def halves(self) -> tuple[StationTask, StationTask]:
         half = len(self.ordinals) // 2
         return self._replace(ordinals=self.ordinals[:half]), self._replace(ordinals=self.ordinals[half:])
 
@@ -254,14 +254,14 @@ class Task(NamedTuple):
                 places, rounds, scratch = map(int, one)
                 read, size = int(contents.read[ordinal]), contents.whole.size
                 data = bytes(contents.row_data([ordinal])[0])
-                layout = Layout((data,), (places,), rounds, scratch, read, size)
+                layout = ProgramLayout((data,), (places,), rounds, scratch, read, size)
             else:
                 layout = contents.layout(ordinal)
             yield Sample(layout, Pixels(address, pixels), ordinal)
 
 
 @cache
-def as_it_is(size: Size) -> Layout:
+def as_it_is(size: Size) -> ProgramLayout:
     """What the kernels do to pixels that are finished but for their tail."""
     return lay_out([], size, interleaved(size))
 
@@ -274,7 +274,7 @@ def pixels_in(slots: torch.Tensor, size: Size) -> torch.Tensor:
     return slots.as_strided((len(slots), 3, height, width), strides, slots.storage_offset() + HEAD_ROOM)
 
 
-class Room(NamedTuple):
+class StationRoom(NamedTuple):
     """What a station takes at once."""
 
     files: int
@@ -285,7 +285,7 @@ class Room(NamedTuple):
     scratch_bytes: int
 
 
-def tasks_of(contents: Contents, room: Room) -> list[Task]:
+def tasks_of(contents: Contents, room: StationRoom) -> list[StationTask]:
     """Cut into tasks of files, of what is kept on the device, and of pixels, that fit. Of files all their pixels count; those of pixels are copied
     as the slots lie, from the first to the last, unless they are few; what is kept has its place already."""
     ordinals = np.arange(len(contents))
@@ -310,15 +310,15 @@ def are_few(contents: Contents, plain: NDArray[np.int64]) -> bool:
 def cut(
     contents: Contents,
     which: NDArray[np.int64],
-    room: Room,
+    room: StationRoom,
     nbytes: Any,
     *,
     gaps: bool,
     most: int,
     singly: bool = False,
-) -> list[Task]:
+) -> list[StationTask]:
     """In order, at most so many in each, which take so many bytes. `gaps`: what lies between two of them takes as much."""
-    found: list[Task] = []
+    found: list[StationTask] = []
     rows = images = scratch = begin = 0
     counts, needs, ordinals = contents.rows.tolist(), padded(contents.scratch).tolist(), which.tolist()
     own = nbytes.tolist()
@@ -328,10 +328,10 @@ def cut(
         images += own[ordinal] * (ordinal - ordinals[at - 1] if gaps and at > begin else 1)
         fits = rows <= room.rows and images <= room.image_bytes and scratch <= room.scratch_bytes
         if at > begin and not (fits and at - begin < most):
-            found.append(Task(contents, ordinals[begin:at], singly))
+            found.append(StationTask(contents, ordinals[begin:at], singly))
             begin, rows, scratch, images = at, counts[ordinal], needs[ordinal], own[ordinal]
     if ordinals:
-        found.append(Task(contents, ordinals[begin:], singly))
+        found.append(StationTask(contents, ordinals[begin:], singly))
     return found
 
 

@@ -108,7 +108,7 @@ class Scratch:
         return at
 
 
-class Layout(NamedTuple):
+class ProgramLayout(NamedTuple):
     """One sample's rows, without their addresses."""
 
     rows: tuple[bytes, ...]
@@ -122,7 +122,7 @@ class Layout(NamedTuple):
     """Height and width of the result."""
 
 
-def lay_out(program: Program, size: Size, strides: tuple[int, int, int] | None = None) -> Layout:
+def lay_out(program: Program, size: Size, strides: tuple[int, int, int] | None = None) -> ProgramLayout:
     """The rows of a program on an image of `size`; raises ValueError for what `supported` refuses. `strides`: bytes from row to row,
     column to column and channel to channel (0 for a grey image); by default those of channels x height x width, without gaps."""
     for step in program:
@@ -134,7 +134,7 @@ def lay_out(program: Program, size: Size, strides: tuple[int, int, int] | None =
     row.emit(w.TO_BATCH)
     written = [row for row in rows if row.passes]
     rows.clear()  # each of them knows the list: a circle, which would wait for the collector
-    return Layout(
+    return ProgramLayout(
         tuple([row.written() for row in written]),
         tuple([row.slots for row in written]),
         max([row.round for row in written]),

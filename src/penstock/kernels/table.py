@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.kernels import words as w
-from penstock.kernels.layout import ALIGNED, Layout
+from penstock.kernels.layout import ALIGNED, ProgramLayout
 
 ADDRESSES = struct.Struct("<4q")
 """Of a row's image, of its place in the batch and of its scratch; its first place for statistics."""
@@ -39,7 +39,7 @@ class Pixels(NamedTuple):
 class Sample(NamedTuple):
     """One sample of a task: what is done, to which image, into which slot of the batch."""
 
-    layout: Layout
+    layout: ProgramLayout
     image: Image
     slot: int
 

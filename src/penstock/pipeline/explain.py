@@ -39,7 +39,7 @@ YOURS = "a function of yours: no other lane can run it"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ExplainedStep:
     """One line of the explanation."""
 
     name: str
@@ -101,31 +101,31 @@ def some(length: int) -> list[int]:
     return [at * length // count for at in range(count)]
 
 
-def staged_stages(dataset: StagedDataset) -> Iterator[Stage]:
-    costs, looked_at = Costs(), some(len(dataset))
+def staged_stages(dataset: StagedDataset) -> Iterator[ExplainedStep]:
+    costs, looked_at = StepCosts(), some(len(dataset))
     for index in looked_at[:1]:
         deque(pieces_of(dataset, index), maxlen=0)  # not counted: it loads libraries
     for index in looked_at:
         for stage, seconds in summed(pieces_of(dataset, index)).items():
             costs.add(stage, seconds)
-    yield Stage("read", "", costs.mean("read"), CPU)
+    yield ExplainedStep("read", "", costs.mean("read"), CPU)
     why = "a decoder of yours" if dataset.decoder is not None else ""
-    yield Stage("decode", "", costs.mean("decode"), CPU if why else BOTH, why)
+    yield ExplainedStep("decode", "", costs.mean("decode"), CPU if why else BOTH, why)
     yield from chain_stages(dataset.chain, costs, [""])
     if isinstance(dataset, AnnotatedDataset):
-        yield Stage("masks and boxes", "", costs.mean("targets"), CPU)
+        yield ExplainedStep("masks and boxes", "", costs.mean("targets"), CPU)
 
 
-def sound_stages(dataset: AudioFolder) -> Iterator[Stage]:
+def sound_stages(dataset: AudioFolder) -> Iterator[ExplainedStep]:
     before_s, *each = op_costs(dataset, LOOKED_AT)
-    yield Stage("read, decode, resample", "", before_s, CPU)
+    yield ExplainedStep("read, decode, resample", "", before_s, CPU)
     for op, seconds in zip(dataset.chain.ops, each, strict=True):
         python = isinstance(op, Function)
         says = "" if python else parameters(op)
-        yield Stage(op.name, says, seconds, PYTHON if python else CPU, YOURS if python else "")
+        yield ExplainedStep(op.name, says, seconds, PYTHON if python else CPU, YOURS if python else "")
 
 
-def chain_stages(chain: Chain, costs: Costs, places: list[str]) -> Iterator[Stage]:
+def chain_stages(chain: Chain, costs: StepCosts, places: list[str]) -> Iterator[ExplainedStep]:
     """The ops and the tail of a chain; of one that stands in several places (crops that are made alike), all together."""
     times = f"{len(places)} x " if len(places) > 1 else ""
 
@@ -139,13 +139,15 @@ def chain_stages(chain: Chain, costs: Costs, places: list[str]) -> Iterator[Stag
         else:
             why = without_kernel(op)
         where = PYTHON if python else CPU if why else BOTH
-        yield Stage(times + op.name, parameters(op), seconds, where, why)
+        yield ExplainedStep(times + op.name, parameters(op), seconds, where, why)
     for view, numbers in alike(chain.views):
         first, last = numbers[0] + 1, numbers[-1] + 1
-        yield Stage(f"crop {first}" if first == last else f"crops {first} to {last}", "", 0.0, "")
+        yield ExplainedStep(f"crop {first}" if first == last else f"crops {first} to {last}", "", 0.0, "")
         yield from chain_stages(view, costs, [f"{place}{number}:" for place in places for number in numbers])
     if not chain.views and not chain.ends_elsewhere:
-        yield Stage(f"{times}to tensor", str(chain.tail.dtype).removeprefix("torch."), together("tail"), BOTH)
+        yield ExplainedStep(
+            f"{times}to tensor", str(chain.tail.dtype).removeprefix("torch."), together("tail"), BOTH
+        )
 
 
 def without_kernel(op: Op) -> str:
@@ -191,7 +193,7 @@ def summed(pieces: Iterable[Piece]) -> dict[str, float]:
     return found
 
 
-class Costs:
+class StepCosts:
     """Seconds by name, added up."""
 
     def __init__(self) -> None:
@@ -205,8 +207,8 @@ class Costs:
         return sum(found) / len(found) if found else 0.0
 
 
-def adopted_stages(folder: AdoptedFolder) -> Iterator[Stage]:
-    clock, costs, chain = time.thread_time, Costs(), folder.chain
+def adopted_stages(folder: AdoptedFolder) -> Iterator[ExplainedStep]:
+    clock, costs, chain = time.thread_time, StepCosts(), folder.chain
     for index in some(len(folder)):
         state = torch.default_generator.get_state()
         times = [clock()]
@@ -222,8 +224,8 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[Stage]:
         torch.default_generator.set_state(state)
         for at, (one, other) in enumerate(pairwise(times)):
             costs.add(str(at), other - one)
-    yield Stage("read", "", costs.mean("0"), CPU)
-    yield Stage("decode", "", costs.mean("1"), BOTH)
+    yield ExplainedStep("read", "", costs.mean("0"), CPU)
+    yield ExplainedStep("decode", "", costs.mean("1"), BOTH)
     for at, (op, draw) in enumerate(chain.ops):
         if draw is None:
             where = PYTHON
@@ -231,11 +233,13 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[Stage]:
         else:
             why = without_their_kernel(op, draw)
             where = CPU if why else BOTH
-        yield Stage(type(op).__name__, "", costs.mean(str(2 + at)), where, why)
+        yield ExplainedStep(type(op).__name__, "", costs.mean(str(2 + at)), where, why)
     behind = ", ".join(type(op).__name__ for op in chain.after)
     kind = str(chain.tail.dtype).removeprefix("torch.") if chain.tail is not None else ""
     why = f"{behind}: called on the finished tensor" if behind else ""
-    yield Stage("to tensor", kind, costs.mean(str(2 + len(chain.ops))), PYTHON if behind else BOTH, why)
+    yield ExplainedStep(
+        "to tensor", kind, costs.mean(str(2 + len(chain.ops))), PYTHON if behind else BOTH, why
+    )
 
 
 def parameters(op: Op | AudioOp) -> str:

@@ -28,7 +28,7 @@ from penstock.pipeline.chain import Chain, calls, size_of
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.staged import StagedDataset, is_ours
 from penstock.plan.seeds import sample_seed
-from penstock.policy.split import Costs, Part
+from penstock.policy.split import ChainOp, Costs
 from penstock.transforms.audio import Function
 from penstock.transforms.cpu import execute
 from penstock.transforms.outcomes import kinds, outcomes, outcomes_in_row, size_behind
@@ -182,26 +182,26 @@ def finish(chain: Chain, image: Any, seed: int, first: int) -> Any:
 CLOSING = "what follows the ops is done anew each time"
 
 
-def parts_of(chain: Chain | AudioChain, costs: CutCosts) -> list[Part]:
+def parts_of(chain: Chain | AudioChain, costs: CutCosts) -> list[ChainOp]:
     """The ops, then all that follows them, as a split is chosen by."""
     *each, after_s = costs.anew_costs()
     if isinstance(chain, AudioChain):
         sound = [
-            Part(name=op.name, outcomes=outcomes(op), cost_s=cost_s, anew=why_anew(op))
+            ChainOp(name=op.name, outcomes=outcomes(op), cost_s=cost_s, anew=why_anew(op))
             for op, cost_s in zip(chain.ops, each, strict=True)
         ]
-        return [*sound, Part(name="to tensor", outcomes=1, cost_s=after_s, anew=CLOSING)]
+        return [*sound, ChainOp(name="to tensor", outcomes=1, cost_s=after_s, anew=CLOSING)]
     ops = chain.ops[: body(chain)]
     counts = outcomes_in_row(ops, costs.size)
     parts = [
-        Part(name=op.name, outcomes=count, cost_s=cost_s, anew=why_anew(op), kinds=kinds(op))
+        ChainOp(name=op.name, outcomes=count, cost_s=cost_s, anew=why_anew(op), kinds=kinds(op))
         for op, count, cost_s in zip(ops, counts, each, strict=True)
     ]
     size = reduce(lambda size, op: size_behind(op, size), ops, costs.size)
     views = math.prod(math.prod(outcomes_in_row(view.ops, size)) for view in chain.views)
     name = f"{len(chain.views)} views" if chain.views else "to tensor"
     name = chain.ops[-1].name if chain.ends_elsewhere else name
-    return [*parts, Part(name=name, outcomes=views, cost_s=after_s, anew=CLOSING)]
+    return [*parts, ChainOp(name=name, outcomes=views, cost_s=after_s, anew=CLOSING)]
 
 
 def why_anew(op: Any) -> str:

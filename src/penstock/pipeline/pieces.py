@@ -29,7 +29,7 @@ from penstock.transforms.steps import (
     program_size,
 )
 from penstock.transforms.targets import Targets, follow
-from penstock.transforms.windows import Stage, Window, stages
+from penstock.transforms.windows import Window, WindowedImage, stages
 
 clock = time.thread_time  # a worker that waits for a core is not working
 
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     seconds: float
 
 
-class Work(NamedTuple):
+class FusedSteps(NamedTuple):
     """Steps of a program that are done at once."""
 
     start: int
@@ -69,7 +69,7 @@ class Opening(NamedTuple):
     kind: str
     features: Features
     program: Program
-    plan: list[Stage]
+    plan: list[WindowedImage]
 
 
 def predicted(
@@ -205,7 +205,7 @@ def parts_of(step: Step, image: Any) -> Iterator[tuple[str, Features, float]]:
 # ---- what costs grow with
 
 
-def work_of(program: Sequence[Step], plan: Sequence[Stage]) -> Iterator[Work]:
+def work_of(program: Sequence[Step], plan: Sequence[WindowedImage]) -> Iterator[FusedSteps]:
     """A program in the pieces that it is done in: tables are composed with what makes one before them."""
     at = 0
     while at < len(program):
@@ -213,11 +213,11 @@ def work_of(program: Sequence[Step], plan: Sequence[Stage]) -> Iterator[Work]:
         if program[at].code in TABLES | STATISTICS:
             while stop < len(program) and program[stop].code in TABLES:
                 stop += 1
-        yield Work(at, stop, kind_of(program[at]), features_of(program[at], plan[at], plan[stop]))
+        yield FusedSteps(at, stop, kind_of(program[at]), features_of(program[at], plan[at], plan[stop]))
         at = stop
 
 
-def within(step: Step, size: Size) -> list[Work]:
+def within(step: Step, size: Size) -> list[FusedSteps]:
     """The steps within a step."""
     if step.code is not Code.MIX:
         return []
@@ -237,7 +237,7 @@ def kind_of(step: Step) -> str:
     return name
 
 
-def features_of(step: Step, before: Stage, after: Stage) -> Features:
+def features_of(step: Step, before: WindowedImage, after: WindowedImage) -> Features:
     """The pixels that a step works on: those it reads, and where they are others, those it writes. Of what most steps make, a part
     may be all that is needed; then the rest is made and dropped."""
     read, written, made = pixels(before.window), pixels(after.window), pixels(after.size)

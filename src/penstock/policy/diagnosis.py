@@ -45,7 +45,7 @@ LOADING = 0.8
 KEEPS_UP = "Training does not wait for data."
 
 
-class Kind(StrEnum):
+class Limit(StrEnum):
     """What limits a run."""
 
     NOTHING = "nothing: training is the limit"
@@ -79,7 +79,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    kind: Kind
+    kind: Limit
     more: int = 0
     """Workers to add."""
     left: float = 0.0
@@ -92,18 +92,18 @@ class Verdict:
 def judged(facts: Facts) -> Verdict:
     """Return the bottleneck, and how many workers would help."""
     if facts.wait_share < FINE:
-        return Verdict(kind=Kind.NOTHING)
+        return Verdict(kind=Limit.NOTHING)
     if not facts.workers:
-        return Verdict(kind=Kind.INLINE)
+        return Verdict(kind=Limit.INLINE)
     if facts.busy <= 0:
-        return Verdict(kind=Kind.UNMEASURED)
+        return Verdict(kind=Limit.UNMEASURED)
     computes = facts.cpu >= facts.busy / 2
     occupied = min(float(facts.workers), facts.busy + facts.delayed)
     by_training = 1 / max(1e-9, 1 - facts.wait_share)
     if occupied < IDLE * facts.workers or math.ceil(occupied * by_training - SLACK) <= facts.workers:
         if facts.wait_share < SMALL:
-            return Verdict(kind=Kind.NOTHING)
-        return Verdict(kind=Kind.IDLE_WORKERS if occupied < IDLE * facts.workers else Kind.UNEVEN)
+            return Verdict(kind=Limit.NOTHING)
+        return Verdict(kind=Limit.IDLE_WORKERS if occupied < IDLE * facts.workers else Limit.UNEVEN)
     crowded = computes and facts.delayed > CROWDED * occupied
     used = max(facts.cpu, 1e-9)
     by_cores = 1.0 if crowded else max(1.0, facts.cores / used)
@@ -116,12 +116,12 @@ def judged(facts: Facts) -> Verdict:
     gain = min(most, wanted / occupied)
     is_full = needed <= facts.workers or (by_cores < by_training and most < WORTH)
     if is_full or (computes and wanted <= facts.workers):
-        kind = Kind.CROWD if crowded else Kind.CORES
+        kind = Limit.CROWD if crowded else Limit.CORES
         return Verdict(kind=kind, needed_cores=max(facts.cores + 1, math.ceil(used * by_training - SLACK)))
     if wanted <= facts.workers:
-        return Verdict(kind=Kind.READS)
+        return Verdict(kind=Limit.READS)
     left = min(facts.wait_share, max(0.0, 1 - gain * (1 - facts.wait_share)))
-    return Verdict(kind=Kind.WORKERS, more=wanted - facts.workers, left=left, gain=gain)
+    return Verdict(kind=Limit.WORKERS, more=wanted - facts.workers, left=left, gain=gain)
 
 
 def facts_of(stats: Mapping[str, Any], *, cores: int, most: int | None = None) -> Facts:
@@ -150,39 +150,39 @@ def diagnose(stats: Mapping[str, Any], *, cores: int, most: int | None = None, g
         return f"only {counted(recent['batches'], 'batch')} of a steady run so far; a diagnosis needs {FEW}."
     facts = facts_of(stats, cores=cores, most=most)
     verdict = judged(facts)
-    if verdict.kind is Kind.NOTHING:
+    if verdict.kind is Limit.NOTHING:
         return KEEPS_UP + beside(recent)
     waits = f"training waits {facts.wait_share:.0%} of the time for preparation"
     where = place(facts)
     match verdict.kind:
-        case Kind.INLINE:
+        case Limit.INLINE:
             return f"{waits}, which happens in the training process itself; num_workers='auto' would use {counted(cores, 'core')}."
-        case Kind.UNMEASURED:
+        case Limit.UNMEASURED:
             return f"{waits}; its workers are torch's own here, and what they do is not measured."
-        case Kind.IDLE_WORKERS:
+        case Limit.IDLE_WORKERS:
             return f"{waits}, yet {where}: {why_idle(recent)}"
-        case Kind.UNEVEN:
+        case Limit.UNEVEN:
             return (
                 f"{waits}, yet {where}: they keep up on average, and single batches come late. Look at slow samples (trace= shows "
                 f"them) or other load on this machine before adding workers."
             )
-        case Kind.CORES:
+        case Limit.CORES:
             wanted = (
                 f", and about {verdict.needed_cores} would be needed" if facts.wait_share < LOADING else ""
             )
             return f"{waits}; {where}: all cores are in use{wanted}. {instead(stats, gpu=gpu)}"
-        case Kind.CROWD:
+        case Limit.CROWD:
             share = min(1.0, facts.delayed / facts.workers)
             return (
                 f"{waits}; {where} and waiting for a core {share:.0%} of it: training or other programs use the cores too. "
                 f"{instead(stats, gpu=gpu)}"
             )
-        case Kind.READS:
+        case Limit.READS:
             return (
                 f"{waits}; {where}: there are as many workers as make sense here. Faster storage, fewer and larger reads (TarDataset) or reuse "
                 f"would help more than still more of them."
             )
-        case Kind.WORKERS:
+        case Limit.WORKERS:
             return f"{waits}; {where}; {predicted(facts, verdict)}"
     raise AssertionError(verdict.kind)
 

@@ -28,7 +28,7 @@ WORTH_IT = 1.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ChainOp:
     """One op of a chain."""
 
     name: str
@@ -85,7 +85,7 @@ class Costs:
             raise ConfigError("costs must be given for the same splits")
 
     @classmethod
-    def added(cls, parts: Sequence[Part], *, before_s: float = 0.0, read_s: float = 0.0) -> Costs:
+    def added(cls, parts: Sequence[ChainOp], *, before_s: float = 0.0, read_s: float = 0.0) -> Costs:
         """Build costs of ops that cost the same wherever the chain is split; `before_s`: to read and decode."""
         sums = tuple(accumulate((part.cost_s for part in parts), initial=before_s))
         left = tuple(math.fsum(part.cost_s for part in parts[at:]) for at in range(len(sums)))
@@ -113,13 +113,13 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class SplitChoice:
     split: Split | None
     """None: keep nothing."""
     why: str
 
 
-def splits(parts: Sequence[Part], costs: Costs, terms: Terms) -> list[Split]:
+def splits(parts: Sequence[ChainOp], costs: Costs, terms: Terms) -> list[Split]:
     """Return every split that has a cost, from the file to the end of the chain."""
     if not 0 < len(costs.final_s) <= len(parts) + 1:
         raise ConfigError(f"{len(parts)} ops have {len(parts) + 1} splits, got costs of {len(costs.final_s)}")
@@ -152,7 +152,7 @@ def times_faster(before_s: float, now_s: float) -> float:
     return before_s / now_s if now_s else math.inf if before_s else 1.0
 
 
-def refusal(kept: Sequence[Part], left: float, ratio: float, terms: Terms) -> str:
+def refusal(kept: Sequence[ChainOp], left: float, ratio: float, terms: Terms) -> str:
     for part in kept:
         if part.anew:
             return f"{part.name} must be done anew: {part.anew}"
@@ -163,7 +163,7 @@ def refusal(kept: Sequence[Part], left: float, ratio: float, terms: Terms) -> st
     return ""
 
 
-def latest(parts: Sequence[Part], terms: Terms) -> int:
+def latest(parts: Sequence[ChainOp], terms: Terms) -> int:
     """Return the latest admissible split, ignoring costs, so that every caller finds the same; 0 if only decoding can be kept."""
     every = math.prod(part.outcomes for part in parts)
     for at in range(len(parts), 0, -1):
@@ -174,10 +174,12 @@ def latest(parts: Sequence[Part], terms: Terms) -> int:
     return 0
 
 
-def choose(parts: Sequence[Part], costs: Costs, terms: Terms) -> Choice:
+def choose(parts: Sequence[ChainOp], costs: Costs, terms: Terms) -> SplitChoice:
     """Return the split to take, if any."""
     if terms.times == 1:
-        return Choice(split=None, why="each sample is used once, so that nothing is gained by keeping it")
+        return SplitChoice(
+            split=None, why="each sample is used once, so that nothing is gained by keeping it"
+        )
     faster = [split for split in splits(parts, costs, terms) if split.speed_up > FASTER]
     admissible = [split for split in faster if not split.refused]
     if admissible:
@@ -185,13 +187,13 @@ def choose(parts: Sequence[Part], costs: Costs, terms: Terms) -> Choice:
         what = (
             "the only admissible split" if len(admissible) == 1 else "of the admissible splits the cheapest"
         )
-        return Choice(split=best, why=what + beaten(best, faster))
+        return SplitChoice(split=best, why=what + beaten(best, faster))
     if faster:
         best = min(faster, key=order)
-        return Choice(
+        return SplitChoice(
             split=None, why=f"the best split, behind {best.behind}, is not admissible: {best.refused}"
         )
-    return Choice(split=None, why="no split is faster than to prepare every sample anew")
+    return SplitChoice(split=None, why="no split is faster than to prepare every sample anew")
 
 
 def order(split: Split) -> tuple[float, int]:
@@ -220,23 +222,23 @@ class Reordering:
     """Index of the first."""
     first: str
     second: str
-    choice: Choice
+    choice: SplitChoice
     """The split then taken."""
     gain: float
     """Speed-up over the present order."""
 
 
-def interchangeable(first: Part, second: Part) -> bool:
+def interchangeable(first: ChainOp, second: ChainOp) -> bool:
     """Whether everything one op may do commutes with everything the other may do."""
     return all(frozenset({one, other}) in INTERCHANGEABLE for one in first.kinds for other in second.kinds)
 
 
 def reorderings(
-    parts: Sequence[Part], terms: Terms, *, before_s: float = 0.0, read_s: float = 0.0
+    parts: Sequence[ChainOp], terms: Terms, *, before_s: float = 0.0, read_s: float = 0.0
 ) -> list[Reordering]:
     """Return exchanges of neighbours that clearly improve the plan, best first. Assumes an op costs the same in both places."""
 
-    def planned(ops: Sequence[Part]) -> tuple[Choice, float]:
+    def planned(ops: Sequence[ChainOp]) -> tuple[SplitChoice, float]:
         choice = choose(ops, Costs.added(ops, before_s=before_s, read_s=read_s), terms)
         return choice, choice.split.speed_up if choice.split is not None else 1.0
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from penstock.report import svg
 from penstock.report.plot import WIDTH, plot, word, x_axis
-from penstock.report.reading import Run
+from penstock.report.reading import RunRecord
 
 HEIGHT = 150.0
 TOP = 8.0
@@ -33,7 +33,7 @@ def grid(
     return lines, [word(write(value), "y", y=y(value)) for value in values]
 
 
-def wait_histogram(run: Run) -> str:
+def wait_histogram(run: RunRecord) -> str:
     """Draw a histogram of waiting times; the time axis is logarithmic."""
     took = [max(SHORTEST_S, wait.took_s) for wait in run.waits]
     low = math.floor(math.log10(min(took)) + 1e-9)
@@ -58,7 +58,7 @@ def wait_histogram(run: Run) -> str:
     return plot(HEIGHT, shapes, words + x_axis(decades), says=says)
 
 
-def wait_sequence(run: Run) -> str:
+def wait_sequence(run: RunRecord) -> str:
     """Draw the waits in batch order; in a long run each bar is the longest of several."""
     took = [wait.took_s for wait in run.waits]
     stretch = sequence_stretch(run)
@@ -77,16 +77,16 @@ def wait_sequence(run: Run) -> str:
     return plot(HEIGHT, shapes, words, says=f"Waits of {len(took)} batches in order")
 
 
-def sequence_stretch(run: Run) -> int:
+def sequence_stretch(run: RunRecord) -> int:
     """Return the number of batches per bar of `wait_sequence`."""
     return max(1, math.ceil(len(run.waits) / 120))
 
 
-def mean_rate(run: Run) -> float:
+def mean_rate(run: RunRecord) -> float:
     return sum(wait.samples for wait in run.waits) / (run.waits[-1].end_s or 1.0)
 
 
-def throughput(run: Run) -> str:
+def throughput(run: RunRecord) -> str:
     """Draw samples per second over the run, in intervals of equally many batches."""
     end_s = run.waits[-1].end_s or 1.0
     stretch = max(1, math.ceil(len(run.waits) / BINS))

@@ -17,7 +17,7 @@ from penstock.policy.diagnosis import diagnose
 from penstock.report import charts, timeline
 from penstock.report.facts import facts
 from penstock.report.race import Race, bars
-from penstock.report.reading import Run, Trace, percentile, read_trace
+from penstock.report.reading import RunRecord, Trace, percentile, read_trace
 from penstock.report.style import STYLE
 from penstock.report.svg import in_time, thousands
 
@@ -41,7 +41,7 @@ def write_summary(
     stats: `loader.stats()`; by default the trace's.  diagnosis: `loader.diagnose()`; by default that of the stats or the trace.
     races: loaders measured side by side.  checks: sentences found true or false.  notes: further lines.
     """
-    trace = Trace(run=Run(), stats={}) if trace_path is None else read_trace(trace_path)
+    trace = Trace(run=RunRecord(), stats={}) if trace_path is None else read_trace(trace_path)
     if diagnosis is None:
         diagnosis = trace.diagnosis if stats is None else diagnose(stats, cores=usable_cores())
     name = "" if trace_path is None else Path(trace_path).name
@@ -72,7 +72,7 @@ def section(heading: str, about: str, *parts: str) -> str:
     return f"<section><h2>{escape(heading)}</h2>{told}{''.join(parts)}</section>"
 
 
-def tiles(run: Run, stats: Mapping[str, Any]) -> str:
+def tiles(run: RunRecord, stats: Mapping[str, Any]) -> str:
     elapsed = stats["elapsed_s"]
     shown = [
         (thousands(stats["samples"] / elapsed) if elapsed else "none", "samples per second"),
@@ -119,7 +119,7 @@ def key(*entries: tuple[str, str]) -> str:
     return f'<ul class="key">{items}</ul>'
 
 
-def timelines(run: Run, trace_name: str) -> str:
+def timelines(run: RunRecord, trace_name: str) -> str:
     if not run.waits and not run.tasks:
         return ""
     left_out = len(run.workers) - timeline.ROWS
@@ -147,7 +147,7 @@ def timelines(run: Run, trace_name: str) -> str:
     return section("Timeline", about, *parts)
 
 
-def happened(run: Run) -> str:
+def happened(run: RunRecord) -> str:
     """List the events behind the timeline's numbered lines."""
     if not run.moments:
         return ""
@@ -158,7 +158,7 @@ def happened(run: Run) -> str:
     return f'<ul class="faults">{items}</ul>'
 
 
-def waits(run: Run) -> str:
+def waits(run: RunRecord) -> str:
     if not run.waits:
         return ""
     about = "How long the training loop stood in next(). Waits of microseconds mean that the batch was there already."

@@ -16,7 +16,7 @@ PROCESS = "penstock"
 """Our process name in a trace, and the key of the facts apart from events."""
 
 
-class Task(NamedTuple):
+class WorkSpan(NamedTuple):
     """A task of one worker."""
 
     row: int
@@ -55,12 +55,12 @@ class Ready(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunRecord:
     """The contents of a trace, each list in order of time."""
 
     workers: tuple[str, ...] = ()
     """Names of the workers; a task's `row` counts them from 0."""
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[WorkSpan, ...] = ()
     waits: tuple[Wait, ...] = ()
     moments: tuple[Moment, ...] = ()
     ready: tuple[Ready, ...] = ()
@@ -74,7 +74,7 @@ class Run:
 class Trace:
     """A trace file."""
 
-    run: Run
+    run: RunRecord
     stats: Mapping[str, Any]
     """`loader.stats()` at the time of writing; derived from the events if the file has none."""
     diagnosis: str = ""
@@ -100,7 +100,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         ) from exc
 
 
-def stats_of(run: Run) -> dict[str, Any]:
+def stats_of(run: RunRecord) -> dict[str, Any]:
     """Derive stats from the events alone, by the names of `loader.stats()`."""
     wait_s = sum(wait.took_s for wait in run.waits)
     elapsed_s = run.waits[-1].end_s if run.waits else 0.0
@@ -118,7 +118,7 @@ def stats_of(run: Run) -> dict[str, Any]:
     }
 
 
-def run_of(events: Iterable[Mapping[str, Any]]) -> Run:
+def run_of(events: Iterable[Mapping[str, Any]]) -> RunRecord:
     events = list(events)
     names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     rows = sorted(tid for tid in names if tid != 0)
@@ -138,8 +138,8 @@ def run_of(events: Iterable[Mapping[str, Any]]) -> Run:
             waits.append(Wait(start_s, end_s, args.get("samples", 0)))
         elif e["tid"] in row_of:
             where = args.get("batch", -1), args.get("epoch", -1), args.get("samples", 0)
-            tasks.append(Task(row_of[e["tid"]], e["name"], *where, start_s, end_s))
-    return Run(
+            tasks.append(WorkSpan(row_of[e["tid"]], e["name"], *where, start_s, end_s))
+    return RunRecord(
         workers=tuple(names[tid] for tid in rows),
         tasks=tuple(sorted(tasks, key=lambda task: task.start_s)),
         waits=tuple(sorted(waits)),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.report import svg
 from penstock.report.plot import WIDTH, plot, word, x_axis
-from penstock.report.reading import Moment, Run, Task, coverage
+from penstock.report.reading import Moment, RunRecord, WorkSpan, coverage
 
 ROW = 22.0
 GAP = 6.0
@@ -44,7 +44,7 @@ def row_y(row: int) -> float:
     return FLAGS + row * (ROW + GAP) + (GAP if row else 0.0)
 
 
-def overview(run: Run) -> str:
+def overview(run: RunRecord) -> str:
     """Draw the whole run."""
     axis = Axis(0.0, run.end_s or 1.0)
     edges = [axis.high_s * i / COLUMNS for i in range(COLUMNS + 1)]
@@ -67,12 +67,12 @@ def overview(run: Run) -> str:
     return plot(bottom, shapes + lines, words + flags + times(axis), says=says, left="names")
 
 
-def has_ready(run: Run) -> bool:
+def has_ready(run: RunRecord) -> bool:
     """Return whether any batch was ever ready; a row of zeros is not drawn."""
     return most_ready(run) > 0
 
 
-def close_up(run: Run) -> str:
+def close_up(run: RunRecord) -> str:
     """Draw every task of a few batches: around the first lost worker, else in the middle of the run."""
     axis = close_window(run)
     if axis is None:
@@ -93,7 +93,7 @@ def close_up(run: Run) -> str:
     return plot(bottom, shapes + lines, words + flags + times(axis), says=says, left="names")
 
 
-def close_window(run: Run) -> Axis | None:
+def close_window(run: RunRecord) -> Axis | None:
     """Choose a time span with about `CLOSE_BATCHES` batches and at most `CLOSE_TASKS` tasks."""
     if not run.tasks:
         return None
@@ -105,13 +105,13 @@ def close_window(run: Run) -> Axis | None:
     return Axis(low_s, low_s + span_s)
 
 
-def look_of(task: Task) -> str:
+def look_of(task: WorkSpan) -> str:
     if task.kind == "collate":
         return "collate"
     return "task even" if task.batch % 2 == 0 else "task odd"
 
 
-def tip_of(task: Task) -> str:
+def tip_of(task: WorkSpan) -> str:
     took = svg.in_time(task.end_s - task.start_s)
     samples = "1 sample" if task.samples == 1 else f"{task.samples} samples"
     return f"{task.kind}: {samples} of batch {task.batch}, epoch {task.epoch}, {took}"
@@ -169,11 +169,11 @@ def marks(moments: Sequence[Moment], axis: Axis, bottom: float) -> tuple[list[st
     return lines, flags
 
 
-def most_ready(run: Run) -> int:
+def most_ready(run: RunRecord) -> int:
     return max((ready.batches for ready in run.ready), default=0)
 
 
-def ready_row(run: Run, axis: Axis, y: float) -> str:
+def ready_row(run: RunRecord, axis: Axis, y: float) -> str:
     """Draw the ready batches as steps."""
     most = most_ready(run)
     floor, height = y + 2 * ROW - 4, 2 * ROW - 10

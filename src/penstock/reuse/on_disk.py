@@ -26,7 +26,7 @@ from penstock.reuse.contents import contents_of, partial_identity
 from penstock.reuse.stores.disk import LEAST_BYTES, DiskStore
 from penstock.reuse.stores.disk_ahead import DiskAhead
 from penstock.reuse.stores.disk_files import Files
-from penstock.reuse.stores.disk_format import Mark
+from penstock.reuse.stores.disk_format import FolderMark
 from penstock.reuse.stores.disk_listing import clear_temporary, removed
 
 log = logging.getLogger("penstock")
@@ -94,7 +94,7 @@ class KeptOnDisk:
         samples = max(
             1, renewal.length
         )  # of a dataset that is empty nothing is put, but it is a loader as any
-        mark = Mark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
+        mark = FolderMark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
         store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark)
         self.store = DiskAhead(store)
         self._end = weakref.finalize(self, ended, store, os.getpid(), temporary=not lasting)

@@ -21,7 +21,7 @@ from penstock.pipeline.op_costs import why_anew
 from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
 from penstock.policy.diversity import measured
-from penstock.policy.split import Part, Terms, latest
+from penstock.policy.split import ChainOp, Terms, latest
 from penstock.reuse.audio import ReusedAudio
 from penstock.reuse.draw_tally import DrawTally
 from penstock.reuse.images import Reused
@@ -256,7 +256,7 @@ def split_of(wanted: Reuse, chain: Chain | AudioChain) -> int:
     most = first_unfit(chain)
     if wanted.split == AUTO_SPLIT:
         counts = zip(chain.ops, outcomes_in_row(chain.ops), strict=True)
-        parts = [Part(name=op.name, outcomes=count, anew=why_anew(op)) for op, count in counts]
+        parts = [ChainOp(name=op.name, outcomes=count, anew=why_anew(op)) for op, count in counts]
         return latest(parts, Terms(times=wanted.times, min_diversity=wanted.min_diversity))
     if isinstance(wanted.split, str):
         if wanted.split not in names:

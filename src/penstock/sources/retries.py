@@ -34,7 +34,7 @@ class Fleeting(BadRead):
 
 
 @dataclass(slots=True)
-class Tally:
+class RetryTally:
     """Retries of this process; those of a parent are counted in it."""
 
     count: int = 0
@@ -56,7 +56,7 @@ class Tally:
             return due
 
 
-TALLY = Tally()
+TALLY = RetryTally()
 
 
 def persistently(

@@ -36,7 +36,7 @@ class Member(NamedTuple):
     size: int
 
 
-class Window:
+class ReadWindow:
     """Bytes of a file at any place, read from its source in chunks: headers of small files lie close together."""
 
     def __init__(self, source: Source, name: str) -> None:
@@ -54,7 +54,7 @@ class Window:
 
 def walk(source: Source, name: str) -> Iterator[Member]:
     """The regular files of a tar file in their order; raises BadTar."""
-    window = Window(source, name)
+    window = ReadWindow(source, name)
     begin = window.get(0, BLOCK)
     for magic, how in COMPRESSED.items():
         if begin.startswith(magic):

@@ -19,7 +19,7 @@ from penstock.errors import MissingExtra
 from penstock.transforms import tables, tensors
 from penstock.transforms.libs import opencv, pillow
 from penstock.transforms.steps import STATISTICS, TABLES, Code, Interpolation, Size, Step, is_shift
-from penstock.transforms.windows import Stage, is_inside, is_resized_part, stages
+from penstock.transforms.windows import WindowedImage, is_inside, is_resized_part, stages
 
 Image = NDArray[np.uint8]
 SMALL = 64 * 64
@@ -27,7 +27,7 @@ SMALL = 64 * 64
 
 
 def execute(
-    program: Sequence[Step], image: Any, plan: Sequence[Stage] | None = None, out: Image | None = None
+    program: Sequence[Step], image: Any, plan: Sequence[WindowedImage] | None = None, out: Image | None = None
 ) -> Image:
     """The image after all steps: uint8, height x width x channels. With a plan (`stages(program, size)`), `image` is the part of
     it that the plan begins with. `out`: where the last step writes it, if it can and the image is of that shape; it is the result then."""
@@ -73,7 +73,7 @@ def execute(
     return array(image)
 
 
-def flips_next(program: Sequence[Step], plan: Sequence[Stage], at: int) -> bool:
+def flips_next(program: Sequence[Step], plan: Sequence[WindowedImage], at: int) -> bool:
     """Whether all that a step makes is flipped from left to right then."""
     return at + 1 < len(program) and program[at + 1].code == Code.FLIP_H and plan[at + 2].is_whole
 
@@ -191,8 +191,8 @@ def pad(image: Any, left: int, top: int, right: int, bottom: int, fill: Any, mod
 
 def affine(
     image: Any,
-    before: Stage,
-    after: Stage,
+    before: WindowedImage,
+    after: WindowedImage,
     a: float,
     b: float,
     c: float,
@@ -229,8 +229,8 @@ def affine(
 
 def shifted(
     image: Image,
-    before: Stage,
-    after: Stage,
+    before: WindowedImage,
+    after: WindowedImage,
     right: int,
     down: int,
     colour: tuple[int, ...],

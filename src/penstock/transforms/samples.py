@@ -37,7 +37,7 @@ from penstock.transforms.steps import (
 from penstock.transforms.targets import check, moved_boxes, moved_masks
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     PICTURE = auto()
     """Pillow's image."""
     TENSOR = auto()
@@ -50,48 +50,53 @@ class Kind(Enum):
     OTHER = auto()
 
 
-IMAGES = frozenset({Kind.PICTURE, Kind.TENSOR, Kind.IMAGE})
+IMAGES = frozenset({ValueKind.PICTURE, ValueKind.TENSOR, ValueKind.IMAGE})
 TV_TENSORS = {
-    "Image": Kind.IMAGE,
-    "Video": Kind.IMAGE,
-    "Mask": Kind.MASK,
-    "BoundingBoxes": Kind.BOXES,
-    "KeyPoints": Kind.POINTS,
+    "Image": ValueKind.IMAGE,
+    "Video": ValueKind.IMAGE,
+    "Mask": ValueKind.MASK,
+    "BoundingBoxes": ValueKind.BOXES,
+    "KeyPoints": ValueKind.POINTS,
 }
 
 
 # ---- what is in a sample
 
 
-def kinds_of(values: Sequence[Any]) -> list[Kind]:
+def kinds_of(values: Sequence[Any]) -> list[ValueKind]:
     kinds = [kind_of(value) for value in values]
-    plain = [at for at, kind in enumerate(kinds) if kind is Kind.TENSOR and values[at].ndim >= 2]
-    taken = plain[:1] if not {Kind.PICTURE, Kind.IMAGE} & set(kinds) else []
-    return [Kind.OTHER if kind is Kind.TENSOR and at not in taken else kind for at, kind in enumerate(kinds)]
+    plain = [at for at, kind in enumerate(kinds) if kind is ValueKind.TENSOR and values[at].ndim >= 2]
+    taken = plain[:1] if not {ValueKind.PICTURE, ValueKind.IMAGE} & set(kinds) else []
+    return [
+        ValueKind.OTHER if kind is ValueKind.TENSOR and at not in taken else kind
+        for at, kind in enumerate(kinds)
+    ]
 
 
-def kind_of(value: Any) -> Kind:
+def kind_of(value: Any) -> ValueKind:
     """By what has been imported: of a library that has not, there can be no value."""
     if isinstance(value, torch.Tensor):
         known = sys.modules.get("torchvision.tv_tensors")
         if known is None or not isinstance(value, known.TVTensor):
-            return Kind.TENSOR
+            return ValueKind.TENSOR
         found = (kind for name, kind in TV_TENSORS.items() if isinstance(value, getattr(known, name, ())))
-        return next(found, Kind.OTHER)
+        return next(found, ValueKind.OTHER)
     pictures = sys.modules.get("PIL.Image")
-    return Kind.PICTURE if pictures is not None and isinstance(value, pictures.Image) else Kind.OTHER
+    return (
+        ValueKind.PICTURE if pictures is not None and isinstance(value, pictures.Image) else ValueKind.OTHER
+    )
 
 
-def size_of(value: Any, kind: Kind) -> Size:
-    if kind is Kind.PICTURE:
+def size_of(value: Any, kind: ValueKind) -> Size:
+    if kind is ValueKind.PICTURE:
         return value.height, value.width
-    height, width = value.canvas_size if kind in (Kind.BOXES, Kind.POINTS) else value.shape[-2:]
+    height, width = value.canvas_size if kind in (ValueKind.BOXES, ValueKind.POINTS) else value.shape[-2:]
     return height, width
 
 
-def common_size(values: Sequence[Any], kinds: Sequence[Kind]) -> Size:
+def common_size(values: Sequence[Any], kinds: Sequence[ValueKind]) -> Size:
     sizes = {
-        size_of(value, kind) for value, kind in zip(values, kinds, strict=True) if kind is not Kind.OTHER
+        size_of(value, kind) for value, kind in zip(values, kinds, strict=True) if kind is not ValueKind.OTHER
     }
     if not sizes:
         raise TypeError("there is no image in the sample, nor a mask, boxes or points")
@@ -119,10 +124,10 @@ def moved_sample(drawings: Iterable[Drawing], sample: Any) -> Any:
     program = drawn_in_row(drawings, before)
     if not program:
         return sample
-    if not IMAGES.issuperset(set(kinds) - {Kind.OTHER}):
-        check(program, boxes=bool({Kind.BOXES, Kind.POINTS} & set(kinds)))
+    if not IMAGES.issuperset(set(kinds) - {ValueKind.OTHER}):
+        check(program, boxes=bool({ValueKind.BOXES, ValueKind.POINTS} & set(kinds)))
     moved = [
-        value if kind is Kind.OTHER else MOVES[kind](filled(program, value), value, before)
+        value if kind is ValueKind.OTHER else MOVES[kind](filled(program, value), value, before)
         for value, kind in zip(values, kinds, strict=True)
     ]
     return tree_unflatten(moved, spec)
@@ -202,9 +207,9 @@ def moved_points(program: Program, value: Any, _: Size) -> Any:
     return by_torchvision(geometry(program), value)
 
 
-MOVES: dict[Kind, Callable[[Program, Any, Size], Any]] = {
-    Kind.PICTURE: moved_image, Kind.TENSOR: moved_image, Kind.IMAGE: moved_image,
-    Kind.MASK: moved_mask, Kind.BOXES: moved_tv_boxes, Kind.POINTS: moved_points,
+MOVES: dict[ValueKind, Callable[[Program, Any, Size], Any]] = {
+    ValueKind.PICTURE: moved_image, ValueKind.TENSOR: moved_image, ValueKind.IMAGE: moved_image,
+    ValueKind.MASK: moved_mask, ValueKind.BOXES: moved_tv_boxes, ValueKind.POINTS: moved_points,
 }  # fmt: skip
 
 

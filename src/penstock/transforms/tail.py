@@ -17,7 +17,7 @@ from penstock.errors import ConfigError
 from penstock.torch_private import tree_flatten, tree_unflatten
 from penstock.transforms.base import Keyed, Op
 from penstock.transforms.draws import Draws
-from penstock.transforms.samples import IMAGES, Kind, kinds_of, pixels, stacked, theirs
+from penstock.transforms.samples import IMAGES, ValueKind, kinds_of, pixels, stacked, theirs
 from penstock.transforms.steps import Program, Size
 
 
@@ -206,13 +206,15 @@ def closed(ops: Sequence[Any], sample: Any) -> Any:
     return tree_unflatten(values, spec)
 
 
-def ours_to_close(ops: Sequence[Any], kinds: set[Kind]) -> bool:
+def ours_to_close(ops: Sequence[Any], kinds: set[ValueKind]) -> bool:
     """Whether our tail does what these ops mean for images of these kinds."""
     types = [op for op in ops if isinstance(op, (ToDtype, ToTensor))]
     known = all(isinstance(op, ToTensor) or op.dtype in (torch.uint8, torch.float32) for op in types)
     # What is no tensor yet torchvision's ToDtype leaves alone, and its ToTensor what is one.
-    pictures = Kind.PICTURE not in kinds or isinstance(ops[0], (ToImage, ToTensor))
-    tensors = not {Kind.TENSOR, Kind.IMAGE} & kinds or not any(isinstance(op, ToTensor) for op in ops)
+    pictures = ValueKind.PICTURE not in kinds or isinstance(ops[0], (ToImage, ToTensor))
+    tensors = not {ValueKind.TENSOR, ValueKind.IMAGE} & kinds or not any(
+        isinstance(op, ToTensor) for op in ops
+    )
     return known and pictures and tensors and len(types) <= 1
 
 

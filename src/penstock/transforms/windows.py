@@ -28,7 +28,7 @@ class Window(NamedTuple):
         return cls(0, 0, *size)
 
 
-class Stage(NamedTuple):
+class WindowedImage(NamedTuple):
     """An image between two steps: how large it would be, and what of it is there."""
 
     size: Size
@@ -39,16 +39,16 @@ class Stage(NamedTuple):
         return self.window == (0, 0, *self.size)
 
 
-def stages(program: Sequence[Step], size: Size, *, small: int = 0) -> list[Stage]:
+def stages(program: Sequence[Step], size: Size, *, small: int = 0) -> list[WindowedImage]:
     """The image before each step, and after the last one; all of it where it has never more than `small` pixels."""
     sizes = [size]
     for step in program:
         sizes.append(size_after(step, sizes[-1]))
     if small and all(height * width <= small for height, width in sizes):
-        return [Stage(each, Window(0, 0, *each)) for each in sizes]
-    found = [Stage(sizes[-1], Window.whole(sizes[-1]))]
+        return [WindowedImage(each, Window(0, 0, *each)) for each in sizes]
+    found = [WindowedImage(sizes[-1], Window.whole(sizes[-1]))]
     for step, before in zip(reversed(program), reversed(sizes[:-1]), strict=True):
-        found.append(Stage(before, needed(step, before, found[-1].window)))
+        found.append(WindowedImage(before, needed(step, before, found[-1].window)))
     found.reverse()
     return found
 

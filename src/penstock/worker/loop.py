@@ -33,7 +33,7 @@ from penstock.wire.layout import Layout, Mismatch, Write, describe, widened, wri
 from penstock.wire.pickles import Packed, Ref, dumps, is_portable, loads, rebuild, unpack, unpack_keys
 from penstock.worker.failures import dumps_failure, failure_note
 from penstock.worker.prepare import Preparer, Recipe, Stopped, Unfit, Where
-from penstock.worker.streaming import Place, Share, Streamer
+from penstock.worker.streaming import Share, Streamer, StreamPlace
 
 WRITERS = 64
 """Slab writers kept mapped as tensors; a ring has fewer slabs."""
@@ -49,7 +49,7 @@ class WorkerSpec:
     init_fn: Callable[[int], None] | None
     streams: bool
     drop_last: bool
-    places: dict[int, Place] | None = None
+    places: dict[int, StreamPlace] | None = None
     """Each worker's place in an iterable dataset."""
     epoch: int = 0
     mark: int = 0
@@ -121,7 +121,7 @@ class Worker:
         else:
             self.channel.send(Msg.UP)
 
-    def restart(self, epoch: int, place: Place | None = None) -> None:
+    def restart(self, epoch: int, place: StreamPlace | None = None) -> None:
         """Begin an epoch: iterate an iterable dataset anew, or from `place`."""
         if self.spec.streams:
             self._enter(epoch)
@@ -137,7 +137,7 @@ class Worker:
             seed_all(start)
             enter_worker(self.id, self.spec.workers, torch.initial_seed(), self.spec.recipe.shown)
 
-    def _tell_place(self, place: Place) -> None:
+    def _tell_place(self, place: StreamPlace) -> None:
         head = wire.SHARE.pack(self.mark, self.id, place.carried)
         self.channel.send(Msg.STANDS, head, dumps(place))
 

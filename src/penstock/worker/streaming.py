@@ -24,7 +24,7 @@ from penstock.wire.pickles import dumps_local, loads
 from penstock.worker.prepare import Recipe
 
 
-class Place(NamedTuple):
+class StreamPlace(NamedTuple):
     """The place of one worker's share."""
 
     batches: int = 0
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     carried: bool = False
     """Whether this is an epoch's final state, with which the next begins."""
 
-    def after(self, before: Place | None) -> Place:
+    def after(self, before: StreamPlace | None) -> StreamPlace:
         """Return this place with the newest snapshot."""
         if self.snapshot is not None or before is None or before.carried:
             return self
@@ -68,7 +68,7 @@ class Streamer:
         recipe: Recipe,
         drop_last: bool,
         share: Share,
-        place: Place | None = None,
+        place: StreamPlace | None = None,
         on_batch: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin the share, at `place` if given. `on_batch` is called at each batch, discarded ones included."""
@@ -78,7 +78,7 @@ class Streamer:
         if self._seeds is not None:
             seed_all(self._seeds.start)
         resumed = place is not None and not place.carried
-        place = place or Place()
+        place = place or StreamPlace()
         self._iterator: Any = restored(recipe.dataset, place)
         self._stateful = is_stateful(self._iterator) or is_stateful(recipe.dataset)
         self._to_skip = place.since if resumed else 0
@@ -86,20 +86,20 @@ class Streamer:
         self._ended = resumed and place.ended and not self._to_skip
         self._since = 0
         self._starts = isgenerator(self._iterator)
-        self.started = place if resumed else Place(snapshot=self._snapshot())
+        self.started = place if resumed else StreamPlace(snapshot=self._snapshot())
 
     # ---- place
 
-    def place(self) -> Place:
+    def place(self) -> StreamPlace:
         """Return the place after the newest batch."""
         due = bool(self._every) and self._batches % self._every == 0
         snapshot = self._snapshot() if due else None
         self._since = 0 if snapshot is not None else self._since
-        return Place(self._batches, self._ended, self._since, snapshot)
+        return StreamPlace(self._batches, self._ended, self._since, snapshot)
 
-    def end(self) -> Place:
+    def end(self) -> StreamPlace:
         """Return what the next epoch begins with."""
-        return Place(snapshot=self._snapshot(), carried=True)
+        return StreamPlace(snapshot=self._snapshot(), carried=True)
 
     def _snapshot(self) -> bytes | None:
         if not self._stateful:
@@ -183,7 +183,7 @@ class _Ended(BaseException):
     """The end of the share: cannot be mistaken for the user's exception or StopIteration."""
 
 
-def restored(dataset: Any, place: Place) -> Any:
+def restored(dataset: Any, place: StreamPlace) -> Any:
     """Return the dataset's iterator at `place`."""
     parts: dict[str, Any] = loads(place.snapshot) if place.snapshot is not None else {}
     check_saved(parts)

@@ -84,7 +84,7 @@ class Address(NamedTuple):
     sign: int
 
 
-class Layout(NamedTuple):
+class ChunkLayout(NamedTuple):
     """Of a file: rows, chunks, and the bytes of each chunk; and of all, as was asked for. Without a chunk there are no rows."""
 
     rows: int
@@ -147,7 +147,7 @@ class ChunkIndex:
         self._head[SIGN] = secrets.randbits(62) + 1
         return None
 
-    def _size(self, layout: Layout) -> int:
+    def _size(self, layout: ChunkLayout) -> int:
         """Of the file."""
         return layout.end + (layout.chunks * layout.chunk_bytes if self.IN_FILE else 0)
 
@@ -162,18 +162,18 @@ class ChunkIndex:
             os.close(fd)
             raise
 
-    def _map(self, fd: int, layout: Layout) -> None:
+    def _map(self, fd: int, layout: ChunkLayout) -> None:
         self._lay(mmap.mmap(fd, self._size(layout)), layout)
         self._fd = fd
         self._let_go: Callable[[], object] = weakref.finalize(self, os.close, fd)
 
     def _have_nothing(self) -> None:
         """Keep nothing, in this process, as one that was closed does."""
-        self._lay(bytearray(ROWS + 8), Layout(0, 0, LINE, 0))
+        self._lay(bytearray(ROWS + 8), ChunkLayout(0, 0, LINE, 0))
         self._let_go = lambda: None
         self.close()
 
-    def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
+    def _lay(self, memory: mmap.mmap | bytearray, layout: ChunkLayout) -> None:
         self.max_bytes, self.chunk_bytes = layout.max_bytes, layout.chunk_bytes
         self._data = layout.end if self.IN_FILE else 0
         """Where the first chunk begins."""
@@ -362,7 +362,7 @@ class ChunkIndex:
         self._let_go()
 
 
-def joined(address: Address) -> tuple[int, Layout]:
+def joined(address: Address) -> tuple[int, ChunkLayout]:
     """The file at an address, opened, and its layout; OSError where there is none, or another: with processes in namespaces of their own, a
     number may be that of any file of any process, so it is looked at before it is opened for writing."""
     looked = os.open(
@@ -373,25 +373,25 @@ def joined(address: Address) -> tuple[int, Layout]:
         head = np.frombuffer(os.pread(looked, 8 * HEAD_NUMBERS, 0) if plain else b"", np.int64).tolist()
         if len(head) < HEAD_NUMBERS or head[SIGN] != address.sign:
             raise OSError("it is another file: processes of this machine do not see each other")
-        return os.open(f"/proc/self/fd/{looked}", os.O_RDWR | os.O_CLOEXEC), Layout(
+        return os.open(f"/proc/self/fd/{looked}", os.O_RDWR | os.O_CLOEXEC), ChunkLayout(
             *head[LAYOUT : LAYOUT + 4]
         )
     finally:
         os.close(looked)
 
 
-def layout_of(samples: int, max_bytes: int, entry_bytes: int = 0, *, in_file: bool) -> Layout:
+def layout_of(samples: int, max_bytes: int, entry_bytes: int = 0, *, in_file: bool) -> ChunkLayout:
     """For so many samples in so many bytes; where not one has room beside the index, there is none of either."""
     room = room_beside(samples, max_bytes) if in_file else max_bytes
     size = chunk_bytes(room, entry_bytes)
     count = room // size if entry_bytes <= size else 0
-    return Layout(samples if count else 0, count, size, max_bytes)
+    return ChunkLayout(samples if count else 0, count, size, max_bytes)
 
 
 def room_beside(samples: int, max_bytes: int) -> int:
     """What an index of so many samples leaves of the bytes."""
     table = aligned(8 * CHUNK * max_bytes // SMALLEST_CHUNK)
-    return max(0, max_bytes - Layout(samples, 0, 0, 0).table - table)
+    return max(0, max_bytes - ChunkLayout(samples, 0, 0, 0).table - table)
 
 
 def chunk_bytes(room: int, entry_bytes: int = 0) -> int:

@@ -31,7 +31,7 @@ from penstock.reuse.stores.chunks import (
     SIZE,
     THERE,
     ChunkIndex,
-    Layout,
+    ChunkLayout,
     fence,
 )
 from penstock.reuse.stores.contract import Entry, Make, Wanted
@@ -43,7 +43,7 @@ HALF = 32
 """Bits of a row's size: its height is above them, its width below."""
 
 
-class Place(NamedTuple):
+class DevicePlace(NamedTuple):
     """Of a sample on the device, as its slot names it."""
 
     sample: int
@@ -64,7 +64,7 @@ class Resident(NamedTuple):
     """An image that lies on the device."""
 
     size: tuple[int, int]
-    place: Place
+    place: DevicePlace
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -75,7 +75,7 @@ class DeviceStore(ChunkIndex):
     IN_FILE = False
     lasts = lends_many = False
 
-    def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
+    def _lay(self, memory: mmap.mmap | bytearray, layout: ChunkLayout) -> None:
         super()._lay(memory, layout)
         self.arena: Any = None
         """The bytes, in the process that has them."""
@@ -110,9 +110,9 @@ class DeviceStore(ChunkIndex):
             return None
         row = there[0]
         size = row[SIZE] >> HALF, row[SIZE] & ((1 << HALF) - 1)
-        return Resident(size, Place(*wanted, row[OFFSET], row[GENERATION]))
+        return Resident(size, DevicePlace(*wanted, row[OFFSET], row[GENERATION]))
 
-    def reserve(self, wanted: Wanted, size: tuple[int, int]) -> Place | None:
+    def reserve(self, wanted: Wanted, size: tuple[int, int]) -> DevicePlace | None:
         """A place for a sample that is not there; None where it is not to be kept."""
         if not 0 <= wanted.sample < len(self.rows) or not self.is_open:
             return None
@@ -126,7 +126,7 @@ class DeviceStore(ChunkIndex):
         if offset < 0:
             self._refuse(nbytes)
             return None
-        return Place(*wanted, offset, int(self.chunks[offset // self.chunk_bytes, 0]))
+        return DevicePlace(*wanted, offset, int(self.chunks[offset // self.chunk_bytes, 0]))
 
     def borrow(self, wanted: Wanted) -> None:
         """Never an entry: there are no bytes on the host."""
@@ -155,7 +155,7 @@ class DeviceStore(ChunkIndex):
             fence()
             self._head[THERE] = min(len(self.chunks), len(arena) // self.chunk_bytes)
 
-    def begin(self, places: Sequence[Place]) -> list[bool]:
+    def begin(self, places: Sequence[DevicePlace]) -> list[bool]:
         """Which of these may be written now; `end` must be told of those."""
         found: list[bool] = []
         with self._guard:
@@ -170,7 +170,7 @@ class DeviceStore(ChunkIndex):
                 found.append(may)
         return found
 
-    def end(self, places: Sequence[Place], sizes: Sequence[tuple[int, int]] | None) -> None:
+    def end(self, places: Sequence[DevicePlace], sizes: Sequence[tuple[int, int]] | None) -> None:
         """These were written, and the device is done with it; their sizes, unless something went wrong."""
         with self._guard:
             for number, place in enumerate(places):
@@ -184,14 +184,16 @@ class DeviceStore(ChunkIndex):
 
     def hold(self, places: Places) -> NDArray[np.bool_]:
         """Whether what was read of each up to now was the sample."""
-        chunks = places[:, Place._fields.index("offset")] // self.chunk_bytes
+        chunks = places[:, DevicePlace._fields.index("offset")] // self.chunk_bytes
         with self._guard:
             if self.arena is None:
                 return np.zeros(len(places), np.bool_)
-            found: NDArray[np.bool_] = self._written[chunks] == places[:, Place._fields.index("generation")]
+            found: NDArray[np.bool_] = (
+                self._written[chunks] == places[:, DevicePlace._fields.index("generation")]
+            )
             return found
 
-    def _is_of(self, chunk: int, place: Place) -> bool:
+    def _is_of(self, chunk: int, place: DevicePlace) -> bool:
         """Whether a place is in a chunk of that generation still."""
         return 0 <= chunk < self._there() and int(self.chunks[chunk, 0]) == place.generation
 

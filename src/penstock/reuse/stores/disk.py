@@ -32,7 +32,7 @@ from pathlib import Path
 from penstock.errors import ConfigError
 from penstock.reuse.stores.contract import Entry, Wanted
 from penstock.reuse.stores.disk_files import Files, close_locked
-from penstock.reuse.stores.disk_format import Mark, check_format, entered, is_marked
+from penstock.reuse.stores.disk_format import FolderMark, check_format, entered, is_marked
 from penstock.reuse.stores.disk_process import COUNTED, OpenStore
 from penstock.reuse.stores.disk_scan import Verified, rebuild, verify
 from penstock.reuse.stores.disk_upkeep import alone
@@ -69,7 +69,7 @@ class DiskStore:
         segment_bytes: int = 64 << 20,
         upkeep_s: float = 1.0,
         files: Files | None = None,
-        mark: Mark | None = None,
+        mark: FolderMark | None = None,
         tally: Tally | None = None,
     ) -> None:
         """`upkeep_s`: how long an entry may wait before others see it; 0: there is no background thread, see `flush`, `compact`.
@@ -94,7 +94,7 @@ class DiskStore:
             segment_bytes,
             upkeep_s,
             files,
-            mark or Mark(samples=samples),
+            mark or FolderMark(samples=samples),
             tally or Tally(COUNTED),
         )
         self.folder = str(path / namespace)

@@ -33,7 +33,7 @@ MOST_WORDS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class FolderMark:
     """What a store's folder says of it."""
 
     samples: int
@@ -79,7 +79,7 @@ def check_owner(folder: str) -> None:
         )
 
 
-def encode_format(mark: Mark) -> bytes:
+def encode_format(mark: FolderMark) -> bytes:
     said = {"store": "penstock", "version": VERSION, "samples": mark.samples}
     body = json.dumps({**said, "temporary": mark.temporary, "about": mark.about[:MOST_WORDS]}).encode()
     if len(body) > MOST_BYTES - 16:  # letters that JSON writes as several
@@ -108,17 +108,17 @@ def read_format(files: Files, folder: str) -> dict[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def mark_of(said: dict[str, object] | None) -> Mark | None:
+def mark_of(said: dict[str, object] | None) -> FolderMark | None:
     """What a folder says, if it speaks of a store of ours and every word is of its kind."""
     if said is None or said.get("store") != "penstock":
         return None
     samples, temporary, about = said.get("samples"), said.get("temporary", False), said.get("about", "")
     if type(samples) is int and type(temporary) is bool and type(about) is str and samples >= 0:
-        return Mark(samples=samples, temporary=temporary, about=about)
+        return FolderMark(samples=samples, temporary=temporary, about=about)
     return None
 
 
-def check_format(files: Files, folder: str, mark: Mark) -> None:
+def check_format(files: Files, folder: str, mark: FolderMark) -> None:
     """Leave the mark of a store in a new folder; ConfigError where there is that of another one."""
     found = read_format(files, folder)
     if found is None:  # where it is damaged, records still say what they are

@@ -39,7 +39,7 @@ LARGE = 1 << 63
 """Set in the number of a file that holds a single entry."""
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """One row without its checksum, as plain numbers: for one, they take a tenth of the time that arrays do."""
 
     segment: int
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     offset: int = 0
 
 
-NO_ROW = Row(0, 0, 0)
+NO_ROW = IndexRow(0, 0, 0)
 FEW = 16
 """Up to so many rows are read one by one: of that many, arrays take longer than numbers."""
 FIRST_ROW = 4096
@@ -189,24 +189,24 @@ class DiskIndex:
         with self._thread_lock, locked(self.lock_fd):
             yield
 
-    def row(self, sample: int) -> Row:
+    def row(self, sample: int) -> IndexRow:
         """NO_ROW where there is none, or none that is right."""
         *found, check = ROW_WORDS.unpack_from(self._map, FIRST_ROW + ROW.itemsize * sample)
         if check != check_of(sample, *found):  # guard: one-row-checksum
             return NO_ROW
-        return Row(*found)
+        return IndexRow(*found)
 
-    def rows(self, samples: Sequence[int]) -> list[Row]:
+    def rows(self, samples: Sequence[int]) -> list[IndexRow]:
         """As `row`, of several."""
         if len(samples) <= FEW:
             return [self.row(sample) for sample in samples]
         rows = self.table(np.array(samples, np.int64))
-        return list(map(Row, *(rows[name].tolist() for name in Row._fields)))
+        return list(map(IndexRow, *(rows[name].tolist() for name in IndexRow._fields)))
 
     def table(self, samples: NDArray[np.int64]) -> Rows:
         """Copies of these samples' rows; all zero where there is none, or none that is right."""
         rows = self._rows[samples]
-        numbers = [rows[name].astype(np.uint64) for name in Row._fields]
+        numbers = [rows[name].astype(np.uint64) for name in IndexRow._fields]
         rows[rows["check"] != check_of(samples.astype(np.uint64), *numbers)] = 0  # guard: row-checksum
         return rows
 
@@ -224,7 +224,7 @@ class DiskIndex:
     def _large(self) -> Rows:
         return self.table(np.flatnonzero(self._rows["segment"] & np.uint64(LARGE)))
 
-    def write(self, rows: Mapping[int, Row]) -> None:
+    def write(self, rows: Mapping[int, IndexRow]) -> None:
         """Put samples' rows in place, neighbours at once. Under the lock."""
         run: list[bytes] = []
         for sample in sorted(rows):
@@ -235,7 +235,7 @@ class DiskIndex:
                 self.files.write(self.fd, [b"".join(run)], FIRST_ROW + ROW.itemsize * first)
                 run = []
 
-    def switch(self, before: Mapping[int, Row], after: Mapping[int, Row]) -> None:
+    def switch(self, before: Mapping[int, IndexRow], after: Mapping[int, IndexRow]) -> None:
         """Put rows in the place of those that are still as they were `before`."""
         with self.locked():
             same = [sample for sample in after if self.row(sample) == before[sample]]  # guard: row-changed

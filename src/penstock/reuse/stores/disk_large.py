@@ -13,11 +13,11 @@ import contextlib
 import os
 
 from penstock.reuse.stores.disk_files import close_locked, is_gone, size_of, try_lock
-from penstock.reuse.stores.disk_index import LARGE, NO_ROW, Row
-from penstock.reuse.stores.disk_segments import Shelf
+from penstock.reuse.stores.disk_index import LARGE, NO_ROW, IndexRow
+from penstock.reuse.stores.disk_segments import StoreParts
 
 
-def replaced_file(shelf: Shelf, sample: int, length: int, temporary: str) -> int | None:
+def replaced_file(shelf: StoreParts, sample: int, length: int, temporary: str) -> int | None:
     """The file of a sample's entry, locked and renamed, if it is as long; None where a new one must be made. OSError where the disk fails."""
     row = shelf.index.row(sample)
     if not row.segment & LARGE or row.length != length:
@@ -36,7 +36,7 @@ def replaced_file(shelf: Shelf, sample: int, length: int, temporary: str) -> int
     return fd if taken else None
 
 
-def _take(shelf: Shelf, sample: int, row: Row, fd: int, path: str, temporary: str) -> bool:
+def _take(shelf: StoreParts, sample: int, row: IndexRow, fd: int, path: str, temporary: str) -> bool:
     """Take its row, its lock and its name from a file; not if somebody else has replaced the entry meanwhile, or reads it."""
     index = shelf.index
     with index.locked():
@@ -54,7 +54,7 @@ def _take(shelf: Shelf, sample: int, row: Row, fd: int, path: str, temporary: st
     return True
 
 
-def new_file(shelf: Shelf, length: int, temporary: str) -> int | None:
+def new_file(shelf: StoreParts, length: int, temporary: str) -> int | None:
     """A new one, locked, with its space; None when someone took it for a dead writer's. OSError where the disk is full or fails."""
     fd = shelf.files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     made = False
@@ -69,7 +69,7 @@ def new_file(shelf: Shelf, length: int, temporary: str) -> int | None:
     return fd if made else None
 
 
-def let_go(shelf: Shelf, fd: int, remove: str) -> None:
+def let_go(shelf: StoreParts, fd: int, remove: str) -> None:
     """Close a file; and remove it, where it has a name that nobody knows."""
     close_locked(shelf.files, fd)
     if remove:
@@ -77,7 +77,7 @@ def let_go(shelf: Shelf, fd: int, remove: str) -> None:
             shelf.files.unlink(remove)
 
 
-def remove_files(shelf: Shelf, numbers: list[int], nbytes: int, more_bytes: int = 0) -> None:
+def remove_files(shelf: StoreParts, numbers: list[int], nbytes: int, more_bytes: int = 0) -> None:
     """Files, of so many bytes, that no row leads to any more; count that, and what has come instead. Under the index's lock."""
     for number in numbers:
         with contextlib.suppress(OSError):

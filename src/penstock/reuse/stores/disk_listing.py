@@ -17,7 +17,7 @@ from pathlib import Path
 
 from penstock.reuse.stores.disk import NAMESPACE
 from penstock.reuse.stores.disk_files import Files, close_locked, is_at, locked, own_folder, try_lock
-from penstock.reuse.stores.disk_format import Mark, mark_of, read_format
+from penstock.reuse.stores.disk_format import FolderMark, mark_of, read_format
 from penstock.reuse.stores.disk_segments import number_of
 from penstock.reuse.stores.disk_upkeep import TEMPORARY
 
@@ -48,7 +48,7 @@ def listing(path: str | os.PathLike[str]) -> list[Listed]:
     return [_listed(name, folder, mark) for name, folder, mark in _marked(path)]
 
 
-def _marked(path: str | os.PathLike[str]) -> Iterator[tuple[str, str, Mark]]:
+def _marked(path: str | os.PathLike[str]) -> Iterator[tuple[str, str, FolderMark]]:
     """Of each store below a path: its name, its folder, which is good until the next, and what it says that it holds."""
     files = Files()
     for name in sorted(files.names(os.fspath(path))):
@@ -60,13 +60,13 @@ def _marked(path: str | os.PathLike[str]) -> Iterator[tuple[str, str, Mark]]:
                 yield name, folder, mark
 
 
-def _mark(files: Files, folder: str) -> Mark | None:
+def _mark(files: Files, folder: str) -> FolderMark | None:
     with contextlib.suppress(OSError):
         return mark_of(read_format(files, folder))
     return None
 
 
-def _listed(name: str, folder: str, mark: Mark) -> Listed:
+def _listed(name: str, folder: str, mark: FolderMark) -> Listed:
     files = Files()
     sizes = [(part, files.size(file)) for part, file in _files_of(files, folder)]
     parts = [part for part, _ in sizes]

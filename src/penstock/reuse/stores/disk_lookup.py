@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.reuse.stores.contract import Entry, Wanted
-from penstock.reuse.stores.disk_index import Row
+from penstock.reuse.stores.disk_index import IndexRow
 from penstock.reuse.stores.disk_records import decode
-from penstock.reuse.stores.disk_segments import SegmentReader, Shelf
+from penstock.reuse.stores.disk_segments import SegmentReader, StoreParts
 
 
 def look_up(
-    shelf: Shelf, reader: SegmentReader, wanted: Sequence[Wanted], left: list[int], found: list[Entry | None]
+    shelf: StoreParts,
+    reader: SegmentReader,
+    wanted: Sequence[Wanted],
+    left: list[int],
+    found: list[Entry | None],
 ) -> int:
     """Put what there is of those that are `left` into `found`; how many were not what their rows said."""
-    wrong: dict[int, Row] = {}
+    wrong: dict[int, IndexRow] = {}
     # guard: moved-record
     for _ in range(2):  # compaction may move a record while we look for it; its row then says where to
         tried, wrong = wrong, {}

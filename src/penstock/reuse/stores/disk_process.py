@@ -31,12 +31,12 @@ from penstock.reuse.stores.disk_files import (
     unlock,
     wait_lock,
 )
-from penstock.reuse.stores.disk_index import LARGE, NO_ROW, DiskIndex, Row
+from penstock.reuse.stores.disk_index import LARGE, NO_ROW, DiskIndex, IndexRow
 from penstock.reuse.stores.disk_large import let_go, new_file, remove_files, replaced_file
 from penstock.reuse.stores.disk_lookup import look_up
 from penstock.reuse.stores.disk_records import decode, digest_of, encode
 from penstock.reuse.stores.disk_scan import rebuild
-from penstock.reuse.stores.disk_segments import SegmentReader, SegmentWriter, Shelf, new_number
+from penstock.reuse.stores.disk_segments import SegmentReader, SegmentWriter, StoreParts, new_number
 from penstock.reuse.stores.disk_upkeep import TEMPORARY, Upkeep, alone, recount
 from penstock.reuse.stores.tally import Tally
 
@@ -57,7 +57,7 @@ RETRY_S = 1.0
 class Waiting(NamedTuple):
     """An entry whose row is not written yet."""
 
-    row: Row
+    row: IndexRow
     record: bytes
 
 
@@ -81,7 +81,7 @@ class OpenStore:
         segment_bytes = max(4096, min(sizes[1], max_bytes // 16))
         self.small_bytes = min(sizes[0], segment_bytes // 2)
         index = DiskIndex(files, folder, samples)
-        self.shelf = Shelf(files, folder, digest_of(namespace), index, max_bytes, segment_bytes)
+        self.shelf = StoreParts(files, folder, digest_of(namespace), index, max_bytes, segment_bytes)
         self.reader = SegmentReader(self.shelf)
         self.upkeep = Upkeep(self.shelf)
         self.read_only = self.closed = False
@@ -206,7 +206,7 @@ class OpenStore:
                     self.files.rename(temporary, path)
                     # guard: large-unlocked
                     unlock(fd)  # before anybody can find it
-                    self._note({wanted.sample: Row(number, wanted.renewed, length)}, length)
+                    self._note({wanted.sample: IndexRow(number, wanted.renewed, length)}, length)
                     kept = True
         finally:
             let_go(self.shelf, fd, "" if kept else temporary)
@@ -220,7 +220,7 @@ class OpenStore:
             self._reclaim()
         return self.shelf.index.held_bytes + length <= self.shelf.put_bytes
 
-    def _note(self, rows: Mapping[int, Row], more_bytes: int = 0) -> None:
+    def _note(self, rows: Mapping[int, IndexRow], more_bytes: int = 0) -> None:
         """Write rows, remove large files that they take the place of, and count `more_bytes`. Under the index's lock."""
         old = self.shelf.index.rows([*rows])
         self.shelf.index.write(rows)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.reuse.stores.disk_files import close_locked, size_of, wait_lock
-from penstock.reuse.stores.disk_index import LARGE, NO_ROW, Row
+from penstock.reuse.stores.disk_index import LARGE, NO_ROW, IndexRow
 from penstock.reuse.stores.disk_records import record_at, walk
-from penstock.reuse.stores.disk_segments import Shelf, number_of
+from penstock.reuse.stores.disk_segments import StoreParts, number_of
 from penstock.reuse.stores.disk_upkeep import live_bytes, recount
 
 
-def numbers(shelf: Shelf) -> Iterator[int]:
+def numbers(shelf: StoreParts) -> Iterator[int]:
     """Of all segments and large files."""
     yield from shelf.segment_numbers()
     for folder in shelf.large_folders():
@@ -30,7 +30,7 @@ def numbers(shelf: Shelf) -> Iterator[int]:
                 yield number_of(name)
 
 
-def content(shelf: Shelf, number: int) -> bytes | None:
+def content(shelf: StoreParts, number: int) -> bytes | None:
     """All bytes of a file; None where it cannot be read."""
     try:
         fd = shelf.files.open(shelf.path_of(number), os.O_RDONLY)
@@ -46,17 +46,17 @@ def content(shelf: Shelf, number: int) -> bytes | None:
         close_locked(shelf.files, fd)
 
 
-def rebuild(shelf: Shelf) -> int:
+def rebuild(shelf: StoreParts) -> int:
     """Find the rows again; how many there are. By the one process that may (`disk_upkeep.alone`)."""
     index = shelf.index
     before = index.all()
-    best: dict[int, Row] = {}
+    best: dict[int, IndexRow] = {}
     confirmed: set[int] = set()
     for number in numbers(shelf):
         for found in walk(content(shelf, number) or b"", shelf.digest):
             if isinstance(found, int) or not found.good or found.sample >= index.samples:
                 continue
-            sample, row = found.sample, Row(number, found.renewed, found.length, found.start)
+            sample, row = found.sample, IndexRow(number, found.renewed, found.length, found.start)
             if before[sample].item()[:4] == row:
                 confirmed.add(sample)
             if sample not in best or best[sample].renewed < row.renewed:
@@ -88,7 +88,7 @@ class Verified:
     bytes: int = 0
 
 
-def verify(shelf: Shelf, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verified:
+def verify(shelf: StoreParts, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verified:
     """Walk over all files and all rows. What others change meanwhile may be counted as it was or as it is, but not as damage: what seems
     wrong is looked at again, and by itself."""
     found, rows = Verified(), shelf.index.all()
@@ -114,11 +114,11 @@ def verify(shelf: Shelf, on_progress: Callable[[int, int], None] = lambda _done,
         on_progress(found.bytes, max(found.bytes, sum(every.values())))
     found.good = int(np.count_nonzero(confirmed))
     doubtful = np.flatnonzero((rows["segment"] != 0) & ~confirmed).tolist()
-    found.lost = sum(_is_lost(shelf, sample, Row(*rows[sample].item()[:4])) for sample in doubtful)
+    found.lost = sum(_is_lost(shelf, sample, IndexRow(*rows[sample].item()[:4])) for sample in doubtful)
     return found
 
 
-def _is_lost(shelf: Shelf, sample: int, row: Row) -> bool:
+def _is_lost(shelf: StoreParts, sample: int, row: IndexRow) -> bool:
     """Whether a row that led to nothing right is still the same, and still does."""
     if shelf.index.row(sample) != row:
         return False

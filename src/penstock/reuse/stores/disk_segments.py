@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from penstock.reuse.stores.buffers import LEAST_BYTES, Buffers
 from penstock.reuse.stores.disk_files import Files, close_locked, is_gone, try_lock
-from penstock.reuse.stores.disk_index import LARGE, DiskIndex, Row
+from penstock.reuse.stores.disk_index import LARGE, DiskIndex, IndexRow
 
 GAP_BYTES = 4096
 """Neighbours that are read at once may have so much between them."""
@@ -36,7 +36,7 @@ STEP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class StoreParts:
     """What all parts of the store in one process share."""
 
     files: Files
@@ -92,7 +92,7 @@ def number_of(name: str) -> int:
 class SegmentWriter:
     """A segment that is being written, by one thread at a time. `most_bytes`: what the store may hold then."""
 
-    def __init__(self, shelf: Shelf, most_bytes: int) -> None:
+    def __init__(self, shelf: StoreParts, most_bytes: int) -> None:
         """OSError where no file can be made."""
         self.shelf, self.most_bytes = shelf, most_bytes
         self.end = self.reserved = self._written = 0
@@ -127,9 +127,9 @@ class SegmentWriter:
                 return True
         return False
 
-    def append(self, record: bytes, renewed: int) -> Row:
+    def append(self, record: bytes, renewed: int) -> IndexRow:
         """The row that it gets once it is written out."""
-        row = Row(self.number, renewed, len(record), self.end)
+        row = IndexRow(self.number, renewed, len(record), self.end)
         self._waiting.append(record)
         self.end += len(record)
         return row
@@ -168,14 +168,14 @@ class SegmentReader:
     Segments stay open. A large file is opened for its one record, which is likely to be replaced before it is wanted again, and locked meanwhile:
     what is replaced is written over (`disk_large`)."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: StoreParts) -> None:
         self.shelf = shelf
         self._open: OrderedDict[int, int] = OrderedDict()
         self._gone = shelf.index.gone
         self._lock = threading.Lock()
         self._buffers = Buffers()
 
-    def read(self, rows: Mapping[int, Row]) -> Iterator[tuple[int, bytes | memoryview]]:
+    def read(self, rows: Mapping[int, IndexRow]) -> Iterator[tuple[int, bytes | memoryview]]:
         """Which of the rows, and the bytes that it leads to: one after another, as they come from the disk, so that each can be looked at
         while it is in the processor's cache. What is not there, or shorter, is left out."""
         runs = runs_of(rows)
@@ -258,7 +258,7 @@ class SegmentReader:
         return list(self._open.values())
 
 
-def runs_of(rows: Mapping[int, Row]) -> list[Run]:
+def runs_of(rows: Mapping[int, IndexRow]) -> list[Run]:
     """What to read, in the order in which it lies on the disk. Neighbours are read at once, unless that is too much, or they overlap, and
     one of them is wrong."""
     runs: list[Run] = []

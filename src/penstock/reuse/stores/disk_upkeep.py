@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.reuse.stores.disk_files import close_locked, size_of, try_lock
-from penstock.reuse.stores.disk_index import LARGE, NO_ROW, Row, Rows
+from penstock.reuse.stores.disk_index import LARGE, NO_ROW, IndexRow, Rows
 from penstock.reuse.stores.disk_records import record_at
-from penstock.reuse.stores.disk_segments import SegmentWriter, Shelf, number_of
+from penstock.reuse.stores.disk_segments import SegmentWriter, StoreParts, number_of
 
 DEAD_SHARE, DEAD_SHARE_WHEN_FULL = 1 / 2, 1 / 4
 LITTLE_SHARE, MANY_LITTLE = 1 / 8, 16
@@ -34,7 +34,7 @@ TEMPORARY = ".tmp"
 
 
 @contextmanager
-def alone(shelf: Shelf) -> Iterator[bool]:
+def alone(shelf: StoreParts) -> Iterator[bool]:
     """Whether this is the process that may remove and rebuild (Rule 1)."""
     fd = shelf.files.open(f"{shelf.folder}/compact", os.O_RDWR | os.O_CREAT)
     try:
@@ -43,7 +43,7 @@ def alone(shelf: Shelf) -> Iterator[bool]:
         close_locked(shelf.files, fd)
 
 
-def recount(shelf: Shelf, *, gone: int = 0) -> None:
+def recount(shelf: StoreParts, *, gone: int = 0) -> None:
     """Set what is held to what is there. Under the index's lock, as whatever changes it is."""
     segments = sum(shelf.files.size(shelf.path_of(number)) for number in shelf.segment_numbers())
     shelf.index.count(held_bytes=segments + shelf.index.large_bytes(), gone=gone)
@@ -67,7 +67,7 @@ def small(rows: Rows) -> Rows:
 class Upkeep:
     """Of one process."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: StoreParts) -> None:
         self.shelf = shelf
         self._next_folder: int | None = None
         self._out: SegmentWriter | None = None
@@ -150,7 +150,7 @@ class Upkeep:
     def _move(self, number: int, fd: int, rows: Rows) -> bool:
         """Copy what is live of a segment, and remove it; False when there was no room (Rule 3)."""
         samples = np.flatnonzero(rows["segment"] == number)
-        before = {sample: Row(*rows[sample].item()[:4]) for sample in samples.tolist()}
+        before = {sample: IndexRow(*rows[sample].item()[:4]) for sample in samples.tolist()}
         after = dict.fromkeys(before, NO_ROW)
         for sample, row in sorted(before.items(), key=lambda item: item[1].offset):
             data = self._read(fd, row.length, row.offset)

@@ -29,7 +29,7 @@ from penstock.reuse.stores.chunks import (
     SIZE,
     Address,
     ChunkIndex,
-    Layout,
+    ChunkLayout,
     fence,
 )
 from penstock.reuse.stores.contract import Entry, Make, Wanted
@@ -69,7 +69,7 @@ class Borrowed(NamedTuple):
         return len(chunks) > 0 and int(chunks[self.chunk, 0]) == self.generation
 
 
-class Room(NamedTuple):
+class ChunkRoom(NamedTuple):
     """What an entry has of a chunk, until an epoch."""
 
     wanted: Wanted
@@ -164,7 +164,7 @@ class MemoryStore(ChunkIndex):
         place.flags.writeable = False
         return place, Borrowed(Entry(place, extra), self, room.chunk, room.generation)
 
-    def _room_for(self, wanted: Wanted, size: int) -> Room | None:
+    def _room_for(self, wanted: Wanted, size: int) -> ChunkRoom | None:
         """Room for an entry of so many bytes, which it has from now on."""
         self.now = max(self.now, wanted.renewed)  # nothing is put before its time
         end = self.renewal.ends(wanted.sample, wanted.renewed)
@@ -172,9 +172,9 @@ class MemoryStore(ChunkIndex):
         if offset < 0:
             return None
         chunk = (offset - self._data) // self.chunk_bytes
-        return Room(wanted, chunk, int(self.chunks[chunk, 0]), offset, size, end)
+        return ChunkRoom(wanted, chunk, int(self.chunks[chunk, 0]), offset, size, end)
 
-    def _give_back(self, room: Room | None) -> None:
+    def _give_back(self, room: ChunkRoom | None) -> None:
         """Of room, if it was the last that was taken; else it is lost until its chunk is free."""
         if room is None:
             return
@@ -182,7 +182,7 @@ class MemoryStore(ChunkIndex):
         if chunk == room.chunk and self._data + chunk * self.chunk_bytes + used == room.offset + room.size:
             self._filling[room.end] = chunk, used - room.size
 
-    def _concluded(self, room: Room | None, size: int, written: bool) -> bool:
+    def _concluded(self, room: ChunkRoom | None, size: int, written: bool) -> bool:
         """Let others find an entry that is written, or count that it is not kept; whether it is. When the store was closed meanwhile, it is not."""
         self._count(PUT)
         if room is None or not written:
@@ -193,19 +193,19 @@ class MemoryStore(ChunkIndex):
         self.note(room.wanted, room.offset, room.size, room.generation)
         return True
 
-    def _place(self, room: Room, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    def _place(self, room: ChunkRoom, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
         """Where the pixels of an entry go, for others than `_write`; None: only that can write them."""
         if self._pages(room.chunk) is None:
             return None
         return np.ndarray(shape, np.uint8, self._bytes.data, room.offset + HEAD)
 
-    def _write_around(self, room: Room, values: NDArray[Any], extra: bytes) -> None:
+    def _write_around(self, room: ChunkRoom, values: NDArray[Any], extra: bytes) -> None:
         """All of an entry but its values."""
         at = self._address + room.offset
         memmove(at, head_of(values, extra), HEAD)
         memmove(at + HEAD + values.nbytes, extra, len(extra))
 
-    def _write(self, room: Room, values: NDArray[Any], extra: bytes) -> bool:
+    def _write(self, room: ChunkRoom, values: NDArray[Any], extra: bytes) -> bool:
         """Write an entry; whether there was memory for it."""
         pages = self._pages(room.chunk)  # held until all is written
         if pages is not None:
@@ -238,12 +238,12 @@ class MemoryStore(ChunkIndex):
 
     # ---- the rest
 
-    def _lay(self, memory: mmap.mmap | bytearray, layout: Layout) -> None:
+    def _lay(self, memory: mmap.mmap | bytearray, layout: ChunkLayout) -> None:
         super()._lay(memory, layout)
         self._address = pointer(self._bytes)
         self._memory = memory if isinstance(memory, mmap.mmap) and compiled() is not None else None
 
-    def _map(self, fd: int, layout: Layout) -> None:
+    def _map(self, fd: int, layout: ChunkLayout) -> None:
         super()._map(fd, layout)
         if not is_memory(fd):
             self._memory = None
