@@ -178,9 +178,8 @@ class Agent:
             self.happen(ev.GrowDenied(str(exc)))
         else:
             self.happen(ev.Grown(start, end))
-            self._post_board(
-                more=end - start
-            )  # the event waits its turn, but batches may be pinned by this number
+            # The event waits its turn, but batches may be pinned by this number.
+            self._post_board(more=end - start)
 
     # ---- the training process
 
@@ -343,9 +342,7 @@ class Agent:
         if now < self.next_tick_s:
             return
         self.next_tick_s = now + TICK_S
-        self._hear(
-            0.0
-        )  # all that was said by `now`: we may have been without a core since we heard the last of it
+        self._hear(0.0)  # all that was said by `now`: we may have been without a core since
         if os.getppid() != self.config.parent:  # guard: trainer-is-parent
             self.stopping = True
         self._follow(now)
