@@ -178,9 +178,8 @@ class Agent:
             self.happen(ev.GrowDenied(str(exc)))
         else:
             self.happen(ev.Grown(start, end))
-            self._post_board(
-                more=end - start
-            )  # the event is queued, but batches may be pinned by this number already
+            # The event is queued, but batches may be pinned by this number already.
+            self._post_board(more=end - start)
 
     # ---- the training process
 
@@ -343,7 +342,7 @@ class Agent:
         if now < self.next_tick_s:
             return
         self.next_tick_s = now + TICK_S
-        self._hear(0.0)  # hear all that was sent by `now`: we may have had no core since we last listened
+        self._hear(0.0)  # hear all that was sent by `now`: we may have had no core since
         if os.getppid() != self.config.parent:  # guard: trainer-is-parent
             self.stopping = True
         self._follow(now)

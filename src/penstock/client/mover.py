@@ -162,8 +162,7 @@ class Mover:
 
     def pin(self, source: Any) -> None:
         if self._stream is not None and hasattr(source, "pin"):
-            # Threads start with device 0, which may be another rank's.
-            with torch.cuda.device(self._stream.device):
+            with torch.cuda.device(self._stream.device):  # threads start with device 0
                 self._seams = source.pin()
 
     def move(self, batch: Any) -> tuple[Any, Arrival | None]:

@@ -19,7 +19,7 @@ from penstock.agent.processes import open_pidfd, wait_readable
 from penstock.agent.spawned import SpawnedWorkers, exec_agent
 from penstock.client.leases import Leases
 from penstock.client.pinning import Pins
-from penstock.measure.counters import Live
+from penstock.measure.counters import BY_WORKER, Live
 from penstock.measure.host import say_once
 from penstock.wire import frames as wire
 from penstock.wire.arena import Arena, Board, board_bytes, board_rows
@@ -113,8 +113,7 @@ class Session:
             self.arena.board.agent[Board.LANE] = needed
 
     def send(self, kind: Msg, *chunks: bytes) -> None:
-        # On OSError the agent has ended, which `receive` will notice, or this session is closing.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the agent has ended, as `receive` will notice, or we close
             self.channel.send(kind, *chunks)
 
     def pin(self) -> list[int]:
@@ -178,15 +177,12 @@ class Session:
     def live(self) -> Live:
         """Read the running engine's numbers off the board."""
         board = self.arena.board
-        agent = board.agent
+        agent, column = board.agent, board.column
+        by_worker = {name: tuple(column(getattr(Board, name.upper()))) for name in BY_WORKER}
         return Live(
+            **by_worker,
             agent_pid=0 if self._closed else self.pid,
             worker_pids=() if self._closed else tuple(pid for pid in board.column(Board.PID) if pid),
-            prepare_ns=tuple(board.column(Board.PREPARE_NS)),
-            write_ns=tuple(board.column(Board.WRITE_NS)),
-            collate_ns=tuple(board.column(Board.COLLATE_NS)),
-            cpu_ns=tuple(board.column(Board.CPU_NS)),
-            delayed_ns=tuple(board.column(Board.DELAYED_NS)),
             prepared=sum(board.column(Board.SAMPLES)),
             tasks=sum(board.column(Board.TASKS)),
             source_retries=sum(board.column(Board.RETRIES)),

@@ -91,9 +91,7 @@ class KeptOnDisk:
         said = (FORMAT, known or run, renewal.seed, renewal.length, wanted.times, os.geteuid())
         namespace = hashlib.blake2b(repr(said).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         clear_temporary(path)  # guard: killed-runs
-        samples = max(
-            1, renewal.length
-        )  # of a dataset that is empty nothing is put, but it is a loader as any
+        samples = max(1, renewal.length)  # an empty dataset is a loader as any
         mark = FolderMark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
         store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark)
         self.store = DiskAhead(store)

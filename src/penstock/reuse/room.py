@@ -134,11 +134,7 @@ def say_less(wanted: Reuse, room: Room, asked: Room, length: int) -> None:
     log.warning(
         "reuse: of the %s bytes of max_bytes samples may take %s, which is about half of what this machine or container has left: %s of %s samples are "
         "kept there, not %s. Give that as max_bytes, so that all runs keep as many, or more memory, or store='disk'",
-        f"{wanted.bytes:,}",
-        f"{room.max_bytes:,}",
-        f"{room.kept:,}",
-        f"{length:,}",
-        f"{asked.kept:,}",
+        *(f"{each:,}" for each in (wanted.bytes, room.max_bytes, room.kept, length, asked.kept)),
     )
 
 

@@ -120,9 +120,8 @@ class Reusing:
         names = [op.name for op in dataset.chain.ops]
         what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
         rest = ", ".join(names[self.split :]) or "nothing"
-        said = (
-            f"{what} is done for {self.wanted.times} uses (reuse), {rest} anew for each; {self._so_far(kept)}"
-        )
+        uses = f"{self.wanted.times} uses (reuse)"
+        said = f"{what} is done for {uses}, {rest} anew for each; {self._so_far(kept)}"
         if self.room.too_large:
             said += f", but for some {self.room.too_large:.0%} that are too large"
         return said + self._where(dataset) + self._trouble() + diversity_line(self.diversity())

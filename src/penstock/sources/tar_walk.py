@@ -103,9 +103,8 @@ def checked_kind(header: bytes) -> int:
     said = number(header[148:156])
     bare = header[:148] + b" " * 8 + header[156:]
     total = sum(bare)
-    if said != total and said != total - 256 * sum(
-        byte > 127 for byte in bare
-    ):  # some old tars summed signed bytes
+    signed = total - 256 * sum(byte > 127 for byte in bare)  # as some old tars have it
+    if said not in (total, signed):
         raise Malformed("its header's checksum is wrong: this is no tar file, or a corrupt one")
     kind = header[156]
     if kind == ord("S"):

@@ -310,9 +310,7 @@ class ChunkIndex:
             log.warning(
                 "reuse: %s of %s samples so far were not kept, since they are larger than %s bytes, as memory is given out: they are prepared anew "
                 "each time. Split behind an op that makes them smaller (Resize, a crop), or give a larger max_bytes",
-                f"{large:,}",
-                f"{put:,}",
-                f"{self.chunk_bytes:,}",
+                *(f"{each:,}" for each in (large, put, self.chunk_bytes)),
             )
 
     def _count(self, what: int) -> None:

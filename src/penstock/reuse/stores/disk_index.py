@@ -90,9 +90,7 @@ class DiskIndex:
     def _open(self, folder: str) -> int:
         with self.locked():
             for name in self.files.names(folder):
-                if name.startswith("index.") and name.endswith(
-                    ".tmp"
-                ):  # whoever made it was killed, or held the lock
+                if name.startswith("index.") and name.endswith(".tmp"):  # whoever made it was killed
                     self.files.unlink(f"{folder}/{name}")
             with contextlib.suppress(FileNotFoundError):
                 fd = self.files.open(self._path, os.O_RDWR)
@@ -243,9 +241,7 @@ class DiskIndex:
 
     def close(self) -> None:
         self._rows = np.zeros(0, ROW)
-        with contextlib.suppress(
-            BufferError
-        ):  # a thread still reads: the mapping ends with its last reference
+        with contextlib.suppress(BufferError):  # a thread still reads: the mapping ends with it
             self._map.close()
         self.files.close(self.fd)
         self.files.close(self.lock_fd)
