@@ -72,26 +72,6 @@ class Line:
         return max(0.0, sum(w * x for w, x in zip(self._weights, (1.0, *features), strict=True)))
 
 
-@dataclass(slots=True)
-class CostModel:
-    """Lines by kind of work."""
-
-    lines: dict[str, Line] = field(default_factory=dict)
-
-    def observe(self, kind: str, features: Features, seconds: float) -> None:
-        self.lines.setdefault(kind, Line()).observe(features, seconds)
-
-    def predict(self, kind: str, features: Features) -> float | None:
-        """Seconds, or None of a kind that has never been seen."""
-        line = self.lines.get(kind)
-        return None if line is None else line.predict(features)
-
-    def predict_all(self, work: list[tuple[str, Features]]) -> float | None:
-        """Seconds for several pieces together; None when one of them is unknown."""
-        found = [self.predict(kind, features) for kind, features in work]
-        return None if any(seconds is None for seconds in found) else sum(s for s in found if s is not None)
-
-
 def solved(squares: list[list[float]], products: list[float]) -> list[float]:
     """The weights, by elimination; columns are scaled first, and a little is added so that one without spread does no harm."""
     size = len(products)
