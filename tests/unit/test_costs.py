@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.costs import CostModel, Line, solved
+from penstock.policy.costs import Line, solved
 
 
 @given(a=st.floats(0, 1e-2), b=st.floats(0, 1e-7), c=st.floats(0, 1e-8), seed=st.integers(0, 1000))
@@ -38,14 +38,6 @@ def test_a_machine_that_becomes_slower_is_noticed() -> None:
     for round_ in range(2000):
         line.observe((float(round_ % 7),), 1.0 if round_ < 1000 else 2.0)
     assert line.predict((3.0,)) == pytest.approx(2.0, rel=0.05)
-
-
-def test_nothing_is_said_of_what_was_never_seen() -> None:
-    model = CostModel()
-    assert model.predict("decode jpeg", (1.0,)) is None
-    model.observe("decode jpeg", (10.0,), 0.5)
-    assert model.predict("decode jpeg", (99.0,)) == 0.5
-    assert model.predict_all([("decode jpeg", (1.0,)), ("Resize", (1.0,))]) is None
 
 
 def test_features_without_spread_do_no_harm() -> None:

@@ -72,26 +72,6 @@ class Line:
         return max(0.0, sum(w * x for w, x in zip(self._weights, (1.0, *features), strict=True)))
 
 
-@dataclass(slots=True)
-class CostModel:
-    """Lines by kind of work."""
-
-    lines: dict[str, Line] = field(default_factory=dict)
-
-    def observe(self, kind: str, features: Features, seconds: float) -> None:
-        self.lines.setdefault(kind, Line()).observe(features, seconds)
-
-    def predict(self, kind: str, features: Features) -> float | None:
-        """Return the seconds, or None for a kind never seen."""
-        line = self.lines.get(kind)
-        return None if line is None else line.predict(features)
-
-    def predict_all(self, work: list[tuple[str, Features]]) -> float | None:
-        """Return the seconds for several pieces together; None if any is unknown."""
-        found = [self.predict(kind, features) for kind, features in work]
-        return None if any(seconds is None for seconds in found) else sum(s for s in found if s is not None)
-
-
 def solved(squares: list[list[float]], products: list[float]) -> list[float]:
     """Solve for the weights by elimination. Scale columns first; a ridge keeps columns without spread harmless."""
     size = len(products)

@@ -15,24 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.plan.seeds import Company, op_seed
+from penstock.transforms import ops as ours
 from penstock.transforms.audio import AddNoise, Gain, PadOrCut, limits
 from penstock.transforms.base import Compose
 from penstock.transforms.deep import DeepAutoAugment
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import (
-    JITTERS,
-    ColorJitter,
-    GaussianBlur,
-    RandomApply,
-    RandomChoice,
-    RandomCrop,
-    RandomErasing,
-    RandomGrayscale,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    around,
-)
+from penstock.transforms.ops import JITTERS, around
 from penstock.transforms.outcomes import VALUES
 from penstock.transforms.per_batch import PerBatch
 from penstock.transforms.policies import (
@@ -84,7 +72,7 @@ def number_of(outcome: Any) -> int:
 
 def drawn(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
     """The outcome, and the program."""
-    if type(op) in (Compose, RandomApply, RandomChoice):
+    if type(op) in (Compose, ours.RandomApply, ours.RandomChoice):
         return contained(op, draws, size)
     if type(op) is PerBatch:
         return per_batch(op, draws, size)
@@ -145,7 +133,7 @@ def deep_place(name: str, steps: Program, size: Size) -> tuple[Any, ...]:
             top, left, height, width = steps[-1].args[:4]
             return part_of(top + height / 2, (0, size[0])), part_of(left + width / 2, (0, size[1]))
         case "RandResizeCrop_imagenet":
-            return (resized_crop(RandomResizedCrop(224), steps, [], size),)
+            return (resized_crop(ours.RandomResizedCrop(224), steps, [], size),)
     return ()
 
 
@@ -162,7 +150,7 @@ def done(_op: Any, program: Program, _choices: Sequence[int], _size: Size) -> An
     return bool(program)
 
 
-def crop(_op: RandomCrop, program: Program, _choices: Sequence[int], _size: Size) -> Any:
+def crop(_op: ours.RandomCrop, program: Program, _choices: Sequence[int], _size: Size) -> Any:
     return program[-1].args[:2]
 
 
@@ -177,19 +165,21 @@ def window(place: Sequence[int], scale: Range, shape: Range, size: Size) -> tupl
     )
 
 
-def resized_crop(op: RandomResizedCrop, program: Program, _choices: Sequence[int], size: Size) -> Any:
+def resized_crop(op: ours.RandomResizedCrop, program: Program, _choices: Sequence[int], size: Size) -> Any:
     low, high = op.ratio
     return window(program[0].args, (op.scale[0], op.scale[1]), (math.log(low), math.log(high)), size)
 
 
-def erasing(op: RandomErasing, program: Program, _choices: Sequence[int], size: Size) -> Any:
+def erasing(op: ours.RandomErasing, program: Program, _choices: Sequence[int], size: Size) -> Any:
     if not program:
         return ()
     low, high = op.ratio  # of height to width
     return window(program[0].args[:4], (op.scale[0], op.scale[1]), (-math.log(high), -math.log(low)), size)
 
 
-def factors(op: ColorJitter, program: Program, _choices: Sequence[int] = (), _size: Size = (0, 0)) -> Any:
+def factors(
+    op: ours.ColorJitter, program: Program, _choices: Sequence[int] = (), _size: Size = (0, 0)
+) -> Any:
     """Each factor, in the order in which they are applied."""
     ranges = {
         code: around(getattr(op, name), name, centre=centre, least=least, most=most)
@@ -198,7 +188,7 @@ def factors(op: ColorJitter, program: Program, _choices: Sequence[int] = (), _si
     return tuple((int(code), part_of(args[0], ranges[code] or (0, 0))) for code, args in program)
 
 
-def blur(op: GaussianBlur, program: Program, _choices: Sequence[int], _size: Size) -> Any:
+def blur(op: ours.GaussianBlur, program: Program, _choices: Sequence[int], _size: Size) -> Any:
     return (
         0 if isinstance(op.sigma, (int, float)) else part_of(program[0].args[2], (op.sigma[0], op.sigma[1]))
     )
@@ -229,7 +219,7 @@ def three(op: ThreeAugment, program: Program, choices: Sequence[int], _size: Siz
     first, *rest = program
     sigma = part_of(first.args[2], (op.sigma[0], op.sigma[1])) if first.code is Code.BLUR else 0
     jitter = op.color_jitter
-    return choices[0], sigma, factors(ColorJitter(jitter, jitter, jitter), rest)
+    return choices[0], sigma, factors(ours.ColorJitter(jitter, jitter, jitter), rest)
 
 
 def by_program(op: Theirs, program: Program, _choices: Sequence[int], _size: Size) -> Any:
@@ -239,14 +229,14 @@ def by_program(op: Theirs, program: Program, _choices: Sequence[int], _size: Siz
 
 Tell = Callable[[Any, Any, Sequence[int], Any], Any]
 TOLD: Mapping[type, Tell] = {
-    RandomHorizontalFlip: done,
-    RandomVerticalFlip: done,
-    RandomGrayscale: done,
-    RandomCrop: crop,
-    RandomResizedCrop: resized_crop,
-    RandomErasing: erasing,
-    ColorJitter: factors,
-    GaussianBlur: blur,
+    ours.RandomHorizontalFlip: done,
+    ours.RandomVerticalFlip: done,
+    ours.RandomGrayscale: done,
+    ours.RandomCrop: crop,
+    ours.RandomResizedCrop: resized_crop,
+    ours.RandomErasing: erasing,
+    ours.ColorJitter: factors,
+    ours.GaussianBlur: blur,
     RandAugment: layers,
     TrivialAugmentWide: trivial,
     AutoAugment: pair,

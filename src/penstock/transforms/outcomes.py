@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from penstock.transforms import ops as ours
 from penstock.transforms.audio import AddNoise, Function, Gain, PadOrCut, Resample, limits
 from penstock.transforms.augment import Space
 from penstock.transforms.base import Compose
@@ -25,27 +26,7 @@ from penstock.transforms.boxes import ClampBoundingBoxes, SanitizeBoundingBoxes
 from penstock.transforms.deep import DeepAutoAugment
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
-from penstock.transforms.ops import (
-    JITTERS,
-    CenterCrop,
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    Lambda,
-    Pad,
-    RandomApply,
-    RandomChoice,
-    RandomCrop,
-    RandomErasing,
-    RandomGrayscale,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    around,
-    sides,
-    two,
-)
+from penstock.transforms.ops import JITTERS, around, sides, two
 from penstock.transforms.per_batch import PerBatch
 from penstock.transforms.policies import (
     AUGMIX,
@@ -120,7 +101,7 @@ def in_row(ops: Iterable[Any], size: Size) -> int:
     return math.prod(outcomes_in_row(ops, size))
 
 
-def flip(op: RandomHorizontalFlip | RandomGrayscale, size: Size) -> int:  # noqa: ARG001
+def flip(op: ours.RandomHorizontalFlip | ours.RandomGrayscale, size: Size) -> int:  # noqa: ARG001
     return with_chance(op.p, 1)
 
 
@@ -129,7 +110,7 @@ def places(size: Size) -> int:
     return min(VALUES, size[0]) * min(VALUES, size[1])
 
 
-def random_crop(op: RandomCrop, size: Size) -> int:
+def random_crop(op: ours.RandomCrop, size: Size) -> int:
     height, width = two(op.size, "size")
     left, top, right, bottom = (0, 0, 0, 0) if op.padding is None else sides(op.padding)
     rows, columns = size[0] + top + bottom, size[1] + left + right
@@ -138,12 +119,12 @@ def random_crop(op: RandomCrop, size: Size) -> int:
     return max(1, rows - height + 1) * max(1, columns - width + 1)
 
 
-def resized_crop(op: RandomResizedCrop, size: Size) -> int:
+def resized_crop(op: ours.RandomResizedCrop, size: Size) -> int:
     room = places(size) if min(op.scale) < 1 else 1
     return drawn_from(*op.scale) * drawn_from(*op.ratio) * room
 
 
-def jitter(op: ColorJitter, size: Size) -> int:  # noqa: ARG001
+def jitter(op: ours.ColorJitter, size: Size) -> int:  # noqa: ARG001
     """The factors, and the order in which those that do something are applied."""
     ranges = [
         around(getattr(op, name), name, centre=centre, least=least, most=most)
@@ -153,15 +134,15 @@ def jitter(op: ColorJitter, size: Size) -> int:  # noqa: ARG001
     return math.prod(drawn_from(*found) for found in active) * math.factorial(len(active))
 
 
-def blur(op: GaussianBlur, size: Size) -> int:  # noqa: ARG001
+def blur(op: ours.GaussianBlur, size: Size) -> int:  # noqa: ARG001
     return 1 if isinstance(op.sigma, (int, float)) else drawn_from(*op.sigma)
 
 
-def erasing(op: RandomErasing, size: Size) -> int:
+def erasing(op: ours.RandomErasing, size: Size) -> int:
     return with_chance(op.p, drawn_from(*op.scale) * drawn_from(*op.ratio) * places(size))
 
 
-def choice(op: RandomChoice, size: Size) -> int:
+def choice(op: ours.RandomChoice, size: Size) -> int:
     chances = op.p or [1.0] * len(op.transforms)
     return sum(outcomes(part, size) for part, p in zip(op.transforms, chances, strict=True) if p > 0)
 
@@ -209,7 +190,7 @@ def mixed(op: AugMix, size: Size) -> int:
 
 
 def three(op: ThreeAugment, size: Size) -> int:
-    colours = jitter(ColorJitter(op.color_jitter, op.color_jitter, op.color_jitter), size)
+    colours = jitter(ours.ColorJitter(op.color_jitter, op.color_jitter, op.color_jitter), size)
     return (2 + drawn_from(*op.sigma)) * colours
 
 
@@ -219,7 +200,7 @@ def deep(op: DeepAutoAugment, size: Size) -> int:
         "RandCutout": places(size),
         "RandCutout60": places(size),
         "RandCrop": 9 * 9,
-        "RandResizeCrop_imagenet": outcomes(RandomResizedCrop(224), size),
+        "RandResizeCrop_imagenet": outcomes(ours.RandomResizedCrop(224), size),
     }
     return math.prod(
         sum(drawn.get(name, 1) for name, _ in {(name, level) for p, name, level in choices if p > 0})
@@ -258,21 +239,24 @@ def mask_outcomes(limit: int, length: int) -> int:
 AUDIO = (AddNoise, Function, Gain, PadOrCut, Resample, STFT, LogMel, SpecAugment)
 COUNTS: Mapping[type, Count] = {
     # ---- nothing is drawn, or nothing that we know of
-    **dict.fromkeys((CenterCrop, Grayscale, Pad, Resize, ClampBoundingBoxes, SanitizeBoundingBoxes), one),
+    **dict.fromkeys(
+        (ours.CenterCrop, ours.Grayscale, ours.Pad, ours.Resize, ClampBoundingBoxes, SanitizeBoundingBoxes),
+        one,
+    ),
     **dict.fromkeys((Normalize, ToDtype, ToImage, ToTensor, Resample, STFT, LogMel), one),
-    **dict.fromkeys((Lambda, Foreign, Function), one),
+    **dict.fromkeys((ours.Lambda, Foreign, Function), one),
     # ---- ops
-    **dict.fromkeys((RandomHorizontalFlip, RandomVerticalFlip, RandomGrayscale), flip),
-    RandomCrop: random_crop,
-    RandomResizedCrop: resized_crop,
-    ColorJitter: jitter,
-    GaussianBlur: blur,
-    RandomErasing: erasing,
+    **dict.fromkeys((ours.RandomHorizontalFlip, ours.RandomVerticalFlip, ours.RandomGrayscale), flip),
+    ours.RandomCrop: random_crop,
+    ours.RandomResizedCrop: resized_crop,
+    ours.ColorJitter: jitter,
+    ours.GaussianBlur: blur,
+    ours.RandomErasing: erasing,
     # ---- ops made of others
     Compose: lambda op, size: in_row(op.transforms, size),
     PerBatch: lambda op, size: in_row(op.transforms, size),
-    RandomApply: lambda op, size: with_chance(op.p, in_row(op.transforms, size)),
-    RandomChoice: choice,
+    ours.RandomApply: lambda op, size: with_chance(op.p, in_row(op.transforms, size)),
+    ours.RandomChoice: choice,
     MultiCrop: several_crops,
     # ---- policies
     RandAugment: lambda op, _: len(RANDAUGMENT) ** op.num_ops,
@@ -305,14 +289,14 @@ def kinds(op: Any) -> frozenset[str]:
     if type(op) not in COUNTS:
         return frozenset({OTHER})
     match op:
-        case RandomHorizontalFlip():
+        case ours.RandomHorizontalFlip():
             return frozenset({FLIP})
-        case RandomCrop(padding=None, pad_if_needed=False):
+        case ours.RandomCrop(padding=None, pad_if_needed=False):
             return frozenset({CROP})
-        case Grayscale() | RandomGrayscale():
+        case ours.Grayscale() | ours.RandomGrayscale():
             return frozenset({PIXEL})
-        case ColorJitter(contrast=0):
+        case ours.ColorJitter(contrast=0):
             return frozenset({PIXEL})
-        case RandomApply() | RandomChoice() | Compose():
+        case ours.RandomApply() | ours.RandomChoice() | Compose():
             return frozenset().union(*(kinds(part) for part in op.transforms)) or frozenset({OTHER})
     return frozenset({OTHER})
