@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -165,6 +166,16 @@ class Counting(Itself):
 
     def load_state_dict(self, state: State) -> None:
         self.epoch, self.left = state["epoch"], list(state["left"])
+
+
+class SlowToBegin(Counting):
+    """Its second worker begins every later epoch long after the first has a batch."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        if self.epoch >= 0 and info is not None and info.id == 1:
+            time.sleep(0.4)
+        return super().__iter__()
 
 
 class Endless(InDataset):

@@ -25,6 +25,7 @@ from tests.contract.streams import (
     InIterator,
     Itself,
     Shares,
+    SlowToBegin,
     State,
 )
 
@@ -114,6 +115,16 @@ def test_what_a_dataset_carries_from_epoch_to_epoch_is_in_the_state(
     assert seen(resumed(make, between)) == epochs[1]
     late = resumed(make, within)
     assert [seen(late), seen(late)] == [epochs[1][1:], epochs[2]]
+
+
+@each_loader
+def test_what_a_dataset_carries_is_in_a_state_taken_before_all_workers_have_begun(loader_class: Any) -> None:
+    make = kinds_of(loader_class, lambda: SlowToBegin(6, 6), num_workers=2, persistent_workers=True)
+    straight = make()
+    epochs = [seen(straight) for _ in range(2)]
+    loader = make()
+    seen(loader)
+    assert seen(resumed(make, left_at(loader, 1))) == epochs[1][1:]
 
 
 @each_loader

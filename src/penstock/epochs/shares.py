@@ -95,8 +95,9 @@ class Delivered:
 
     def state(self) -> dict[str, Any]:
         shares, told = self.shares, self.told
-        if shares.batches == self.began and len(told.started) < shares.workers:
-            self.hear_out()
+        is_first = shares.batches == self.began
+        if (is_first or self.carries) and len(told.started) < shares.workers:
+            self.hear_out()  # a worker that has not begun yet may carry its dataset's state from the last epoch
         places = told.started | shares.places
         state: dict[str, Any] = {
             "workers": {str(worker): entry_of(places[worker]) for worker in sorted(places)},

@@ -38,7 +38,7 @@ PADDED = 256
 FEW = 64
 """Samples with pixels, in a batch of four times as many, that are copied one by one."""
 PLACE = struct.Struct("<4q")
-"""A place on the device (`store.kept_device`), behind the steps of those that have one."""
+"""A place on the device (`reuse.stores.device`), behind the steps of those that have one."""
 Bytes = NDArray[np.uint8]
 NO_PIXELS: Bytes = np.zeros(0, np.uint8)
 
