@@ -1,7 +1,7 @@
-"""torchvision's datasets and transforms, adopted: the same files, draws and pixels, faster.
+"""Adopt torchvision's datasets and transforms: the same files, draws and pixels, faster.
 
-Only exact, unpatched types are adopted: a subclass or a patched method may mean anything, and stays a step in Python. torchvision's own
-code draws, from torch's generator, on an image that has a size and no pixels: adopting a chain changes no sample.
+Rule 1: only exact, unpatched types are adopted. A subclass or a patched method may do anything, so it stays a Python step.
+Rule 2: adoption changes no sample. torchvision's own code draws, from torch's generator, on a stand-in image without pixels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.transforms.tail import Tail
 
 
 def transforms_in(transform: Any) -> list[Any]:
-    """The transforms of a Compose of either kind, nested ones too; a transform alone is a chain of one."""
+    """Return the transforms of a Compose (v1 or v2), nested ones included. A single transform is a chain of one."""
     name = f"{type(transform).__module__}.{type(transform).__name__}"
     if name in ("torchvision.transforms.transforms.Compose", "torchvision.transforms.v2._container.Compose"):
         return [inner for one in transform.transforms for inner in transforms_in(one)]
@@ -40,13 +40,13 @@ def transforms_in(transform: Any) -> list[Any]:
 
 
 LARGE = (6000, 8000)
-"""Of an image that is larger than any crop."""
+"""The size of an image larger than any crop."""
 ADOPTED_DTYPES = (torch.uint8, torch.float32, torch.float16, torch.bfloat16)
-"""Of which we make the same values as torchvision."""
+"""Dtypes for which our values equal torchvision's."""
 
 
 def closing(op: Any, tail: Tail | None) -> Tail | None:
-    """The tail with one more of torchvision's closing transforms; None when it is none of them, or cannot follow."""
+    """Return the tail extended by one closing transform; None if `op` is no closing transform or cannot follow."""
     name = type(op).__name__
     if not type(op).__module__.startswith("torchvision.transforms"):
         return None
@@ -66,7 +66,7 @@ def closing(op: Any, tail: Tail | None) -> Tail | None:
 
 
 class AdoptedChain:
-    """A torchvision chain: ops of ours where we have them, the user's Python where not, and whatever follows the tail."""
+    """A torchvision chain: our ops where we have them, Python calls elsewhere, then the tail and the transforms after it."""
 
     def __init__(self, transform: Any) -> None:
         known = adopters()
@@ -77,7 +77,7 @@ class AdoptedChain:
             self.ops.append((op, None if is_patched(op) else known.get(type(op))))
         self.tail: Tail | None = None
         self.closing: list[Any] = []
-        """What the tail stands for, for values that are no pictures."""
+        """The transforms that the tail replaces, for values that are not Pillow images."""
         while todo and not is_patched(todo[0]) and (further := closing(todo[0], self.tail)) is not None:
             self.tail = further
             self.closing.append(todo.pop(0))
@@ -85,7 +85,7 @@ class AdoptedChain:
         self.check()
 
     def check(self) -> None:
-        """Find parameters that we do not know before the first sample does."""
+        """Find unsupported parameters now, not at the first sample."""
         state, known, size = torch.default_generator.get_state(), adopters(), LARGE
         is_grey = False
         for at, (op, draw) in enumerate(self.ops):
@@ -104,7 +104,7 @@ class AdoptedChain:
                 size = program_size(draw(op, size), size)
             except Unadoptable:
                 self.ops[at] = (op, None)
-            except ValueError:  # a crop that is too large, for one: its samples will say so
+            except ValueError:  # for example a crop that is too large: the samples will report it
                 continue
             is_grey |= makes_grey
         torch.default_generator.set_state(state)
@@ -114,8 +114,8 @@ class AdoptedChain:
         return self.tail is not None and any(draw is not None for _, draw in self.ops)
 
     def run(self, image: Any, told: Callable[[str], None] | None = None) -> Any:
-        """The sample of an image, unfinished where nothing follows the tail. `told` hears the name of each op when it is done; then
-        each is done by itself."""
+        """Run the chain on an image; unfinished if nothing follows the tail. With `told`, run op by op and call it with each op's
+        name."""
         program: list[Step] = []
         size = size_of(image)
         for at, (op, draw) in enumerate(self.ops):
@@ -141,17 +141,17 @@ class AdoptedChain:
 
 
 def is_picture(value: Any) -> bool:
-    """Whether a value is a Pillow image of a kind that our ops know; others stay torchvision's."""
+    """Whether a value is a Pillow image in a mode our ops support; torchvision handles the others."""
     plain = not isinstance(value, (torch.Tensor, np.ndarray)) and hasattr(value, "mode")
     return plain and value.mode in ("L", "RGB")
 
 
 FIXED = ("Resize", "CenterCrop", "Pad", "Grayscale")
-"""Transforms that draw nothing: a chain of nothing else decodes exactly."""
+"""Transforms that draw nothing. A chain of only these always decodes exactly."""
 
 
 class AdoptedFolder(Offers):
-    """A torchvision ImageFolder, read by us. What its owner changes about it later is followed."""
+    """A torchvision ImageFolder that we read. It follows later changes to the user's dataset."""
 
     def __init__(self, dataset: Any, chain: AdoptedChain, *, fast: bool = False) -> None:
         self.users_dataset, self.chain, self._transform = dataset, chain, dataset.transform
@@ -172,7 +172,7 @@ class AdoptedFolder(Offers):
         return target if transform is None else transform(target)
 
     def encoded(self, data: bytes) -> Encoded:
-        """Without simplejpeg, decoded by Pillow where the loops do not: by definition what torchvision's dataset would get."""
+        """Parse the header. Without simplejpeg, Pillow decodes what the loops leave: by definition torchvision's pixels."""
         return Encoded(data, fast=self.fast, strict=False)
 
     def offer(self) -> Offer:
@@ -191,11 +191,11 @@ class AdoptedFolder(Offers):
             sample = self.chain.run(self.encoded(self.read(index)))
         except BadImage:
             torch.default_generator.set_state(generator)
-            return dataset[index]  # torchvision forgives more than we do, and it is torchvision's dataset
+            return dataset[index]  # torchvision accepts more files than we do, and it is torchvision's dataset
         return sample, self.target_of(index)
 
     def begun(self, index: int) -> Begun:
-        """The sample up to its pixels; of a chain without Python in it."""
+        """Read and draw a sample, but make no pixels. Only for a chain without Python steps."""
         data = self.read(index)
         image: Any
         try:
@@ -206,12 +206,12 @@ class AdoptedFolder(Offers):
         return Begun(data, image, drawn_in_row(draws, size_of(image)), self.target_of(index))
 
     def forgiven(self, index: int) -> Any:
-        """The pixels of a file that we do not read: torchvision forgives more than we do, and it is torchvision's dataset."""
+        """Decode a file we refuse with the dataset's own loader: torchvision accepts more files than we do."""
         return np.array(self.users_dataset.loader(self.users_dataset.samples[index][0]))
 
 
 def adopted(dataset: Any, *, fast: bool = False) -> AdoptedFolder | None:
-    """A dataset of ours in the place of torchvision's ImageFolder or DatasetFolder, or None where it must stay as it is."""
+    """Return our version of torchvision's ImageFolder or DatasetFolder; None if it cannot be adopted."""
     found = verdict(dataset, fast=fast)[0]
     if found is not None:
         warn_without_loops()
@@ -219,7 +219,7 @@ def adopted(dataset: Any, *, fast: bool = False) -> AdoptedFolder | None:
 
 
 def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, str]:
-    """The adopted dataset, or None and the reason why not."""
+    """Return the adopted dataset, or None and the reason."""
     folder = sys.modules.get("torchvision.datasets.folder")
     if folder is None or type(dataset) not in (folder.ImageFolder, folder.DatasetFolder):
         return (

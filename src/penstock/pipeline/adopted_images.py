@@ -1,11 +1,12 @@
-"""An adopted folder of torchvision's as a staged dataset, so that its samples can be partly kept (`reuse=`).
+"""An adopted torchvision folder as a staged dataset, so that its samples can be partly cached (`reuse=`).
 
-Rule 1: its chain is made of our ops of the same names and parameters, which draw from the same distributions; transforms that we have no op of
-        are drawn by torchvision's code (`Theirs`). Each op has random numbers of its own, so that the partial part can be keyed by (seed, sample,
-        epoch of renewal) and the final part by the sample's place in the epoch. Without reuse torchvision draws one after the other from a
-        sample's generator: the same distributions, other draws.
-Rule 2: pixels are torchvision's. Files that we refuse and it does not are decoded by Pillow, as its loader does.
-Rule 3: functions in Python before the tensor are ops like any; what follows the tail is called on the finished tensor, with the global generators
+Rule 1: the chain consists of our ops with the same names, parameters and distributions. torchvision's code draws those we lack
+        (`Theirs`).
+Rule 2: each op has its own random numbers. The partial part is keyed by (seed, sample, epoch of renewal), the final part by the
+        sample's place in the epoch. Without reuse, torchvision draws in sequence from the sample's generator: same distributions,
+        other draws.
+Rule 3: pixels are torchvision's. Pillow decodes files that we refuse and torchvision accepts, as its loader does.
+Rule 4: Python functions before the tensor are ops. Transforms after the tail get the finished tensor, with the global generators
         seeded for the sample's place in the epoch.
 """
 
@@ -49,7 +50,7 @@ Make = Callable[[Any], ours.Op]
 
 
 class AdoptedImages(StagedDataset):
-    """Reads its owner's dataset, as AdoptedFolder does."""
+    """Reads the user's dataset, as AdoptedFolder does."""
 
     def __init__(self, folder: AdoptedFolder) -> None:
         chain = folder.chain
@@ -67,7 +68,7 @@ class AdoptedImages(StagedDataset):
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether its owner has left it the transform that its chain was made of."""
+        """Whether the user's dataset still has the transform that the chain was made from."""
         return self.users_dataset.transform is self._transform
 
     @property
@@ -101,7 +102,7 @@ class AdoptedImages(StagedDataset):
 
 
 class Forgiving(Encoded):
-    """An image that Pillow decodes where we refuse to."""
+    """An image that Pillow decodes if we refuse to."""
 
     __slots__ = ()
 
@@ -119,7 +120,7 @@ class Forgiving(Encoded):
 
 
 def by_pillow(data: bytes) -> Image:
-    """As torchvision's loader has it."""
+    """Decode as torchvision's loader does."""
     with pillow().Image.open(io.BytesIO(data)) as image:
         return np.array(image.convert("RGB"))
 
@@ -128,7 +129,7 @@ def by_pillow(data: bytes) -> Image:
 
 
 def op_of(op: Any, draw: Draw | None) -> ours.Op:
-    """The op of our chain for one of torchvision's, or for a function."""
+    """Return our op for a torchvision transform or a function."""
     if draw is None:
         return Foreign(OnPicture(op))
     make = OURS.get(type(op).__name__)
@@ -138,7 +139,7 @@ def op_of(op: Any, draw: Draw | None) -> ours.Op:
 
 
 class OnPicture:
-    """A function of a torchvision chain, which is given pictures there."""
+    """A function from a torchvision chain, which expects Pillow images."""
 
     def __init__(self, function: Any) -> None:
         self.function, self.__name__ = function, titled(function)
@@ -163,7 +164,7 @@ def policy(kind: Callable[..., ours.Op], op: Any) -> ours.Op:
 
 
 def padding_of(op: Any) -> tuple[int, int, int, int] | None:
-    """v2 keeps a RandomCrop's as left, right, top, bottom; v1's is adopted without any only."""
+    """Return (left, top, right, bottom); v2 stores left, right, top, bottom. v1's RandomCrop is adopted only without padding."""
     if op.padding is None:
         return None
     left, right, top, bottom = op.padding
@@ -197,11 +198,11 @@ OURS: Mapping[str, Make] = {
     "RandomApply": lambda op: ours.RandomApply(inner(op), op.p),
     "RandomChoice": lambda op: ours.RandomChoice(inner(op), op.p),
 }
-"""Ops of ours with the pixels and the distributions of torchvision's."""
+"""Our ops with torchvision's pixels and distributions."""
 
 
 def parameters(op: Any) -> tuple[Any, ...]:
-    """All that was given to a transform, by name."""
+    """Return all parameters of a transform, sorted by name."""
     skipped = ("training", "transforms")
     given = {name: value for name, value in vars(op).items() if name[0] != "_" and name not in skipped}
     if type(op).__name__ in CONTAINERS:
@@ -216,7 +217,7 @@ def flat(value: Any) -> Any:
 
 
 def counted(op: Any) -> int:
-    """Its outcomes, as `transforms.outcomes` counts them: with a chance, of a range, or too many to tell."""
+    """Estimate the outcomes of a transform, as `transforms.outcomes` counts them."""
     chance = getattr(op, "p", 1.0)
     ranges = {"RandomAffine": 5, "RandomRotation": 1, "GaussianBlur": 1, "AugMix": 6, "RandomZoomOut": 3}
     done: int = VALUES ** ranges.get(type(op).__name__, 0 if hasattr(op, "p") else 1)

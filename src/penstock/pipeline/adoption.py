@@ -1,4 +1,4 @@
-"""Whether a dataset of torchvision's is adopted, in one sentence for people."""
+"""Say in one sentence whether a torchvision dataset is adopted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.transforms.libs import without_loops
 
 
 def adoption(dataset: Any) -> str:
-    """One sentence on whether a dataset of torchvision's is adopted, and what is missing here; nothing of other datasets."""
+    """Return one sentence: whether a torchvision dataset is adopted, and why not or why slowly. "" for other datasets."""
     folder = sys.modules.get("torchvision.datasets.folder")
     inner = dataset.dataset if type(dataset) is Subset else dataset
     if folder is None or not isinstance(inner, folder.DatasetFolder):

@@ -14,11 +14,13 @@ KINDS = frozenset({"masks", "boxes", "labels"})
 
 
 class AnnotatedDataset(StagedDataset):
-    """Samples that `read(index)` gives as (bytes, {"masks": ..., "boxes": ..., "labels": ...}); each of them may be None or
-    left out. Items are (image, the same by name as tensors).
+    """Images with masks, boxes and labels, all transformed by the same draw.
 
-    `masks`: integers, height x width or objects x height x width. `boxes`: objects x 4, x1 y1 x2 y2 in pixels. `labels`: one for
-    each box. Boxes that a chain leaves less than a pixel of are dropped, with their labels and their masks of their own.
+    `read(index)` returns (bytes, {"masks": ..., "boxes": ..., "labels": ...}); each entry may be None or absent. Items are (image,
+    {name: tensor}).
+
+    `masks`: integers, height x width or objects x height x width. `boxes`: objects x 4, x1 y1 x2 y2 in pixels. `labels`: one per
+    box. Boxes left with less than a pixel a side are dropped, with their labels and per-object masks.
     """
 
     def __init__(

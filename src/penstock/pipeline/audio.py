@@ -1,8 +1,8 @@
-"""Audio files: from encoded bytes to float32 waveforms, and folders of them as datasets of (tensor, target).
+"""Decode audio files to float32 waveforms, and serve folders of them as (tensor, target).
 
-Rule 1: a file that is cut off or corrupt is an error of its sample; no part of a recording is passed off as the whole.
-Rule 2: a recording longer than the cap is refused by its header, before anything is allocated for it.
-Rule 3: what is drawn for a sample depends on its seed, on each op's name and on its place in the chain.
+Rule 1: a truncated or corrupt file is an error of its sample. Part of a recording never passes for the whole.
+Rule 2: the header check refuses a recording above the cap before any allocation.
+Rule 3: a draw depends on the sample's seed, the op's name and its position in the chain.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from penstock.transforms.libs import AUDIO_LIBRARIES, preload, soundfile
 from penstock.transforms.ops import Lambda
 
 VERSION = 1
-"""To be raised whenever an op, or what is decoded, comes to mean something else."""
+"""Raise it whenever an op or the decoder changes its result."""
 MAX_SAMPLES = 100_000_000
-"""Samples of all channels together; longer recordings are refused unless the user raises it."""
+"""Samples of all channels together. Longer recordings are refused unless the user raises the limit."""
 EXTENSIONS = (".wav", ".flac")
 OnDraw = Callable[[AudioOp, Drawn, Shape], None]
-"""Told what each op has drawn, for a sample of a shape."""
+"""Called with each op, its draw and the sample's shape."""
 UNKNOWN_SIZE = 0xFFFF_FFFF
-"""What a WAV file says when it was written to a pipe."""
+"""The data size in a WAV file that was written to a pipe."""
 
 
 class BadAudio(ValueError):
-    """The bytes are not audio that can be decoded."""
+    """The bytes are not decodable audio."""
 
 
 # ---- decoding
 
 
 def decode_audio(data: bytes, *, max_samples: int = MAX_SAMPLES) -> tuple[Wave, int]:
-    """The recording in a WAV or FLAC file, channels x samples at full scale 1, and its sampling rate; raises BadAudio."""
+    """Decode a WAV or FLAC file to (channels x samples at full scale 1, sampling rate); raises BadAudio."""
     if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
         check_wav_is_whole(data)
     elif data[:4] != b"fLaC":
@@ -83,7 +83,7 @@ def check_header(frames: int, channels: int, rate: int, max_samples: int) -> Non
 
 
 def check_wav_is_whole(data: bytes) -> None:
-    """libsndfile takes a WAV file that is cut off for a shorter one, so its chunks are looked through here."""
+    """Refuse a truncated WAV file: libsndfile would take it for a shorter one."""
     at = 12
     while at + 8 <= len(data):
         kind, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
@@ -101,15 +101,15 @@ def check_wav_is_whole(data: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AudioChain:
-    """Ops in a row, behind the change to a common sampling rate."""
+    """A sequence of ops, after resampling to a common rate."""
 
     ops: tuple[AudioOp, ...]
     sample_rate: int | None = None
-    """What every recording is brought to; None: each keeps its own."""
+    """Resample every recording to this rate; None keeps each recording's own."""
 
     @classmethod
     def of(cls, transform: Any, sample_rate: int | None = None) -> AudioChain:
-        """The chain of a `Compose`, a list of ops, one op, or none."""
+        """Build the chain from a `Compose`, a list of ops, one op, or None."""
         if sample_rate is not None:
             check_count("sample_rate", sample_rate)
         return cls(tuple(map(audio_op, flattened(transform))), sample_rate)
@@ -124,18 +124,18 @@ class AudioChain:
         return any(op.is_random for op in self.ops)
 
     def run(self, x: Any, rate: int, seed: int) -> torch.Tensor:
-        """The sample. Each op has random numbers of its own, whatever stands before it; it draws when it is reached, since
-        what the user's functions make of a shape is not known before."""
+        """Run the chain. Each op has its own random numbers, whatever comes before it. It draws when reached, since user functions may
+        change the shape."""
         return torch.from_numpy(np.ascontiguousarray(self.through(self.started(x, rate), seed)))
 
     def started(self, x: Wave, rate: int) -> Wave:
-        """A recording at the common sampling rate."""
+        """Resample a recording to the common rate."""
         return x if self.sample_rate is None else Resample(rate, self.sample_rate).apply(x, ())
 
     def through(
         self, x: Any, seed: int, first: int = 0, end: int | None = None, on_draw: OnDraw | None = None
     ) -> Any:
-        """What the ops from `first` to `end` make of it."""
+        """Run the ops from `first` to `end`."""
         for number in range(first, len(self.ops) if end is None else end):
             op = self.ops[number]
             drawn = op.draw(Draws(op_seed(seed, op.name, number)), x.shape)
@@ -159,11 +159,11 @@ def audio_op(op: Any) -> AudioOp:
 
 
 class AudioFolder(Dataset[tuple[Any, Any]], Offers):
-    """WAV and FLAC files as (tensor, target), in a folder per class as ImageFolder's: `root/class/name.wav`.
+    """WAV and FLAC files as (tensor, target), one folder per class: `root/class/name.wav`.
 
-    With `classes=function`, files may lie anywhere below the root; `function(path)` gives the class of each, as a number that
-    is used as it is, or as a name; names are numbered in their order. Recordings of another rate than `sample_rate` are
-    resampled before the first op. Tensors are float32, channels x samples, unless the ops make something else of them.
+    With `classes=function`, files may lie anywhere below the root, and `function(path)` returns the class: a number is used as it
+    is, names are numbered in sorted order. Recordings with another rate than `sample_rate` are resampled before the first op.
+    Tensors are float32, channels x samples, unless the ops change that.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         )
 
     bytes_from: Source = WholeFiles()
-    """Where the bytes of recordings come from."""
+    """Where to read recordings from."""
 
     @property
     def identity(self) -> str:
@@ -212,7 +212,7 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         return torch.from_numpy(np.ascontiguousarray(sample)), self.target_of(index)
 
     def wave(self, index: int) -> Wave:
-        """A recording, at the common sampling rate."""
+        """Decode a recording and resample it to the common rate."""
         try:
             wave, rate = decode_audio(self.bytes_from.read(*self.locate(index)), max_samples=self.max_samples)
         except BadAudio as exc:
@@ -220,7 +220,7 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         return self.chain.started(wave, rate)
 
     def locate(self, index: int) -> ByteRange:
-        """Where a recording's bytes are."""
+        """Return where a recording's bytes are."""
         return self.samples[index][0], 0, None
 
     def target_of(self, index: int) -> Any:
@@ -228,14 +228,14 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         return target if self.target_transform is None else self.target_transform(target)
 
     def name(self, index: int) -> str:
-        """A sample, for messages."""
+        """Name a sample in messages."""
         return f"sample {index}, {self.samples[index][0]}"
 
 
 def labelled(
     root: str, label_of: Callable[[Path], int | str]
 ) -> tuple[list[str], dict[str, int], list[tuple[str, int]]]:
-    """Classes, their numbers, and (path, class) of every recording below the root."""
+    """Return the class names, their numbers, and (path, class) of every recording below the root."""
     labels = {path: label_of(Path(path)) for path in files_below(root, EXTENSIONS)}
     if not labels:
         raise FileNotFoundError(

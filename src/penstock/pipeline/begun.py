@@ -1,4 +1,4 @@
-"""A sample of which all is known but its pixels: they can be made anywhere."""
+"""A sample that is read and drawn: its pixels can be made anywhere."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ class Begun:
 
     @property
     def first(self) -> Program:
-        """The steps that are done on the image where it is decoded."""
+        """The steps to run on the image where it is decoded."""
         return self.program

@@ -1,7 +1,7 @@
-"""A chain: what is done to a sample from its bytes on, op by op, with an identity.
+"""A chain of ops from a sample's bytes to its tensor, with an identity.
 
-Identity: a hash of the ops, their parameters and the version of what they mean. Two chains of the same identity make the same
-pixels from the same bytes and seed; caches and stored measurements are keyed by it.
+The identity hashes the ops, their parameters and `VERSION`. Chains with the same identity make the same pixels from the same bytes
+and seed; caches and stored measurements use it as key.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from penstock.transforms.views import MultiCrop
 from penstock.transforms.windows import Window, is_inside, is_resized_part, stages
 
 VERSION = 1
-"""To be raised whenever an op comes to mean something else."""
+"""Raise it whenever an op changes its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Ops in a row, and how their result leaves: as uint8, or as floats."""
+    """A sequence of ops, and the tail that turns the result into a uint8 or float tensor."""
 
     ops: tuple[Op, ...]
     tail: Tail
     views: tuple[Chain, ...] = ()
-    """Where one image has several outputs: what follows `ops` for each of them, its own tail included."""
+    """For several outputs of one image: the chain that follows `ops` for each output, tail included."""
 
     @classmethod
     def of(cls, transform: Any) -> Chain:
-        """The chain of a `Compose`, a list of ops, one op, or none."""
+        """Build the chain from a `Compose`, a list of ops, one op, or None."""
         ops = [known(op) for op in flattened(transform)]
         for at, op in enumerate(ops):
             if isinstance(op, MultiCrop):
@@ -70,35 +70,35 @@ class Chain:
     def draw(
         self, seed: int, size: Size, company: Company | None = None, first: int = 0, end: int | None = None
     ) -> Program:
-        """The program of a sample that has this seed, or of some of its ops. Each op has random numbers of its own, whatever stands
-        before it."""
+        """Draw the program of a sample, or of its ops from `first` to `end`. Each op has its own random numbers, whatever comes before
+        it."""
         ops = enumerate(self.ops[first:end], first)
         own = [(op.draw, Draws(op_seed(op.seed_of(seed, company), op.name, at))) for at, op in ops]
         return drawn_in_row(own, size)
 
     @property
     def stretches(self) -> list[tuple[int, int]]:
-        """First and end of ops that can be drawn together: what a function of the user's makes of an image may have any size, which
-        the ops behind it must know."""
+        """First and end of ops that can be drawn together. A user function may return any size, and the ops after it must know that
+        size."""
         ends = [at + 1 for at, op in enumerate(self.ops[:-1]) if calls(op)]
         return list(pairwise([0, *ends, len(self.ops)]))
 
     @property
     def is_one_program(self) -> bool:
-        """Whether all of a sample's steps are known before the first of them is done, and end in pixels for the tail."""
+        """Whether all steps of a sample are known before the first one runs, and end in pixels for the tail."""
         return self.ends_in_pixels and len(self.stretches) == 1
 
     def pixels(
         self, image: Image | Encoded, seed: int, company: Company | None = None, end: int | None = None
     ) -> Image:
-        """The image after all ops, or those up to one."""
+        """Run all ops, or those before `end`."""
         most = len(self.ops) if end is None else end
         for first, last in self.stretches:
             image = executed(self.draw(seed, size_of(image), company, first, min(most, last)), image)
         return image if not isinstance(image, Encoded) else executed([], image)
 
     def run(self, image: Image | Encoded, seed: int, company: Company | None = None) -> Any:
-        """The sample: channels x height x width; a tuple of them where there are several views."""
+        """Return the sample, channels x height x width; a tuple of them for several views."""
         if self.ends_elsewhere:
             return self.ended(self.pixels(image, seed, company, len(self.ops) - 1), seed, company)
         done = self.pixels(image, seed, company)
@@ -106,22 +106,22 @@ class Chain:
 
     @property
     def ends_in_pixels(self) -> bool:
-        """Whether all that follows the ops is the tail."""
+        """Whether only the tail follows the ops."""
         return not self.views and not self.ends_elsewhere
 
     @property
     def ends_elsewhere(self) -> bool:
-        """Whether the last word is that of a transform which is not ours: it may make anything of an image."""
+        """Whether a foreign transform comes last: it may return anything."""
         return bool(self.ops) and isinstance(self.ops[-1], Foreign) and not self.views and self.tail == Tail()
 
     def ended(self, image: Image, seed: int, company: Company | None = None) -> Any:
-        """What it makes of it; pixels become a tensor, as all do, and the rest is the sample as it is."""
+        """Run that last foreign transform. Pixels become a tensor; any other result is the sample."""
         (step,) = self.draw(seed, size_of(image), company, len(self.ops) - 1)
         found = step.args[0].result(image)
         return self.tail.finish(found) if is_pixels(found) else found
 
     def run_views(self, image: Image, seed: int, company: Company | None = None) -> tuple[Any, ...]:
-        """Every view of an image that `ops` are done with, each with draws of its own."""
+        """Make every view of an image on which `ops` have run, each with its own draws."""
         return tuple(
             view.run(
                 image.copy() if any(map(calls, view.ops)) else image,
@@ -141,13 +141,13 @@ class Chain:
         boxes: Any = None,
         labels: Any = None,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The sample, and what belongs to it, moved by the same draw; by name, those that were given."""
+        """Return the sample and its targets by name (those given), all transformed by the same draw."""
         if self.views:
             raise ConfigError("MultiCrop makes several images: masks and boxes can follow one only")
         size = size_of(image)
         targets = Targets.of(size, masks, boxes, labels)
         program = self.draw(seed, size, company)
-        moved = follow(program, targets, size)  # first: it is cheap, and refuses what cannot be followed
+        moved = follow(program, targets, size)  # first: it is cheap, and refuses steps that targets cannot follow
         return self.tail.finish(executed(program, image)), moved.tensors()
 
 
@@ -156,13 +156,13 @@ def size_of(image: Image | Encoded) -> Size:
 
 
 def shape_of(image: Image | Encoded, program: Program) -> tuple[int, int, int]:
-    """Of what a program makes of an image, as a tensor."""
+    """Return the tensor shape of a program's result."""
     channels = program_channels(program, 3 if isinstance(image, Encoded) else image.shape[2])
     return channels, *program_size(program, size_of(image))
 
 
 def executed(program: Program, image: Image | Encoded, out: Image | None = None) -> Image:
-    """The image after all steps. Of one that is not decoded yet, only what they need is. `out`: as `execute` has it."""
+    """Run a program. For an encoded image, decode only the pixels it needs. `out`: see `execute`."""
     if not isinstance(image, Encoded):
         return execute(program, image, out=out)
     if (smaller := made_smaller(program, image)) is not None:
@@ -173,8 +173,8 @@ def executed(program: Program, image: Image | Encoded, out: Image | None = None)
 
 
 def opened(program: Program, image: Image | Encoded) -> tuple[Program, Image]:
-    """What a program needs of an image, decoded or not yet, and the program for that: the rest of it can be done elsewhere. Its rows
-    may lie apart."""
+    """Decode or crop the pixels a program needs. Return the rest of the program, which can run elsewhere, and the pixels, whose rows
+    may have gaps."""
     if not isinstance(image, Encoded):
         if opening(program, size_of(image)) is None:
             return program, image
@@ -189,22 +189,22 @@ def opened(program: Program, image: Image | Encoded) -> tuple[Program, Image]:
 
 
 def made_smaller(program: Program, image: Encoded) -> tuple[Program, Image] | None:
-    """A file decoded at a fraction of its size, and the program for that, where that is allowed and enough."""
+    """Decode a file at reduced scale and adapt the program, if `fast` allows it and the scale suffices; else None."""
     factor = reduction(program, image.size) if image.fast else 1
     small = image.reduced(factor) if factor > 1 else None
     return None if small is None else (reduced(program, factor, (small.shape[0], small.shape[1])), small)
 
 
 def opening(program: Program, size: Size) -> Window | None:
-    """The part of an image that a program begins with, if it begins with one."""
+    """Return the crop that a program begins with, or None."""
     if not program or program[0].code is not Code.CROP:
         return None
     return Window(*program[0].args) if is_inside(program[0].args, size) else None
 
 
 def reduction(program: Program, size: Size) -> int:
-    """By how much an image could be smaller from the start: 2, 4 or 8 where a program begins with a part of it, most of it, that
-    is made smaller by at least as much; otherwise 1. A small part is sooner decoded by itself."""
+    """Return the decode reduction that a program allows: 2, 4 or 8 if it begins with a crop of at least half the image that is
+    downsized at least as much; otherwise 1. A small crop decodes faster by itself."""
     if not is_resized_part(program, size):
         return 1
     (_, _, height, width), (rows, columns, *_) = program[0].args, program[1].args
@@ -216,7 +216,7 @@ def reduction(program: Program, size: Size) -> int:
 
 
 def reduced(program: Program, factor: int, size: Size) -> Program:
-    """The program for an image that is smaller by the factor, and has this size: the same place, between its pixels."""
+    """Adapt a program to an image of `size`, reduced by `factor`: the same place, at subpixel precision."""
     top, left, height, width = (number / factor for number in program[0].args)
     first, above = int(left), int(top)
     last, below = min(size[1], math.ceil(left + width)), min(size[0], math.ceil(top + height))
@@ -226,12 +226,12 @@ def reduced(program: Program, factor: int, size: Size) -> Program:
 
 
 def calls(op: Any) -> bool:
-    """Whether an op has a function of the user's in it, which may change an image in place."""
+    """Whether an op contains a user function, which may change an image in place."""
     return isinstance(op, Lambda) or any(map(calls, getattr(op, "transforms", ())))
 
 
 def flattened(transform: Any) -> list[Any]:
-    """The ops of a transform; none of no transform."""
+    """Return the ops of a transform; [] for None."""
     ops = [op for op in leaves(transform) if op is not None]
     for op in ops:
         if isinstance(op, (str, bytes)):

@@ -1,7 +1,7 @@
-"""What decoders let pass and we do not: files that are damaged, but not so that a decoder would say so.
+"""Refuse damaged files that decoders accept silently.
 
-Pillow does not look at the checksums of a PNG file's pixels, does not miss its end, and fills rows that are not there with
-zeros; libjpeg works through any number of scans, each of which costs as much as all pixels and may have a few bytes only.
+Pillow checks neither the checksums of a PNG file's pixels nor its end, and fills missing rows with zeros. libjpeg decodes any
+number of scans; each costs as much as all pixels and may take only a few bytes.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import numpy as np
 from penstock.pipeline.header import STANDALONE, BadImage
 
 MOST_SCANS = 64
-"""Of a JPEG file. Usual ones have 1, progressive ones about 10."""
+"""Scans in a JPEG file. Baseline files have 1, progressive ones about 10."""
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-"""Of a JPEG segment with a length, or of the image's end; others stand for themselves, or are data."""
+"""A JPEG marker with a length, or the end of image. Others stand alone or are data."""
 PROFILE = b"ICC_PROFILE\0"
 PIECE = 64 << 10
 SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Numbers per pixel, by PNG colour type."""
+"""Values per pixel, by PNG colour type."""
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-"""First column and row, and steps of both, of each pass over an interlaced PNG image."""
+"""First column and row, then column and row steps, of each pass over an interlaced PNG image."""
 
 
 def check_scans(data: bytes) -> None:
-    """Refuse a JPEG file of very many scans. Counts what libjpeg would decode: markers inside of a segment (a thumbnail's) or behind the
-    image's end (a phone's video) are no scans."""
+    """Refuse a JPEG file with very many scans. Count only what libjpeg would decode, not markers inside a segment (a thumbnail) or
+    after the end of image (a phone's video)."""
     marker = int.from_bytes(b"\xff\xda", "little")
     even = np.frombuffer(data, "<u2", len(data) // 2)
     odd = np.frombuffer(data, "<u2", (len(data) - 1) // 2, offset=1)
     if np.count_nonzero(even == marker) + np.count_nonzero(odd == marker) <= MOST_SCANS:
-        return  # as nearly always, and four times as fast as to walk from segment to segment
+        return  # the usual case, four times as fast as walking the segments
     at, scans = 2, 0
     while found := MARKER.search(data, at):
         code, at = found[0][1], found.end()
@@ -45,8 +45,8 @@ def check_scans(data: bytes) -> None:
 
 
 def without_profile(data: bytes) -> bytes:
-    """A JPEG file without its colour profile (ICC), which changes no pixel here. libjpeg refuses a file for a malformed one where warnings are
-    errors; Pillow and our own decoder pass over it."""
+    """Drop the ICC profile of a JPEG file: it changes no pixel here. In strict mode libjpeg refuses a file for a malformed profile;
+    Pillow and our decoder ignore it."""
     kept, at = [data[:2]], 2
     while (
         data[at : at + 1] == b"\xff" and len(data) - at >= 4 and data[at + 1] not in (0xFF, 0xDA, *STANDALONE)
@@ -59,7 +59,7 @@ def without_profile(data: bytes) -> bytes:
 
 
 def check_png(data: bytes) -> None:
-    """Refuse a PNG file that is cut off, or whose critical chunks are not what they were when it was written."""
+    """Refuse a PNG file that is truncated or fails the checksum of a critical chunk."""
     at, view = 8, memoryview(data)
     while True:
         kind, end = data[at + 4 : at + 8], at + 12 + int.from_bytes(data[at : at + 4], "big")
@@ -81,7 +81,7 @@ def is_interlaced(data: bytes) -> bool:
 
 
 def check_png_rows(data: bytes) -> None:
-    """Refuse a PNG file (that `check_png` passed) with fewer pixels than its header says."""
+    """Refuse a PNG file (that passed `check_png`) with fewer pixels than its header says."""
     need = png_bytes(data)
     inflate, have, at = zlib.decompressobj(), 0, 8
     while have < need and at < len(data):
@@ -102,7 +102,7 @@ def check_png_rows(data: bytes) -> None:
 
 
 def png_bytes(data: bytes) -> int:
-    """How many bytes the rows of a PNG file have, each with the byte that names its filter."""
+    """Return the byte count of a PNG file's rows, filter bytes included."""
     width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     bits = data[24] * SAMPLES[data[25]]
     passes = ADAM7 if is_interlaced(data) else ((0, 0, 1, 1),)

@@ -1,6 +1,6 @@
-"""From encoded bytes to pixels: uint8, height x width x 3, as Pillow decodes and converts them, bit for bit.
+"""Decode images to uint8, height x width x 3, with Pillow's pixels bit for bit.
 
-A file that is cut off or corrupt is an error of its sample: no decoder here fills up with grey.
+A truncated or corrupt file is an error of its sample: no decoder here fills in grey.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Image = NDArray[np.uint8]
 
 
 class Encoded:
-    """An image as it lies in a file: its size is known, its pixels are decoded when it is known which of them are needed.
+    """An image in its file: the header is parsed, pixels are decoded once the needed part is known.
 
-    `fast`: what lies below the part that is asked for is not even read, so that damage there is not noticed; and the image may be
-    decoded at a smaller scale (`reduced`). `strict=False`: without simplejpeg, Pillow decodes the JPEG files that the compiled loops leave; it
-    passes over some damage, as torchvision does.
+    `fast`: do not read rows below the requested part (damage there goes unnoticed), and allow decoding at reduced scale
+    (`reduced`). `strict=False`: without simplejpeg, Pillow decodes the JPEG files that the compiled loops leave; it ignores some
+    damage, as torchvision does.
     """
 
     __slots__ = ("_data", "fast", "header", "size", "strict")
@@ -46,7 +46,7 @@ class Encoded:
         self.size = (self.header.height, self.header.width)
 
     def part(self, window: Window, out: Image | None = None) -> Image:
-        """The pixels of a part; raises BadImage. `out`: where they are written, if it can be told to the decoder."""
+        """Decode a part; raises BadImage. `out`: write there if the decoder can."""
         if self.header.format == "jpeg":
             found = accel.jpeg(self._data, self.size, window, to_the_end=not self.fast, out=out)
             if found is not None:
@@ -57,8 +57,8 @@ class Encoded:
         ]
 
     def reduced(self, factor: int) -> Image | None:
-        """The whole image with its sides divided by 2, 4 or 8 (and rounded up), from as many of its frequencies only; None where
-        that is not to be had."""
+        """Decode the whole image with its sides divided by 2, 4 or 8 (rounded up), from as many of its frequencies; None if
+        unsupported."""
         if self.header.format != "jpeg" or self.header.channels not in (1, 3):
             return None
         least = (-(-self.size[0] // factor), -(-self.size[1] // factor))
@@ -67,13 +67,13 @@ class Encoded:
 
 
 def decode(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Image:
-    """The image in `data`; raises BadImage."""
+    """Decode an image; raises BadImage."""
     image = Encoded(data, max_pixels=max_pixels)
     return image.part(Window.whole(image.size))
 
 
 def decode_whole(data: bytes, header: Header, *, strict: bool = True) -> Image:
-    """By libraries, which know all formats and have the last word on what is damaged."""
+    """Decode with libraries: they support every format and have the last word on damage."""
     strict = strict or has_simplejpeg()
     if header.format == "jpeg" and header.channels in (1, 3) and strict:
         pixels = strictly(data, "RGB")
@@ -85,8 +85,8 @@ def decode_whole(data: bytes, header: Header, *, strict: bool = True) -> Image:
 
 
 def strictly(data: bytes, colours: str, least: tuple[int, int] = (0, 0)) -> Image:
-    """A JPEG by libjpeg, whose warnings are errors here, all but those about a colour profile: after them, it fills up with grey. At a smaller
-    scale where that is still at least (height, width) `least`."""
+    """Decode a JPEG with libjpeg and treat its warnings as errors (it would fill in grey), except those about ICC profiles. Use the
+    smallest scale that gives at least `least` (height, width)."""
     check_scans(data)  # guard: jpeg-scans
     if PROFILE in data:
         data = without_profile(data)  # guard: jpeg-profile
@@ -103,11 +103,11 @@ def strictly(data: bytes, colours: str, least: tuple[int, int] = (0, 0)) -> Imag
 
 
 def decode_by_pillow(data: bytes, header: Header, *, strict: bool = True) -> Image:
-    """Whatever else Pillow knows: PNG, WebP, JPEG in other colour spaces."""
+    """Decode the other formats with Pillow: PNG, WebP, JPEG in other colour spaces."""
     if header.format == "png":
         check_png(data)
     if header.format == "jpeg" and strict:
-        # Pillow passes over libjpeg's warnings; such files are rare enough to be decoded twice.
+        # Pillow ignores libjpeg's warnings; such files are rare enough to decode twice.
         strictly(data, "CMYK")  # guard: jpeg-by-pillow
     module: Any = pillow().Image
     try:
@@ -124,10 +124,10 @@ def decode_by_pillow(data: bytes, header: Header, *, strict: bool = True) -> Ima
                 return np.array(image if image.mode == "RGB" else image.convert("RGB"))
     except (BadImage, MemoryError):
         raise
-    except Exception as exc:  # decoders of damaged files raise anything
+    except Exception as exc:  # decoders raise anything on damaged files
         raise BadImage(f"the file cannot be decoded: {type(exc).__name__}: {exc}") from exc
 
 
 def last_row(image: Any) -> Any:
-    """Numbers that are all zero if the last row was not in the file."""
+    """Return the last row: all zero if it was missing from the file."""
     return np.asarray(image.crop((0, image.height - 1, image.width, image.height)))

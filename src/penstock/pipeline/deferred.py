@@ -1,8 +1,8 @@
-"""Two phases: draw every sample of a task, then make pixels. Drawing stays in the core's cache, and parts of reused images are resized (and
-normalised, if asked for) in one call.
+"""Two phases: draw every sample of a task, then make pixels. Drawing stays in the core's cache, and crops of reused images are resized
+(and normalised, if asked for) in one call.
 
-Rule 1: a sample fails as it would without this, in the order of samples.
-Rule 2: what is written is right from the first byte on: a second worker may have written the same before, and training may read it.
+Rule 1: a sample fails as it would without this, in sample order.
+Rule 2: every byte written is final: a second worker may have written the same sample before, and training may be reading it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ NO_MARK = 0, 0
 
 
 class Drawing(Protocol):
-    """What draws samples, and makes their pixels: a staged dataset."""
+    """Draws samples and makes their pixels: a staged dataset."""
 
     def naming(self, index: int) -> AbstractContextManager[None]:
-        """Around what is done for a sample."""
+        """A context for the work on one sample."""
 
     def begun(self, index: int) -> Begun: ...
     def pixels(self, begun: Begun) -> Image: ...
 
 
 class Drawn(NamedTuple):
-    """A sample, and the place of its pixels."""
+    """A sample and the slot for its pixels."""
 
     ordinal: int
     sample: int
@@ -46,27 +46,27 @@ class Drawn(NamedTuple):
 
 
 class Form(Protocol):
-    """What samples become in their places."""
+    """How samples are written to their slots."""
 
     dtype: torch.dtype
     by_parts: bool
     """Whether `accel.finish` can write them."""
     numbers: int
-    """Where `accel.normal`'s numbers are; 0: pixels stay as they are."""
+    """Address of `accel.normal`'s numbers; 0 keeps pixels as they are."""
     divides: bool
 
     def shape(self, begun: Begun) -> tuple[int, ...]:
-        """Of a sample's place; refuses one that the batch cannot have."""
+        """Return the shape of a sample's slot; refuse a sample that does not fit the batch."""
 
     def begin(self, slot: torch.Tensor) -> int:
-        """Write what stands before a sample's values in its place, and say where they go; 0 where `accel.finish` cannot write them."""
+        """Write what precedes the values in a slot and return the address of the values; 0 if `accel.finish` cannot write them."""
 
     def write(self, pixels: Image, slot: torch.Tensor) -> None:
-        """A sample that is done."""
+        """Write a finished sample."""
 
 
 class AsTensor:
-    """Channels x height x width, as the chain's tail has it."""
+    """Channels x height x width, as the chain's tail makes it."""
 
     def __init__(self, tail: Tail) -> None:
         self._tail, self.dtype, self.divides = tail, tail.dtype, tail.scale == "divide"
@@ -87,25 +87,25 @@ class AsTensor:
 
 
 class Deferred:
-    """Of one task."""
+    """The deferred samples of one task."""
 
     def __init__(self, dataset: Drawing, tail: Tail, form: Form | None = None) -> None:
-        """`form`: what samples become; by default what the tail of their chain makes."""
+        """`form`: how samples are written; by default as their chain's tail does."""
         self._dataset, self._form = dataset, form or AsTensor(tail)
         self._by_parts = self._form.by_parts and accel.compiled() is not None
         self._together: list[tuple[Drawn, bytes]] = []
-        """Parts of images that are done in one call, and what that call is told of each."""
+        """Crops to finish in one call, each with its packed row."""
         self._alone: list[Drawn] = []
 
     def sample(self, index: int) -> tuple[Unfinished, Any]:
-        """The sample, drawn. Writing it only notes the place of its pixels."""
+        """Draw a sample. Writing it only records the slot for its pixels."""
         with self._dataset.naming(index):
             begun = self._dataset.begun(index)
             shape = self._form.shape(begun)
         return Unfinished(self._form.dtype, shape, partial(self._note, index, begun)), begun.target
 
     def rest(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """What is left to do, each with the first sample of the batch that it is for; let go of when the next is asked for."""
+        """Yield the remaining work, each with the first sample of its batch; each is released when the next is requested."""
         if self._together:
             yield self._together[0][0].ordinal, self._finish_together
         self._alone.sort(key=lambda drawn: -drawn.ordinal)
@@ -123,7 +123,7 @@ class Deferred:
             self._together.append((drawn, row))
 
     def _row(self, begun: Begun, slot: torch.Tensor) -> bytes | None:
-        """As `accel.PART` has it, of a sample that is no more than a part of an image; else None."""
+        """Pack a sample that is only a resized crop as `accel.PART`; else None."""
         part = part_of(begun.program, begun.image) if self._by_parts else None
         address = 0 if part is None else self._form.begin(slot)
         if part is None or not address:
@@ -135,11 +135,12 @@ class Deferred:
         )
 
     def _mark(self, begun: Begun) -> tuple[int, int]:  # noqa: ARG002 - others need it
-        """Address and value of a number that changes when the image may have; none for an image that is the sample's own."""
+        """Return address and value of a number that changes if the image may have changed; none for an image that belongs to the
+        sample."""
         return NO_MARK
 
     def _finish_together(self) -> None:
-        """Those that were gone are made again, each in its turn."""
+        """Finish the packed crops. Those overwritten meanwhile are made again one by one."""
         gone = accel.finish([row for _, row in self._together])
         self._alone += [self._together[at][0] for at in gone]
         self._together.clear()
