@@ -191,7 +191,7 @@ class AdoptedFolder(Offers):
             sample = self.chain.run(self.encoded(self.read(index)))
         except BadImage:
             torch.default_generator.set_state(generator)
-            return dataset[index]  # torchvision accepts more files than we do, and it is torchvision's dataset
+            return dataset[index]  # torchvision accepts more files than we do
         return sample, self.target_of(index)
 
     def begun(self, index: int) -> Begun:

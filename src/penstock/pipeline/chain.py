@@ -147,7 +147,7 @@ class Chain:
         size = size_of(image)
         targets = Targets.of(size, masks, boxes, labels)
         program = self.draw(seed, size, company)
-        moved = follow(program, targets, size)  # first: it is cheap, and refuses steps that targets cannot follow
+        moved = follow(program, targets, size)  # first: cheap, and refuses what targets cannot follow
         return self.tail.finish(executed(program, image)), moved.tensors()
 
 

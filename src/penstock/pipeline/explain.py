@@ -1,4 +1,4 @@
-"""What a loader does to a sample, step by step: what each costs here, where it could run, and what keeps it from elsewhere."""
+"""Explain what a loader does to a sample, step by step: the cost of each step here, where it could run, and why not elsewhere."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
 
 LOOKED_AT = 12
-"""Samples that are prepared to measure costs."""
+"""Samples prepared to measure costs."""
 CPU, BOTH, PYTHON = "cpu", "cpu, gpu", "cpu, Python only"
 TRIED = 32
-"""Draws of an op that are looked at for one that has no GPU form."""
+"""Draws of an op tested for a step without a GPU kernel."""
 TRIED_ON = (4096, 4096)
-"""Larger than any crop: nothing is done to it."""
+"""Larger than any crop. No pixels are touched."""
 YOURS = "a function of yours: no other lane can run it"
 
 
@@ -50,7 +50,7 @@ class ExplainedStep:
 
 
 def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
-    """The text of `loader.explain()`; `lane`: what is to be said of the GPU's part in it."""
+    """Return the text of `loader.explain()`. `lane`: a line about the GPU's share."""
     if isinstance(dataset, (StagedDataset, AudioFolder)) and not len(dataset):
         return f"{type(dataset).__name__}: no samples, so there is nothing to explain."
     adopted, reason = verdict(dataset)
@@ -84,7 +84,7 @@ def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
 
 
 def bytes_line(dataset: StagedDataset | AudioFolder | AdoptedFolder) -> str:
-    """Where a dataset's bytes come from, and what follows from it."""
+    """Say where a dataset's bytes come from, and what follows from that."""
     if isinstance(dataset, StagedDataset) and not dataset.is_located:
         return (
             "bytes: from a read of yours, which does not say where they are: no cache and no other machine can read them. "
@@ -96,7 +96,7 @@ def bytes_line(dataset: StagedDataset | AudioFolder | AdoptedFolder) -> str:
 
 
 def some(length: int) -> list[int]:
-    """Samples spread over the dataset."""
+    """Return sample indices spread over the dataset."""
     count = min(LOOKED_AT, length)
     return [at * length // count for at in range(count)]
 
@@ -104,7 +104,7 @@ def some(length: int) -> list[int]:
 def staged_stages(dataset: StagedDataset) -> Iterator[ExplainedStep]:
     costs, looked_at = StepCosts(), some(len(dataset))
     for index in looked_at[:1]:
-        deque(pieces_of(dataset, index), maxlen=0)  # not counted: it loads libraries
+        deque(pieces_of(dataset, index), maxlen=0)  # warm-up, not counted: it loads libraries
     for index in looked_at:
         for stage, seconds in summed(pieces_of(dataset, index)).items():
             costs.add(stage, seconds)
@@ -126,7 +126,7 @@ def sound_stages(dataset: AudioFolder) -> Iterator[ExplainedStep]:
 
 
 def chain_stages(chain: Chain, costs: StepCosts, places: list[str]) -> Iterator[ExplainedStep]:
-    """The ops and the tail of a chain; of one that stands in several places (crops that are made alike), all together."""
+    """Yield the ops and the tail of a chain. `places`: where it occurs (identical crops), costs added up."""
     times = f"{len(places)} x " if len(places) > 1 else ""
 
     def together(stage: str) -> float:
@@ -151,7 +151,7 @@ def chain_stages(chain: Chain, costs: StepCosts, places: list[str]) -> Iterator[
 
 
 def without_kernel(op: Op) -> str:
-    """What an op draws that the GPU's kernels cannot do; "" where they can do all of it."""
+    """Say what an op may draw that the GPU kernels cannot run; "" if they run everything."""
     for number in range(TRIED):
         for step in op.draw(Draws(op_seed(number, op.name, 0)), TRIED_ON):
             if why := supported(step):
@@ -160,14 +160,14 @@ def without_kernel(op: Op) -> str:
 
 
 def without_their_kernel(op: Any, draw: Draw) -> str:
-    """The same of an adopted transform; torch's generator is left as it was."""
+    """The same for an adopted transform. Restores torch's generator."""
     state = torch.default_generator.get_state()
     try:
         for _ in range(TRIED):
             for step in draw(op, TRIED_ON):
                 if why := supported(step):
                     return f"not always on the GPU: {why}"
-    except ValueError:  # a crop that does not fit, for one: its samples say so
+    except ValueError:  # for example a crop that does not fit: the samples will report it
         return ""
     finally:
         torch.default_generator.set_state(state)
@@ -175,7 +175,7 @@ def without_their_kernel(op: Any, draw: Draw) -> str:
 
 
 def alike(views: Sequence[Chain]) -> list[tuple[Chain, list[int]]]:
-    """Neighbours that do the same, with their numbers."""
+    """Group neighbouring views with the same identity, with their numbers."""
     found: list[tuple[Chain, list[int]]] = []
     for number, view in enumerate(views):
         if found and found[-1][0].identity == view.identity:
@@ -186,7 +186,7 @@ def alike(views: Sequence[Chain]) -> list[tuple[Chain, list[int]]]:
 
 
 def summed(pieces: Iterable[Piece]) -> dict[str, float]:
-    """Seconds by stage."""
+    """Add up seconds by stage."""
     found: dict[str, float] = {}
     for piece in pieces:
         found[piece.stage] = found.get(piece.stage, 0.0) + piece.seconds
@@ -194,7 +194,7 @@ def summed(pieces: Iterable[Piece]) -> dict[str, float]:
 
 
 class StepCosts:
-    """Seconds by name, added up."""
+    """Collects seconds by name."""
 
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
@@ -217,7 +217,7 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[ExplainedStep]:
         try:
             image = executed([], folder.encoded(data))
         except BadImage:
-            continue  # torchvision's, when it comes to it
+            continue  # torchvision will decode it
         times.append(clock())
         finished((chain.run(image, lambda _, times=times: times.append(clock())),))  # type: ignore[misc]
         times.append(clock())

@@ -1,7 +1,7 @@
-"""What an encoded image says of itself in its first bytes: format, height, width, channels. Nothing is decoded or allocated.
+"""Parse the header of an encoded image: format, height, width, channels. Nothing is decoded or allocated.
 
-Rule 1: only the bytes given are read; a header that is cut off or makes no sense is an error of that sample.
-Rule 2: an image larger than the cap is refused here, before anything is allocated for it.
+Rule 1: only the given bytes are read. A truncated or invalid header is an error of that sample.
+Rule 2: an image above the cap is refused here, before any allocation.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MAX_PIXELS = 100_000_000
-"""Images above this are refused unless the user raises it: a few kilobytes can claim to be gigabytes."""
+"""Larger images are refused unless the user raises the limit: a file of a few kilobytes can claim gigabytes."""
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 """JPEG markers without a length."""
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG markers that give the size."""
+"""JPEG markers of segments that hold the size."""
 PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 
 
 class BadImage(ValueError):
-    """The bytes are not an image that can be decoded."""
+    """The bytes are not a decodable image."""
 
 
 class Header(NamedTuple):
@@ -30,7 +30,7 @@ class Header(NamedTuple):
     width: int
     channels: int
     frame: int = 0
-    """Of a JPEG, the marker of its frame: 0xC0 is baseline, 0xC2 progressive."""
+    """The frame marker of a JPEG: 0xC0 is baseline, 0xC2 progressive."""
 
     @property
     def pixels(self) -> int:
@@ -38,7 +38,7 @@ class Header(NamedTuple):
 
 
 def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Header:
-    """The header of an image; raises BadImage for anything that is none, or is too large."""
+    """Parse the header; raises BadImage if the bytes are no image or the image is too large."""
     if data[:2] == b"\xff\xd8":
         header = jpeg_header(data)
     elif data[:8] == PNG_MAGIC:

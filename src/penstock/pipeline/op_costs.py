@@ -1,11 +1,11 @@
-"""What the ops of a chain cost, and what each way to cut it in two would: measured on samples of the dataset.
+"""Measure the cost of each op of a chain, and of each cut of the chain in two, on samples of the dataset.
 
-Rule 1: what comes before op i is one piece of work: bytes to the image after i ops, as a chain does it. Of an image of which the
-        first ops leave a part, only that part may have to be decoded, so that more ops can take less time.
-Rule 2: what follows is measured by itself, on the image as it would be kept.
-Rule 3: each is the median of some rounds, which take turns over the samples' cuts, and then the mean over the samples: outliers of the machine
-        are left out, what differs between draws is not. Time is CPU time of this thread.
-Rule 4: draws are keyed by the sample's number; the program's own generators are put back.
+Rule 1: the part before a cut runs as one piece, from bytes to the image after i ops. If the first ops crop, only the crop may need
+        decoding, so more ops can take less time.
+Rule 2: the part after a cut is measured separately, on the image as it would be cached.
+Rule 3: each cost is a median over rounds (rounds alternate over a sample's cuts), then a mean over samples: this drops machine noise but
+        keeps differences between draws. Time is this thread's CPU time.
+Rule 4: draws are keyed by the sample's number; global generators are restored.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ SAMPLES = 64
 ROUNDS = 3
 Progress = Callable[[int, int], None]
 """Called with (done, of)."""
-clock = time.thread_time  # a process that waits for a core is not working
+clock = time.thread_time  # waiting for a core is not work
 
 
 @dataclass(frozen=True, slots=True)
 class CutCosts:
-    """Seconds per sample for each cut of a chain, from before its first op to behind its last."""
+    """Seconds per sample for each cut of a chain, from before its first op to after its last."""
 
     partial_s: tuple[float, ...]
-    """From the file to what would be kept."""
+    """From the file to the cached image."""
     final_s: tuple[float, ...]
-    """From there to the sample."""
+    """From the cached image to the sample."""
     copy_s: tuple[float, ...]
-    """To copy what would be kept: as good as to read it from memory."""
+    """To copy the cached image: about the cost of reading it from memory."""
     kept_bytes: tuple[float, ...]
     size: Size
-    """Median height and width of the images; of recordings, channels and samples."""
+    """Median height and width of the images; for recordings, channels and samples."""
     samples: int
 
     @property
@@ -65,16 +65,16 @@ class CutCosts:
         return Costs(whole_s=self.whole_s, partial_s=self.partial_s, final_s=self.final_s, read_s=self.copy_s)
 
     def anew_costs(self) -> list[float]:
-        """What each op adds to what follows it where it is done anew, on an image that is decoded; then what follows all ops."""
+        """Return what each op costs when run on a decoded image, then the cost of everything after the ops."""
         return [*(max(0.0, a - b) for a, b in pairwise(self.final_s)), self.final_s[-1]]
 
     def op_costs(self) -> list[float]:
-        """What comes before the first op, then each op: what it adds to all that comes before it, never less than nothing."""
+        """Return the cost before the first op, then what each op adds, at least 0."""
         return [self.partial_s[0], *(max(0.0, b - a) for a, b in pairwise(self.partial_s))]
 
 
 def op_costs(dataset: StagedDataset | AudioFolder, samples: int = SAMPLES) -> list[float]:
-    """Seconds of reading and decoding, then of each op of the dataset's chain."""
+    """Return the seconds for reading and decoding, then for each op of the chain."""
     return cut_costs(dataset, samples).op_costs()
 
 
@@ -83,7 +83,7 @@ def cut_costs(
     samples: int = SAMPLES,
     on_progress: Progress = lambda _done, _of: None,
 ) -> CutCosts:
-    """Of every cut, over so many samples from all over the dataset."""
+    """Measure every cut, on `samples` samples spread over the dataset."""
     count = min(samples, len(dataset))
     if count < 1:
         raise ConfigError("there is no sample to measure: the dataset is empty, or none was asked for")
@@ -95,7 +95,7 @@ def cut_costs(
         for done, index in enumerate(looked_at):
             try:
                 if not found:
-                    cuts_of(dataset, index)  # not counted: it loads libraries
+                    cuts_of(dataset, index)  # warm-up, not counted: it loads libraries
                 cuts, size = cuts_of(dataset, index)
             except (BadImage, BadAudio) as exc:
                 broken = f"{dataset.name(index)}: {exc}"
@@ -121,7 +121,7 @@ def cut_costs(
 
 
 class Cut(NamedTuple):
-    """One sample, cut in one place."""
+    """The costs of one sample at one cut."""
 
     partial_s: float
     final_s: float
@@ -130,11 +130,11 @@ class Cut(NamedTuple):
 
 
 def cuts_of(dataset: StagedDataset | AudioFolder, index: int) -> tuple[list[Cut], Size]:
-    """Every cut of one sample."""
+    """Measure every cut of one sample."""
     seed, ends = sample_seed(0, 0, index, index), range(body(dataset.chain) + 1)
     rounds = [[cut_once(dataset, index, seed, end) for end in ends] for _ in range(ROUNDS)]
     cuts = [
-        Cut(*map(statistics.median, zip(*same, strict=True)))  # of each field
+        Cut(*map(statistics.median, zip(*same, strict=True)))  # per field
         for same in zip(*rounds, strict=True)
     ]
     if isinstance(dataset, AudioFolder):
@@ -151,7 +151,7 @@ def cut_once(dataset: StagedDataset | AudioFolder, index: int, seed: int, end: i
     else:
         kept = dataset.chain.pixels(dataset.image(dataset.read(index)[0]), seed, end=end)
     between = clock()
-    read = np.array(kept, copy=True, order="C")  # a function of the user's may change it in place
+    read = np.array(kept, copy=True, order="C")  # a user function may change it in place
     copied = clock()
     if isinstance(dataset, AudioFolder):
         np.ascontiguousarray(dataset.chain.through(read, seed, end))
@@ -161,12 +161,12 @@ def cut_once(dataset: StagedDataset | AudioFolder, index: int, seed: int, end: i
 
 
 def body(chain: Chain | AudioChain) -> int:
-    """Ops whose results could be kept: a last transform that is not ours may make anything of pixels."""
+    """Count the ops whose results can be cached. A foreign last transform may return anything but pixels."""
     return len(chain.ops) - (isinstance(chain, Chain) and chain.ends_elsewhere)
 
 
 def finish(chain: Chain, image: Any, seed: int, first: int) -> Any:
-    """The sample, of an image that the ops before `first` are done with; the draws are those that the whole chain has."""
+    """Run the ops from `first` on and finish the sample, with the draws of the whole chain."""
     for start, end in chain.stretches:
         at, stop = max(start, first), min(end, body(chain))
         if at < stop:
@@ -176,14 +176,14 @@ def finish(chain: Chain, image: Any, seed: int, first: int) -> Any:
     return chain.run_views(image, seed) if chain.views else chain.tail.finish(image)
 
 
-# ---- for the choice of a split
+# ---- choosing a split
 
 
 CLOSING = "what follows the ops is done anew each time"
 
 
 def parts_of(chain: Chain | AudioChain, costs: CutCosts) -> list[ChainOp]:
-    """The ops, then all that follows them, as a split is chosen by."""
+    """Return the ops, then everything after them as one, for choosing a split."""
     *each, after_s = costs.anew_costs()
     if isinstance(chain, AudioChain):
         sound = [
@@ -205,7 +205,7 @@ def parts_of(chain: Chain | AudioChain, costs: CutCosts) -> list[ChainOp]:
 
 
 def why_anew(op: Any) -> str:
-    """Why what an op makes may not be kept; nothing where it may."""
+    """Say why an op's result must not be cached; "" if it may."""
     if isinstance(op, PerBatch):
         return "its draw is that of a batch, which is another one in each epoch"
     if calls(op) or isinstance(op, Function):

@@ -1,4 +1,4 @@
-"""A sample prepared piece by piece, and what each piece took: for `explain`."""
+"""Prepare a sample piece by piece and time each piece, for `explain`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from penstock.transforms.steps import STATISTICS, TABLES, Program, Step, program
 from penstock.transforms.targets import Targets, follow
 from penstock.transforms.windows import stages
 
-clock = time.thread_time  # a worker that waits for a core is not working
+clock = time.thread_time  # waiting for a core is not work
 
 
 class Piece(NamedTuple):
-    """What was done, and what it took."""
+    """One piece of work and its time."""
 
     stage: str
-    """Which part of the chain it belongs to: "read", "decode", the number of an op, "tail"; in a view, behind its number."""
+    """The part of the chain: "read", "decode", an op's number, "tail"; within a view, prefixed by the view's number."""
     seconds: float
 
 
 def pieces_of(dataset: StagedDataset, index: int) -> Iterator[Piece]:
-    """One sample prepared, piece by piece."""
+    """Prepare one sample piece by piece."""
     before = clock()
     data, targets = dataset.read(index)
     yield Piece("read", clock() - before)
@@ -49,8 +49,7 @@ def pieces_of(dataset: StagedDataset, index: int) -> Iterator[Piece]:
 def chain_pieces(
     chain: Chain, image: Any, seed: int, place: str, program: Program, opened_s: float = 0.0
 ) -> Iterator[Piece]:
-    """The ops and the tail of a chain, and its views; the steps that are done are added to `program`. `opened_s`: of a file, what it took
-    to read its header."""
+    """Time the ops, the tail and the views of a chain. Append the steps run to `program`. `opened_s`: the time to parse the header."""
     for first, end in chain.stretches:
         body: Program = []
         size, origins = size_of(image), list[str]()
@@ -77,7 +76,7 @@ def chain_pieces(
 
 
 def end_pieces(chain: Chain, image: Any, seed: int, place: str) -> Iterator[Piece]:
-    """What follows the ops: views, a transform that is not ours, or the tail."""
+    """Time what follows the ops: views, a foreign transform, or the tail."""
     before = clock()
     if chain.ends_elsewhere:
         chain.ended(image, seed)
@@ -94,7 +93,7 @@ def end_pieces(chain: Chain, image: Any, seed: int, place: str) -> Iterator[Piec
 
 
 def pieces_in(program: Sequence[Step]) -> Iterator[tuple[int, int]]:
-    """First step and end of each piece that a program is done in: tables are composed with what makes one before them."""
+    """Yield first step and end of each piece. Tables are composed with the step before them that makes one."""
     at = 0
     while at < len(program):
         stop = at + 1

@@ -1,6 +1,5 @@
-"""Staged datasets: their samples are bytes, a decoder and a chain of ops, so that we can see what a sample costs and where
-else it could be prepared. To a loader they are ordinary map-style datasets of (tensor, target).
-"""
+"""Staged datasets: each sample is bytes, a decoder and a chain of ops, so its cost and other places to prepare it are known. To a loader they
+are ordinary map-style datasets of (tensor, target)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class Naming:
-    """A context: a bad image's error says which sample it is."""
+    """A context that adds the sample's name to a bad image's error."""
 
     __slots__ = ("_dataset", "_sample")
 
@@ -48,15 +47,15 @@ class Naming:
 
 
 class StagedDataset(Dataset[tuple[Any, Any]], Offers):
-    """Samples that `read(index)` gives as (bytes, target), `decoder` turns into pixels, and `chain` prepares.
+    """A dataset whose samples are read as (bytes, target), decoded, and prepared by a chain of ops.
 
-    `chain` is an op of `penstock.transforms`, a list of them, or None. `decoder(bytes)` gives uint8, height x width x channels;
-    by default it reads JPEG, PNG and WebP and refuses images above `max_pixels`. `fast_decode`: JPEG files are read only as far as a
-    sample needs them (damage beyond is not noticed), and decoded at a smaller scale where most of an image is reduced by half or
-    more; without random ops in the chain it does nothing.
+    `read(index)` returns (bytes, target). `chain` is an op of `penstock.transforms`, a list of them, or None. `decoder(bytes)` returns
+    uint8, height x width x channels; the default decodes JPEG, PNG and WebP and refuses images above `max_pixels`. `fast_decode` reads JPEG
+    files only as far as a sample needs (damage beyond goes unnoticed) and decodes at reduced scale where most of an image is downsized by
+    half or more; it has no effect without random ops in the chain.
 
-    A `read` of yours does not say where its bytes are. A subclass can: with `read=None` it has `locate(index)` and `target_of(index)`, and
-    its bytes come from `bytes_from`.
+    Your own `read` does not say where its bytes are. A subclass can: pass `read=None`, define `locate(index)` and `target_of(index)`, and
+    set `bytes_from`.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
 
     @property
     def has_own_items(self) -> bool:
-        """Whether a subclass has a `__getitem__` of its own: then that counts, and nobody knows what it does."""
+        """Whether a subclass overrides `__getitem__`, which may then do anything."""
         return type(self).__getitem__ is not StagedDataset.__getitem__
 
     def _path(self, index: int) -> str:
@@ -104,32 +103,32 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
             preload((*IMAGE_LIBRARIES, "cv2") if blurs else IMAGE_LIBRARIES)
 
     after: tuple[Callable[[Any], Any], ...] = ()
-    """What is called on the finished tensor of a chain that is one program; datasets that we adopt may have such transforms."""
+    """Functions to call on the finished tensor, if the chain is one program; adopted datasets may have them."""
     bytes_from: Source = WholeFiles()
-    """Where the bytes of located samples come from."""
+    """Where to read located samples from."""
     knows_targets = False
-    """Whether `target_of` gives a sample's target without reading anything."""
+    """Whether `target_of` returns a target without reading anything."""
 
     @property
     def is_located(self) -> bool:
-        """Whether samples are read where `locate` says; a `read` of the user's may do anything."""
+        """Whether samples are read from where `locate` says; a user's `read` may do anything."""
         return self.read == self.read_located
 
     def locate(self, index: int) -> ByteRange:
-        """Where a sample's bytes are, of a dataset that is located; `index` from 0 on."""
+        """Return where a sample's bytes are (located datasets only); `index` is not negative."""
         raise NotImplementedError(f"{type(self).__name__} does not say where its bytes are")
 
     def target_of(self, index: int) -> Any:
-        """A sample's target, apart from its bytes, of a dataset that is located."""
+        """Return a sample's target without its bytes (located datasets only)."""
         raise NotImplementedError(f"{type(self).__name__} gives targets together with samples only")
 
     def read_located(self, index: int) -> tuple[bytes, Any]:
-        """What `read` is of such a dataset."""
+        """Read a sample of a located dataset."""
         return self.bytes_from.read(*self.locate(index)), self.target_of(index)
 
     def contents(self) -> str | None:
-        """A text that is another where the bytes or the target of any sample are, in any run; None where nobody can say. What is kept for
-        later runs (`Reuse(persistent=True)`) is found by it; a dataset of yours may have one."""
+        """Return a text that changes, in any run, whenever the bytes or target of any sample change; None if unknown. It is the key of samples
+        cached for later runs (`Reuse(persistent=True)`). Your dataset may override it."""
         return None
 
     def __len__(self) -> int:
@@ -140,7 +139,7 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
         return sample
 
     def _unfinished(self, index: int) -> tuple[Any, Any]:
-        """The sample, for a worker that has its last step write to where it belongs."""
+        """Return the sample with its last step pending, so that a worker can have it written in place."""
         with self.naming(index):
             if self.chain.is_one_program:
                 begun = self.begun(index)
@@ -154,50 +153,50 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
             return self.chain.run(self.image(data), call_seed("staged"), company()), target
 
     def deferred(self, form: Form | None = None) -> Deferred | None:
-        """What draws the samples of a task first, where that is possible; `form`: what they become."""
+        """Return an object that draws all samples of a task first; None if impossible. `form`: how samples are written."""
         return Deferred(self, self.chain.tail, form) if self.chain.is_one_program and not self.after else None
 
     def naming(self, index: int) -> Naming:
-        """Around what is done for a sample."""
+        """Return a context for the work on one sample."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         return Naming(self, index % len(self))
 
     def pixels(self, begun: Begun) -> Image:
-        """What the program makes of a sample that was begun here."""
+        """Run the program of a sample."""
         return executed(begun.program, begun.image)
 
     def begun(self, index: int) -> Begun:
-        """The sample up to its pixels; of a chain that is one program."""
+        """Read and draw a sample, but make no pixels. Only for a chain that is one program."""
         data, target = self.read(index % len(self))
         image = self.image(data)
         program = self.chain.draw(call_seed("staged"), size_of(image), company())
         return Begun(data, image, program, target)
 
     def image(self, data: bytes) -> Any:
-        """The image in the bytes of a sample, decoded or not yet."""
+        """Return the image in a sample's bytes, decoded or not yet."""
         if self.decoder is not None:
             return self.decoder(data)
         return Encoded(data, max_pixels=self.max_pixels, fast=self.fast_decode)
 
     def name(self, index: int) -> str:
-        """A sample, for messages."""
+        """Name a sample in messages."""
         return f"sample {index}"
 
     def read_header_bytes(self, index: int) -> bytes:
-        """Bytes of a sample that hold its header at least; all of them, unless a source can do better."""
+        """Return at least the header bytes of a sample; all its bytes unless a source can do better."""
         return self.read(index)[0]
 
 
 def unfinished(tail: Tail, pixels: Image) -> Unfinished:
-    """What a tail has left to do; refuses now what it could not do then."""
+    """Wrap the tail's pending work; refuse now what it could not finish later."""
     tail.check(pixels)
     height, width, channels = pixels.shape
     return Unfinished(tail.dtype, (channels, height, width), partial(tail.finish, pixels))
 
 
 class ImageFolder(StagedDataset):
-    """Images in a folder per class, found and numbered as torchvision's ImageFolder does: `root/class/name.jpg`."""
+    """Images in one folder per class, `root/class/name.jpg`, found and numbered as torchvision's ImageFolder does."""
 
     def __init__(
         self,
@@ -219,7 +218,7 @@ class ImageFolder(StagedDataset):
         return replace(super().offer(), draws_alone=self._draws_alone)
 
     def _draws_alone(self) -> bool:
-        """Asked for each task, so that ops are looked at once."""
+        """Inspect the ops once per chain, since this is called for each task."""
         if type(self) is not ImageFolder or self.target_transform is not None:
             return False
         if self.decoder is not None or not self.is_located:
@@ -230,7 +229,7 @@ class ImageFolder(StagedDataset):
         return self._looked_at[1]
 
     _looked_at: tuple[Chain | None, bool] = None, False
-    """A chain, and whether all of its ops are ours."""
+    """A chain, and whether all its ops are ours."""
 
     def name(self, index: int) -> str:
         return f"sample {index}, {self.samples[index][0]}"
@@ -251,20 +250,19 @@ class ImageFolder(StagedDataset):
 
 
 def is_ours(op: Any) -> bool:
-    """Whether an op and all within it are of this library, and draw from their own seeds."""
+    """Whether an op, inner ops included, is from this library and draws from its own seeds."""
     own = type(op).__module__.startswith("penstock.transforms.") and not calls(op)
     return own and all(map(is_ours, getattr(op, "transforms", ())))
 
 
 def needs_opencv(op: Any) -> bool:
-    """Whether an op, or one within it, is done by OpenCV."""
+    """Whether an op, inner ops included, needs OpenCV."""
     own = type(op).__name__ in ("GaussianBlur", "ThreeAugment") or getattr(op, "antialias", True) is False
     return own or any(map(needs_opencv, getattr(op, "transforms", ())))
 
 
 def files_digest(paths: Iterable[str]) -> str:
-    """Of files by their names, sizes, and when they and their entries were last changed: nobody can set the last of these back. One that is
-    not there is known by that."""
+    """Hash names, sizes, and modification and change times of files: nobody can set the change time back. A missing file hashes as its error."""
     found = hashlib.blake2b(digest_size=16)
     for path in paths:
         try:
@@ -277,7 +275,7 @@ def files_digest(paths: Iterable[str]) -> str:
 
 
 def classes_in(root: str) -> tuple[list[str], dict[str, int]]:
-    """The folders of a root, sorted, and their numbers."""
+    """Return the sorted folders of a root, and their numbers."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     if not classes:
         raise FileNotFoundError(f"Couldn't find any class folder in {root}.")
@@ -285,7 +283,7 @@ def classes_in(root: str) -> tuple[list[str], dict[str, int]]:
 
 
 def files_below(root: str, extensions: tuple[str, ...]) -> Iterator[str]:
-    """Every such file below a folder, in the order of their names."""
+    """Yield every file with such an extension below a folder, sorted."""
     for folder, _, files in sorted(os.walk(root, followlinks=True)):
         for file in sorted(files):
             if file.lower().endswith(extensions):
@@ -295,7 +293,7 @@ def files_below(root: str, extensions: tuple[str, ...]) -> Iterator[str]:
 def files_by_class(
     root: str, class_to_idx: dict[str, int], extensions: tuple[str, ...]
 ) -> list[tuple[str, int]]:
-    """(path, class) of every such file, class by class."""
+    """Return (path, class) of every file with such an extension, class by class."""
     found = {name: list(files_below(os.path.join(root, name), extensions)) for name in sorted(class_to_idx)}  # noqa: PTH118
     if empty := [name for name, paths in found.items() if not paths]:
         raise FileNotFoundError(

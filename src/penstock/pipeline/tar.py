@@ -1,6 +1,6 @@
-"""Images in tar shards in WebDataset's layout, at random access: files of one sample share their name up to the first dot.
+"""Random access to images in tar shards in WebDataset's layout: a sample's files share their name up to the first dot.
 
-A shard is gone through once, over its headers; the index that comes of it is kept (`penstock.sources.tar_index`).
+Each shard's headers are scanned once; the resulting index is stored (`penstock.sources.tar_index`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 IMAGES = tuple(extension.removeprefix(".") for extension in EXTENSIONS)
 TARGETS = ("cls", "json", "txt")
 HEADER_BYTES = 64 << 10
-"""Of an image, enough for most headers."""
+"""Enough for the header of most images."""
 MOST_SHARDS = 1_000_000
 
 SAMPLE = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
@@ -42,7 +42,7 @@ BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}")
 
 
 class BadTarget(ValueError):
-    """A sample's target is missing, or is not what it should be."""
+    """A sample's target is missing or invalid."""
 
 
 class Samples(NamedTuple):
@@ -50,17 +50,17 @@ class Samples(NamedTuple):
 
     keys: list[str]
     places: NDArray[np.int64]
-    """Offset and size of a sample's image, then of its target: -1 where that is missing. A row per sample."""
+    """One row per sample: offset and size of its image, then of its target; -1 if missing."""
     without_image: int
 
 
 class TarDataset(StagedDataset):
-    """(image, target) of every sample in one or more tar shards: `urls` is a path or URL, several, "part-{000..127}.tar", or of local files
-    "*.tar".
+    """(image, target) of every sample in one or more tar shards.
 
-    `target` names the file of a sample that its target is read from: "cls" (an int), "json", "txt" (a str), or None. `index_dir`
-    is where the indexes of shards are kept: by default beside a shard (`NAME.tar.penstock-index`) where that is possible, else in the user's
-    cache folder; False keeps none. `retry_s`: for how long a read over http is tried again while the server is busy or not there.
+    `urls`: a path or URL, a list of them, a range such as "part-{000..127}.tar", or, for local files, a pattern such as "*.tar". `target`:
+    the extension of the file that holds a sample's target, "cls" (an int), "json" or "txt" (a str); None for no target. `index_dir`: where
+    to store shard indexes; by default beside the shard (`NAME.tar.penstock-index`) if writable, else in the user's cache folder; False
+    stores none. `retry_s`: how long to retry a read over http while the server is busy or unreachable.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TarDataset(StagedDataset):
             )
 
     def name(self, index: int) -> str:
-        """Sample and shard, for messages."""
+        """Name a sample and its shard in messages."""
         shard, within = self._where(index)
         return f"sample {self._keys[shard][within]!r} of {shown(self.urls[shard])}"
 
@@ -101,7 +101,7 @@ class TarDataset(StagedDataset):
         return f"{shown(self.urls[shard])}: {self._keys[shard][within]}"
 
     def close(self) -> None:
-        """Let go of files and connections; a later read opens them again."""
+        """Close files and connections; a later read reopens them."""
         self.files.close()
 
     def read_header_bytes(self, index: int) -> bytes:
@@ -109,7 +109,7 @@ class TarDataset(StagedDataset):
         head = self.bytes_from.read(url, start, min(end or 0, start + HEADER_BYTES))
         try:
             read_header(head, max_pixels=1 << 62)
-        except BadImage:  # cut off, perhaps, by large metadata before the size
+        except BadImage:  # large metadata before the size may have truncated it
             return self.bytes_from.read(url, start, end)
         return head
 
@@ -136,7 +136,7 @@ class TarDataset(StagedDataset):
         return found
 
     def _where(self, index: int) -> tuple[int, int]:
-        """The shard of a sample, and its number there."""
+        """Return a sample's shard, and its number there."""
         shard = bisect_right(self._ends, index)
         return shard, index - (self._ends[shard - 1] if shard else 0)
 
@@ -153,7 +153,7 @@ class TarDataset(StagedDataset):
         return image, self._parsed(index, *said) if said else None
 
     def _ranges(self, index: int) -> list[ByteRange]:
-        """Where the image of a sample is, and the target, if there is to be one; one that is missing begins at -1."""
+        """Return where a sample's image is, and its target unless `target` is None; a missing target begins at -1."""
         url = self.urls[bisect_right(self._ends, index)]
         offset, size, target, target_size = self._places[index].tolist()
         image = url, offset, offset + size
@@ -169,7 +169,7 @@ class TarDataset(StagedDataset):
             raise
 
     def _parsed(self, index: int, said: bytes) -> Any:
-        """A target from the bytes of its file."""
+        """Parse a target from the bytes of its file."""
         try:
             text = said.decode("utf-8")
             return int(text) if self.target == "cls" else json.loads(text) if self.target == "json" else text
@@ -180,7 +180,7 @@ class TarDataset(StagedDataset):
 
 
 def samples_of(index: TarIndex, url: str, target: str | None) -> Samples:
-    """The members of a shard put together to samples, in the order of their first files."""
+    """Group a shard's members into samples, in the order of their first files."""
     found: dict[str, dict[str, int]] = {}
     for number, name in enumerate(index.names):
         match = SAMPLE.fullmatch(name)
@@ -197,13 +197,13 @@ def samples_of(index: TarIndex, url: str, target: str | None) -> Samples:
             images.append(image)
             targets.append(files.get(target or "", -1))
     rows = np.stack([index.offsets, index.sizes], axis=1)
-    rows = np.concatenate([rows, np.full((1, 2), -1)])  # the last one, -1: missing
+    rows = np.concatenate([rows, np.full((1, 2), -1)])  # the last row, -1: missing
     picked = rows[np.array(images, np.int64)], rows[np.array(targets, np.int64)]
     return Samples(keys, np.concatenate(picked, axis=1), len(found) - len(keys))
 
 
 def expanded(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Every shard's path or URL: {000..127} and {train,val} stand for all that they name, "*.tar" for all files that there are."""
+    """Expand {000..127}, {train,val} and patterns such as "*.tar" to every shard's path or URL."""
     given = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
     found: list[str] = []
     for one in given:
@@ -221,7 +221,7 @@ def expanded(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
 
 
 def matching(url: str) -> list[str]:
-    """The files that a path with "*", "?" or "[…]" stands for, sorted; "**" stands for any folders. A file of that very name comes first."""
+    """Return the sorted files that match a pattern ("**" matches any folders). A file with that literal name takes precedence."""
     if "://" in url or not glob.has_magic(url) or Path(url).exists():
         return [url]
     found = sorted(glob.glob(url, recursive=True))  # noqa: PTH207 - Path's sorts otherwise, and knows no absolute patterns
@@ -231,7 +231,7 @@ def matching(url: str) -> list[str]:
 
 
 def absolute(url: str) -> str:
-    """A path that stands wherever the program goes; a URL as it is."""
+    """Make a path independent of the working directory; a URL stays as it is."""
     path = local_path(url)
     return url if path is None else os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
 

@@ -1,7 +1,7 @@
-"""What torchvision's transforms draw, as programs: by torchvision's own code, from torch's generator, on an image that has a size and no
-pixels. Only exact types are known; parameters that our steps do not have raise `Unadoptable`, and the transform stays a call in Python.
+"""Turn torchvision's transforms into programs. torchvision's own code draws, from torch's generator, on a stand-in image without pixels.
 
-docs/transforms.md lists these and why each of the others stays a call; a test compares.
+Rule 1: only exact types are supported. Parameters that our steps lack raise `Unadoptable`, and the transform stays a Python call.
+Rule 2: docs/transforms.md lists the supported ones, and why the others stay calls; a test compares.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ WAYS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 
 
 class Unadoptable(Exception):
-    """A parameter that our ops do not know; the transform stays Python."""
+    """Our ops do not support a parameter; the transform stays a Python call."""
 
 
 def stand_in(size: Size) -> torch.Tensor:
-    """An image of a size, without pixels."""
+    """Return an image with this size and no pixels."""
     return torch.empty((3, *size), dtype=torch.uint8, device="meta")
 
 
@@ -42,7 +42,7 @@ def way(mode: Any) -> int:
 
 
 def fill_of(op: Any) -> Any:
-    """The one fill of a transform; v2 keeps one per type of input."""
+    """Return the one fill of a transform; v2 stores one per input type."""
     fill = getattr(op, "fill", None)
     if isinstance(fill, dict):
         raise Unadoptable("fill per type")
@@ -50,7 +50,7 @@ def fill_of(op: Any) -> Any:
 
 
 def whole_fill(op: Any) -> Any:
-    """The same in whole numbers: torchvision truncates others. One number stands for all channels, also in a list."""
+    """Return the fill as integers: torchvision truncates fractions. A list of one number stands for all channels."""
     fill = fill_of(op)
     values = fill if isinstance(fill, (tuple, list)) else (fill,)
     if not all(isinstance(value, int) for value in values):
@@ -61,16 +61,16 @@ def whole_fill(op: Any) -> Any:
 
 
 def check_padding(padding: Any) -> None:
-    """torchvision crops where a side is negative."""
+    """Refuse negative padding, which torchvision takes as a crop."""
     if any(side < 0 for side in (padding if isinstance(padding, (tuple, list)) else (padding,))):
         raise Unadoptable("negative padding")
 
 
-# ---- sizes and places
+# ---- sizes and positions
 
 
 def resize(op: Any, size: Size) -> Program:
-    # On Pillow images torchvision always antialiases, whatever `antialias` says.
+    # torchvision always antialiases Pillow images, whatever `antialias` says.
     return Resize(op.size, way(op.interpolation), op.max_size, True).draw(NO_DRAWS, size)
 
 
@@ -113,7 +113,7 @@ def random_crop(op: Any, size: Size) -> Program:
 
 
 def fill_of_crop(op: Any) -> Any:
-    """Of v2's RandomCrop, which has no use for it where it does not pad."""
+    """Return the fill of v2's RandomCrop, which ignores it unless it pads."""
     check_padding(op.padding or 0)
     return whole_fill(op) if op.padding is not None or op.pad_if_needed else 0
 
@@ -134,7 +134,7 @@ def grayscale(op: Any, _: Size) -> Program:
 
 
 def policy(op: Any, size: Size) -> Program:
-    """RandAugment, AutoAugment and TrivialAugmentWide of v2: run on the stand-in, with a note taken of each op instead."""
+    """Record the ops that v2's RandAugment, AutoAugment or TrivialAugmentWide draws on the stand-in."""
     program: list[Step] = []
     recorder = copy.copy(op)
     interpolation, fill = way(op.interpolation), fill_of_policy(op)
@@ -149,12 +149,12 @@ def policy(op: Any, size: Size) -> Program:
 
 
 def old_policy(op: Any, size: Size) -> Program:
-    """The same of v1, whose code calls a function of its module for each op: a copy of that code calls ours."""
+    """The same for v1: its code calls a module function for each op, so a copy of that code calls ours."""
     program: list[Step] = []
     interpolation, fill = way(op.interpolation), fill_of_policy(op)
 
     def note(image: Any, name: str, magnitude: float, **_: Any) -> Any:
-        # v1 gives Solarize's level, v2 its share of white
+        # v1 passes Solarize's level, v2 its fraction of white
         plain = [Step(Code.SOLARIZE, (magnitude,))]
         program.extend(plain if name == "Solarize" else steps_of(name, magnitude, size, interpolation, fill))
         return image
@@ -170,11 +170,11 @@ def fill_of_policy(op: Any) -> Any:
     return 0
 
 
-# ---- with a chance
+# ---- applied with probability p
 
 
 def happens(op: Any) -> bool:
-    """torchvision's question, of all transforms that have a `p`."""
+    """Draw whether a transform with a `p` applies, as torchvision does."""
     return bool(torch.rand(1) < op.p)
 
 
@@ -183,7 +183,7 @@ def random_grayscale(op: Any, _: Size) -> Program:
 
 
 def by_chance(code: Code, parameter: str, op: Any, _: Size) -> Program:
-    """One step, with the transform's parameter of that name if it has one."""
+    """Draw one step, with the named parameter of the transform if any."""
     if not happens(op):
         return []
     return [Step(code, (float(getattr(op, parameter)),) if parameter else ())]
@@ -202,7 +202,7 @@ def zoom_out(op: Any, size: Size) -> Program:
     return [Step(Code.PAD, (*op.make_params([stand_in(size)])["padding"], fill, "constant"))]
 
 
-# ---- turned, and resized at random
+# ---- rotated, and resized at random
 
 
 def random_rotation(op: Any, size: Size) -> Program:
@@ -228,7 +228,7 @@ def random_affine(op: Any, size: Size) -> Program:
             op.degrees, op.translate, op.scale, op.shear, [size[1], size[0]]
         )
     center = [size[1] * 0.5, size[0] * 0.5] if op.center is None else list(op.center)
-    # Each version has a function of its own, and they differ in the last bits.
+    # The versions' functions differ in the last bits.
     module = "v2.functional._geometry" if version(op) == "v2" else "functional"
     inverse = sys.modules[f"torchvision.transforms.{module}"]._get_inverse_affine_matrix
     matrix = inverse(center, float(angle), list(translate), scale, list(shear))
@@ -236,18 +236,18 @@ def random_affine(op: Any, size: Size) -> Program:
 
 
 def resize_drawn(op: Any, size: Size) -> Program:
-    """RandomResize, RandomShortestSize and ScaleJitter, which differ in what they draw."""
+    """RandomResize, RandomShortestSize and ScaleJitter: they differ only in how they draw the size."""
     new = op.make_params([stand_in(size)])["size"]
     return Resize(list(new), way(op.interpolation), None, True).draw(NO_DRAWS, size)
 
 
 def nothing(_op: Any, _size: Size) -> Program:
-    """Identity; and RGB, of images that are."""
+    """Identity; and RGB, for images that are RGB already."""
     return []
 
 
 def gaussian_blur(op: Any, _: Size) -> Program:
-    """torchvision blurs a tensor of the picture: so does this step, which says whose kernel it is."""
+    """torchvision blurs a tensor, also of a Pillow image. So does this step; it names the version whose kernel it uses."""
     if hasattr(op, "make_params"):
         across, down = op.make_params([])["sigma"]
     else:
@@ -264,8 +264,8 @@ def version(op: Any) -> str:
 
 
 def aug_mix(op: Any, size: Size) -> Program:
-    """Of either version: its `forward` on a tensor of one pixel that says it has the image's size, with a note taken of what is drawn.
-    AugMix works on a tensor, also of a picture, so that its ops are those for tensors (`transforms.tensors`)."""
+    """Record AugMix (v1 or v2): run its `forward` on a one-pixel tensor that claims the image's size. AugMix works on tensors, also for a
+    Pillow image, so its ops are those for tensors (`transforms.tensors`)."""
     if op.fill is not None:
         raise Unadoptable("fill")
     how, pixel = way(op.interpolation), torch.zeros((3, 1, 1), dtype=torch.uint8)
@@ -280,7 +280,7 @@ def aug_mix(op: Any, size: Size) -> Program:
 
     def note(image: Any, name: str, magnitude: float, **_: Any) -> Any:
         nonlocal last
-        if image is not last:  # each chain begins with the image as it was
+        if image is not last:  # each chain starts from the original image
             chains.append([])
         chains[-1].append((name, float(magnitude)))
         last = image.clone()
@@ -297,12 +297,12 @@ def aug_mix(op: Any, size: Size) -> Program:
     }
     FunctionType(forward.__code__, {**forward.__globals__, **known})(recorder, pixel)
     beta, shares = weights
-    combined = (shares * beta[:, 1].reshape(1, 1))[0].tolist()  # in single precision, as torchvision does
+    combined = (shares * beta[:, 1].reshape(1, 1))[0].tolist()  # in single precision, as torchvision
     mixed = tuple((weight, tuple(chain)) for weight, chain in zip(combined, chains, strict=True))
     return [Step(Code.MIX_TENSORS, (float(beta[0, 0]), mixed, version(op), how))]
 
 
-# ---- transforms made of others: a chain with one of these has seen that all within it are known
+# ---- containers: `AdoptedChain.check` has made sure that all inner transforms are supported
 
 
 def all_drawn(ops: Any, size: Size) -> Program:
@@ -331,7 +331,7 @@ def random_order(op: Any, size: Size) -> Program:
 
 
 def nested(op: Any) -> Iterator[Any]:
-    """A transform and all within it."""
+    """Yield a transform and all its inner transforms."""
     yield op
     if type(op).__name__ in CONTAINERS:
         for part in op.transforms:
@@ -342,12 +342,12 @@ METHODS = {"forward", "transform", "make_params", "get_params", "__call__"}
 
 
 def is_patched(op: Any) -> bool:
-    """Whether a transform has been given methods or hooks that its type does not have."""
+    """Whether a transform instance overrides methods of its type or has hooks."""
     own = getattr(op, "__dict__", {})
     return bool(METHODS & own.keys() or own.get("_forward_hooks") or own.get("_forward_pre_hooks"))
 
 
-# ---- what is known
+# ---- supported transforms
 
 
 CONTAINERS = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
@@ -362,7 +362,7 @@ BOTH: dict[str, Draw] = {
     "RandomAdjustSharpness": partial(by_chance, Code.SHARPNESS, "sharpness_factor"),
     "Compose": compose, "RandomApply": random_apply,
 }  # fmt: skip
-"""In both versions."""
+"""In v1 and v2."""
 NEW: dict[str, Draw] = {
     "RandAugment": policy, "AutoAugment": policy, "TrivialAugmentWide": policy, "AugMix": aug_mix,
     "RandomResize": resize_drawn, "RandomShortestSize": resize_drawn, "ScaleJitter": resize_drawn, "RandomZoomOut": zoom_out,
@@ -379,7 +379,7 @@ KNOWN: dict[str, tuple[dict[str, Draw], ...]] = {
 
 
 def adopters() -> dict[type, Draw]:
-    """What is known, by exact type; empty where torchvision has not been imported, since then nobody uses it."""
+    """Return the supported transforms by exact type; empty unless torchvision has been imported, since then nobody uses it."""
     found: dict[type, Draw] = {}
     for module, tables in KNOWN.items():
         loaded = sys.modules.get(module)
