@@ -1,5 +1,4 @@
-"""Image ops by the names, parameters and defaults of torchvision's v2, and ops for sound. Each draws what is to be done; lanes
-do it."""
+"""Image ops with the names, parameters and defaults of torchvision's v2, and audio ops. An op draws a program; lanes run it."""
 
 from __future__ import annotations
 

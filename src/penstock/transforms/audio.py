@@ -1,8 +1,8 @@
-"""Ops on waveforms: float32 arrays, channels x samples, full scale being 1. Those that make spectra are in `spectra`.
+"""Ops on waveforms: float32 arrays, channels x samples, full scale 1. Ops on spectra are in `spectra`.
 
-Rule 1: `draw` is a pure function of its random numbers and the shape of what comes; it gives plain numbers and touches no sample.
-Rule 2: `apply` draws nothing: the same numbers give the same result wherever it runs. It changes no array that it is given.
-Rule 3: nothing here uses threads or a BLAS: the cores are the workers', and a BLAS in a forked worker may hang.
+Rule 1: `draw` is a pure function of its random numbers and the input's shape. It returns plain numbers and touches no sample.
+Rule 2: `apply` draws nothing: the same numbers give the same result anywhere. It does not modify its input.
+Rule 3: no threads and no BLAS: the cores belong to the workers, and a BLAS may hang in a forked worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.transforms.libs import soxr
 Wave = NDArray[np.float32]
 Shape = tuple[int, ...]
 Drawn = tuple[float, ...]
-"""What an op has drawn for one sample: plain numbers."""
+"""An op's draw for one sample: plain numbers."""
 Range = float | Sequence[float]
 
 QUALITIES = ("QQ", "LQ", "MQ", "HQ", "VHQ")
@@ -32,14 +32,14 @@ QUALITIES = ("QQ", "LQ", "MQ", "HQ", "VHQ")
 
 @dataclass(frozen=True)
 class AudioOp(Named):
-    """One op. Its fields are its parameters, and with its name its identity."""
+    """One audio op. Its name and its fields, the parameters, are its identity."""
 
     def draw(self, draws: Draws, shape: Shape) -> Drawn:  # noqa: ARG002
-        """What is random about a sample of this shape; nothing, unless an op says otherwise."""
+        """Draw the random parameters for a sample of this shape; none by default."""
         return ()
 
     def apply(self, x: Any, drawn: Drawn) -> Any:
-        """The sample, treated by what was drawn for it."""
+        """Apply the op to a sample, with the parameters drawn for it."""
         raise NotImplementedError
 
 
@@ -52,7 +52,7 @@ def check_count(name: str, value: object, *, least: int = 1) -> None:
 
 
 def limits(name: str, value: Range) -> tuple[float, float]:
-    """Low and high from one number or two."""
+    """Return (low, high) from one number or two."""
     try:
         low, high = (value, value) if isinstance(value, (int, float)) else map(float, value)
     except (TypeError, ValueError):
@@ -67,12 +67,12 @@ def limits(name: str, value: Range) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Resample(AudioOp):
-    """From one sampling rate to another, band-limited, by soxr."""
+    """Resample from `orig_freq` to `new_freq` (Hz), band-limited, with soxr."""
 
     orig_freq: int
     new_freq: int
     quality: str = "HQ"
-    """One of soxr's: QQ, LQ, MQ, HQ, VHQ."""
+    """soxr's quality: QQ, LQ, MQ, HQ or VHQ."""
 
     def __post_init__(self) -> None:
         check_count("orig_freq", self.orig_freq)
@@ -90,10 +90,10 @@ class Resample(AudioOp):
 
 @dataclass(frozen=True)
 class AddNoise(AudioOp):
-    """White noise, so loud that the sample has exactly the drawn ratio of signal to noise; silence stays silence."""
+    """Add white noise, scaled so that the sample has exactly the drawn signal-to-noise ratio. Silence stays silent."""
 
     snr_db: Range
-    """(low, high) of the ratio in decibels, or one number."""
+    """Range (low, high) of the ratio in decibels, or one number."""
 
     is_random = True
 
@@ -116,21 +116,21 @@ class AddNoise(AudioOp):
 
 
 def white_noise(seed: int, shape: Shape) -> Wave:
-    """Standard normal numbers of a 64-bit seed."""
+    """Return standard normal numbers for a 64-bit seed."""
     return np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape, dtype=np.float32)
 
 
 def power_of(x: Wave) -> float:
-    """The mean square."""
+    """Return the mean square."""
     return float(np.mean(np.square(x, dtype=np.float64))) if x.size else 0.0
 
 
 @dataclass(frozen=True)
 class Gain(AudioOp):
-    """Louder or softer by a drawn number of decibels; nothing is clipped."""
+    """Change the volume by a drawn number of decibels, without clipping."""
 
     gain_db: Range
-    """(low, high), or one number."""
+    """Range (low, high) in decibels, or one number."""
 
     is_random = True
 
@@ -146,7 +146,7 @@ class Gain(AudioOp):
 
 @dataclass(frozen=True)
 class PadOrCut(AudioOp):
-    """Samples of one length: a random part of longer ones, zeros behind shorter ones."""
+    """Crop a sample to `samples` at a random position, or pad it with zeros at the end."""
 
     samples: int
 
@@ -169,11 +169,11 @@ class PadOrCut(AudioOp):
 
 @dataclass(frozen=True)
 class Function(AudioOp):
-    """A function of the user's, array in, array out: what `Lambda` becomes in a chain for audio."""
+    """Call a user function, array in, array out: `Lambda` in an audio chain."""
 
     lambd: Callable[[Any], Any]
 
-    is_random = True  # it may draw from the global generators, which are seeded for each sample
+    is_random = True  # it may draw from the global generators, seeded per sample
 
     def apply(self, x: Any, drawn: Drawn) -> Any:  # noqa: ARG002
         return self.lambd(x)

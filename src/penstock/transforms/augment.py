@@ -1,7 +1,7 @@
-"""The ops that augmentation policies choose from, by name and magnitude, as torchvision's v2 does them on images.
+"""The ops of augmentation policies, by name and magnitude, as torchvision's v2 applies them to images.
 
-A magnitude is what the policies' papers call one: shear and brightness as a share, translation in pixels, rotation in
-degrees, bits for Posterize, a share of the white level for Solarize.
+Magnitudes are those of the papers: a fraction for shear and brightness, pixels for translation, degrees for rotation, bits for Posterize, a
+fraction of white for Solarize.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WHITE = 255.0
 
 
 class Space(NamedTuple):
-    """The magnitudes of one op: `least` to `most` in equal steps, for an image of (height, width)."""
+    """The magnitudes of one op: `least` to `most` in equal steps, which may depend on the image's (height, width)."""
 
     least: Callable[[Size], float] | float
     most: Callable[[Size], float] | float
@@ -37,7 +37,7 @@ def same(high: float) -> Space:
 def spaces(
     *, shear: float, rotate: float, factor: float, across: Any, down: Any, bits: tuple[int, int]
 ) -> dict[str, Space | None]:
-    """Every op with its magnitudes; None where it has none."""
+    """Return every op with its magnitudes; None if it has none."""
     return {
         "Identity": None,
         "ShearX": same(shear),
@@ -57,7 +57,7 @@ def spaces(
 
 
 def steps_of(name: str, magnitude: float, size: Size, interpolation: int, fill: Any) -> Program:
-    """One op of a policy as steps."""
+    """Return the steps of one op of a policy."""
     if name == "Identity":
         return []
     if name in MATRICES:
@@ -79,7 +79,7 @@ Matrix = tuple[float, float, float, float, float, float]
 
 
 def rotation(degrees: float, size: Size) -> Matrix:
-    """About the middle of the image, as Pillow computes it."""
+    """Rotate about the image's centre, as Pillow computes it."""
     angle = -math.radians(degrees % 360.0)
     cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
     x, y = size[1] / 2.0, size[0] / 2.0
@@ -87,7 +87,7 @@ def rotation(degrees: float, size: Size) -> Matrix:
 
 
 def shear_x(level: float, _: Size) -> Matrix:
-    """By way of degrees, as torchvision does it, for the sake of the last bit."""
+    """Convert via degrees, as torchvision does: the last bit depends on it."""
     return 1.0, math.tan(math.radians(math.degrees(math.atan(level)))), 0.0, 0.0, 1.0, 0.0
 
 

@@ -1,9 +1,9 @@
-"""What an op is: its name and parameters, how it draws, and how it is applied to a sample when it is called as torchvision's v2 are.
+"""The base of all ops: name, parameters, drawing, and calling an op on a sample as torchvision's v2.
 
-Rule 1: an op draws a program and touches no pixel. `draw` is a pure function of its random numbers and the size of the image, so any
-        lane can execute the draw, and an image, its mask and its boxes share it.
-Rule 2: called with a sample, an op has the random numbers that it would have in a staged dataset's chain; without a loader, torch's
-        generator decides.
+Rule 1: an op draws a program and touches no pixel. `draw` is a pure function of its random numbers and the image size, so any lane can run
+        the program, and an image shares it with its mask and boxes.
+Rule 2: an op called on a sample gets the random numbers it would have in a staged dataset's chain; without a loader, torch's generator
+        decides.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from penstock.transforms.samples import moved_sample
 from penstock.transforms.steps import Interpolation, Program, Size, drawn_in_row
 
 Keyed = tuple[Any, Draws]
-"""An op, and its random numbers."""
+"""An op and its random numbers."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """Something whose fields are its parameters, and with its name its identity."""
+    """Something identified by its name and its fields, the parameters."""
 
     @property
     def name(self) -> str:
@@ -33,7 +33,7 @@ class Named:
 
     @property
     def is_random(self) -> bool:
-        """Whether two samples may be treated differently."""
+        """Whether two samples may get different results."""
         return False
 
     def identity(self) -> tuple[Any, ...]:
@@ -46,15 +46,15 @@ class Op(Named):
     """One op on images."""
 
     def draw(self, draws: Draws, size: Size) -> Program:
-        """What to do with an image of `size`."""
+        """Draw the program for an image of `size`."""
         raise NotImplementedError
 
     def seed_of(self, seed: int, company: Company | None) -> int:  # noqa: ARG002
-        """What the op is drawn from: the sample's seed, unless it shares one with its neighbours in the batch."""
+        """Return the seed to draw from: the sample's, unless the op shares one with its neighbours in the batch."""
         return seed
 
     def __call__(self, *inputs: Any) -> Any:
-        """A sample with the op done to it, as torchvision's are called: `op(image)`, `op(image, target)`, `op({"image": ...})`."""
+        """Apply the op to a sample, called as torchvision's: `op(image)`, `op(image, target)`, `op({"image": ...})`."""
         sample: Any = inputs if len(inputs) > 1 else inputs[0]
         for apply, group in groupby(unfolded(self, call_seed(self.name)), lambda part: way_of(part[0])):
             sample = apply(group, sample, len(inputs) > 1)
@@ -62,12 +62,12 @@ class Op(Named):
 
     @staticmethod
     def apply(group: Iterable[Keyed], sample: Any, several: bool) -> Any:  # noqa: ARG004
-        """A sample with neighbouring ops of one kind done to it. `several`: it was given as several arguments."""
+        """Apply neighbouring ops of one kind to a sample. `several`: it was passed as several arguments."""
         return moved_sample(((op.draw, draws) for op, draws in group), sample)
 
 
 def way_of(op: Any) -> Any:
-    """How an op is applied; what is none of ours is called."""
+    """Return how to apply an op; callables that are no ops of ours are called."""
     return op.apply if isinstance(op, Op) else called
 
 
@@ -78,7 +78,7 @@ def called(group: Iterable[Keyed], sample: Any, several: bool) -> Any:
 
 
 def unfolded(op: Op, seed: int) -> Iterator[Keyed]:
-    """The ops to be done, with their random numbers."""
+    """Yield the ops to apply, with their random numbers."""
     for number, part in enumerate(leaves(op)):
         ours = isinstance(part, Op)
         name, own = (part.name, part.seed_of(seed, company())) if ours else (type(part).__name__, seed)
@@ -98,10 +98,10 @@ def unfolded_once(op: Any, draws: Draws) -> Iterator[Keyed]:
 
 @dataclass(frozen=True)
 class Container(Op):
-    """An op that is done by doing others."""
+    """An op that applies other ops."""
 
     def parts(self, draws: Draws) -> Iterator[Any]:
-        """Those that are done this time, in their order; each is drawn before the next is asked for."""
+        """Yield the ops to apply this time, in order; each is drawn before the next is requested."""
         raise NotImplementedError
 
     def draw(self, draws: Draws, size: Size) -> Program:
@@ -110,7 +110,7 @@ class Container(Op):
 
 @dataclass(frozen=True)
 class Compose(Container):
-    """Ops in a row."""
+    """Apply several ops in sequence."""
 
     transforms: Sequence[Any]
 
@@ -123,7 +123,7 @@ class Compose(Container):
 
 
 def leaves(transform: Any) -> list[Any]:
-    """The ops of a Compose or a list, those of nested ones too."""
+    """Return the ops of a Compose or list, nested ones included."""
     if isinstance(transform, Compose):
         transform = transform.transforms
     if isinstance(transform, Sequence) and not isinstance(transform, (str, bytes)):
@@ -132,7 +132,7 @@ def leaves(transform: Any) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A parameter in a form that is written the same everywhere."""
+    """Return a parameter in a form that prints the same everywhere."""
     if isinstance(value, Named):
         return value.identity()
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,6 @@
-"""MixUp and CutMix: each sample of a batch mixed with its neighbour, images and labels alike, as torchvision's v2 does it.
+"""MixUp and CutMix: mix each sample of a batch with its neighbour, images and labels, as torchvision's v2 does.
 
-Each is a collate function, or is called with a batch that is collated already. What is drawn depends on the batch's place in the
-epoch, never on who collates it.
+Use them as a collate function, or call them on a collated batch. Draws depend on the batch's place in the epoch, never on who collates it.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ class Mix(NamedTuple):
     """One draw."""
 
     kept: float
-    """Lambda: the weight of a sample itself in what it becomes."""
+    """Lambda: the sample's own weight in the mix."""
     box: tuple[int, int, int, int] | None = None
-    """Left, top, right and bottom of what comes from the neighbour; None where the whole images are blended."""
+    """Left, top, right and bottom of the neighbour's box; None if whole images are blended."""
 
 
 @dataclass(frozen=True)
 class BatchMix:
-    """What MixUp and CutMix have in common.
+    """The common part of MixUp and CutMix.
 
-    Called with a list of samples (image, label, ...), or with a batch: (images, labels, ...). Labels become one float per class,
-    whatever follows them stays as it is.
+    Takes a list of samples (image, label, ...) or a batch (images, labels, ...). Labels become one float per class; later elements stay as
+    they are.
     """
 
     alpha: float = 1.0
-    """Of the Beta distribution that lambda is drawn from: small ones mix little, 1 is uniform."""
+    """Parameter of the Beta distribution of lambda: small values mix little, 1 is uniform."""
     num_classes: int | None = None
-    """Needed unless labels are a probability for each class already."""
+    """Required unless labels are already class probabilities."""
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
@@ -70,7 +69,7 @@ class BatchMix:
             raise ConfigError(f"labels are of {labels.shape[1]} classes, num_classes says {self.num_classes}")
 
     def draw(self, draws: Draws, size: Size) -> Mix:
-        """What to do with a batch of images of `size`."""
+        """Draw the mix for a batch of images of `size`."""
         raise NotImplementedError
 
     def mixed(self, images: torch.Tensor, drawn: Mix) -> torch.Tensor:
@@ -85,7 +84,7 @@ class BatchMix:
 
 @dataclass(frozen=True)
 class MixUp(BatchMix):
-    """Whole images blended: lambda of the one, the rest of its neighbour. Images must be floats."""
+    """Blend each image with its neighbour: lambda of the image, 1 - lambda of the neighbour. Images must be floats."""
 
     def draw(self, draws: Draws, size: Size) -> Mix:  # noqa: ARG002
         return Mix(draws.beta(self.alpha, self.alpha))
@@ -98,7 +97,7 @@ class MixUp(BatchMix):
 
 @dataclass(frozen=True)
 class CutMix(BatchMix):
-    """A box of each image replaced by its neighbour's. Lambda is then the share of the image that is left, exactly."""
+    """Replace a box of each image by its neighbour's. Lambda becomes the exact fraction of the image that is left."""
 
     def draw(self, draws: Draws, size: Size) -> Mix:
         height, width = size
@@ -122,7 +121,7 @@ def blended(values: torch.Tensor, kept: float) -> torch.Tensor:
 
 
 def batch_of(inputs: tuple[Any, ...], name: str) -> tuple[Any, ...]:
-    """Images, labels and what follows: of a batch, or of samples that have to be collated first."""
+    """Return images, labels and the rest, collated if necessary."""
     given = inputs[0] if len(inputs) == 1 else inputs
     if isinstance(given, (list, tuple)) and given and isinstance(given[0], (list, tuple)):
         given = default_collate(list(given))

@@ -1,4 +1,4 @@
-"""Ops on bounding boxes, done by torchvision's ops of the same names."""
+"""Ops on bounding boxes, applied by torchvision's ops of the same names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.transforms.steps import Program, Size
 
 @dataclass(frozen=True)
 class OfBoxes(Op):
-    """An op on torchvision's boxes. A staged dataset clamps and sanitises boxes anyway: in its chain the op does nothing."""
+    """An op on torchvision's boxes. It does nothing in a staged dataset's chain, which clamps and sanitises boxes anyway."""
 
     apply = staticmethod(called)
 
@@ -36,8 +36,8 @@ class SanitizeBoundingBoxes(OfBoxes):
     min_size: float = 1.0
     min_area: float = 1.0
     labels_getter: Callable[[Any], Any] | str | None = "default"
-    """Where the labels are that go with their boxes: by default under "labels", or a key with "label" in it, of the sample or of
-    the target that is its second part; None: nowhere."""
+    """Where to find the boxes' labels: by default under "labels", or a key containing "label", in the sample or in the target that is its
+    second element; None: there are none."""
 
     def __post_init__(self) -> None:
         if min(self.min_size, self.min_area) < 1:

@@ -1,8 +1,8 @@
-"""Programs on the CPU: each step by the compiled loops, or without them by Pillow and NumPy, with Pillow's results. Only blurs and resizing
-without antialiasing need OpenCV.
+"""Run programs on the CPU, with Pillow's results: by the compiled loops, or without them by Pillow and NumPy. Only blurs and resizing without
+antialiasing need OpenCV.
 
-An image travels as an array, or as a Pillow image where two Pillow steps follow each other. Tables in a row are composed
-and applied once; of what only a part is needed later (`windows`), only that part is made.
+Images are arrays, or Pillow images between two Pillow steps. Consecutive tables are composed and applied once. Only the part that later
+steps need (`windows`) is made.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from penstock.transforms.windows import WindowedImage, is_inside, is_resized_par
 
 Image = NDArray[np.uint8]
 SMALL = 64 * 64
-"""Pixels of an image of which it costs more to find out what is needed than to make all of it."""
+"""Pixels of an image for which planning costs more than making all of it."""
 
 
 def execute(
     program: Sequence[Step], image: Any, plan: Sequence[WindowedImage] | None = None, out: Image | None = None
 ) -> Image:
-    """The image after all steps: uint8, height x width x channels. With a plan (`stages(program, size)`), `image` is the part of
-    it that the plan begins with. `out`: where the last step writes it, if it can and the image is of that shape; it is the result then."""
+    """Run all steps and return uint8, height x width x channels. With a plan (`stages(program, size)`), `image` is the part that the plan
+    begins with. `out`: the last step writes there, and returns it, if it can and the shape matches."""
     if plan is None:
         rows, columns = array(image).shape[:2]
-        if is_resized_part(program, (rows, columns), alone=True):  # a plan would cost as much again
+        if is_resized_part(program, (rows, columns), alone=True):  # a plan would double the cost
             part = crop(image, *program[0].args)
             return resize(part, *program[1].args, mirrored=len(program) == 3, out=out)
         plan = stages(program, (rows, columns), small=SMALL)
@@ -63,23 +63,23 @@ def execute(
         elif before.is_whole:
             result = STEPS[code](image, *args, **({"out": place()} if code in TO_A_PLACE else {}))
             image = result if after.is_whole else crop(result, *after.window)
-        elif code == Code.SHARPNESS:  # it leaves a border, of which the image may have more to say
+        elif code == Code.SHARPNESS:  # its border pixels depend on the rest of the image
             top, left, height, width = after.window
             result = STEPS[code](image, *args)
             image = crop(result, top - before.window.top, left - before.window.left, height, width)
-        elif code != Code.CROP:  # the part that is there is what the crop would leave
+        elif code != Code.CROP:  # a crop is done already: the part is its result
             image = STEPS[code](image, *args)
         at += 1
     return array(image)
 
 
 def flips_next(program: Sequence[Step], plan: Sequence[WindowedImage], at: int) -> bool:
-    """Whether all that a step makes is flipped from left to right then."""
+    """Whether the next step flips the step's whole result horizontally."""
     return at + 1 < len(program) and program[at + 1].code == Code.FLIP_H and plan[at + 2].is_whole
 
 
 def array(image: Any) -> Image:
-    """As an array of height x width x channels; a Pillow image in another mode than grey or RGB becomes RGB."""
+    """Convert to an array, height x width x channels; Pillow images in modes other than L and RGB become RGB."""
     if isinstance(image, np.ndarray):
         return image
     if image.mode not in ("L", "RGB"):
@@ -89,13 +89,13 @@ def array(image: Any) -> Image:
 
 
 def picture(image: Any) -> Any:
-    """As a Pillow image."""
+    """Convert to a Pillow image."""
     if not isinstance(image, np.ndarray):
         return image
     return pillow().Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
 
 
-# ---- where pixels are
+# ---- geometry
 
 
 def crop(image: Any, top: int, left: int, height: int, width: int) -> Image:
@@ -121,7 +121,7 @@ def resize(
     mirrored: bool = False,
     out: Image | None = None,
 ) -> Image:
-    """`mirrored`: and flipped from left to right, which costs nothing more."""
+    """Resize, like Pillow. `mirrored`: also flip horizontally, at no extra cost."""
     pixels = array(image)
     if box is None and pixels.shape[:2] == (height, width):
         return flip_h(pixels) if mirrored else pixels
@@ -152,14 +152,14 @@ def resize(
 
 
 def goes_down_first(size: Size, new: Size) -> bool:
-    """Whether Pillow resizes this vertically first: since version 13 where that leaves fewer pixels to do, before that never."""
+    """Whether Pillow resizes vertically first: since version 13 if that leaves less work, before that never."""
     saves = new[0] < size[0] and 2 * (size[1] - new[1]) < size[0] - new[0]
     return saves and accel.compiled() is not None and pillow_chooses()
 
 
 @cache
 def pillow_chooses() -> bool:
-    """Whether the Pillow that is installed chooses the direction: asked of it once, with a small image, where there are loops to compare it with."""
+    """Whether the installed Pillow chooses the direction: test it once on a small image, if there are loops to compare it with."""
     probe = (np.arange(40 * 20 * 3, dtype=np.uint32) * 2654435761 >> 13).astype(np.uint8).reshape(40, 20, 3)
     across = accel.resize(probe, 9, 18, cubic=False, down_first=False)
     theirs = array(picture(probe).resize((18, 9), Interpolation.BILINEAR))
@@ -173,7 +173,7 @@ def flip_h(image: Any) -> Image:
 
 
 def flip_v(image: Any) -> Image:
-    """A copy: in a view, rows would lie backwards for all that follows."""
+    """Return a copy: in a view, later steps would read rows backwards."""
     return np.ascontiguousarray(array(image)[::-1])
 
 
@@ -204,17 +204,17 @@ def affine(
     *,
     out: Image | None = None,
 ) -> Any:
-    """Of the part that is there before, the part that is wanted after."""
+    """Map the part that `before` holds to the part that `after` needs."""
     channels = array(image).shape[2]
     colour = tuple(fill) if isinstance(fill, (tuple, list)) else (int(fill),) * channels
     if is_shift((a, b, c, d, e, f)):
         return shifted(array(image), before, after, int(c), int(f), colour, out)
-    if way == Interpolation.NEAREST and (b or d):  # without them Pillow rounds another way
+    if way == Interpolation.NEAREST and (b or d):  # otherwise Pillow rounds differently
         corner = (before.window.top, before.window.left)
         quick = accel.affine(array(image), corner, after.window, (a, b, c, d, e, f), colour, out)
         if quick is not None:
             return quick
-    if not before.is_whole:  # Pillow knows images only, no parts of them
+    if not before.is_whole:  # Pillow transforms whole images only
         holder = np.zeros((*before.size, channels), np.uint8)
         top, left, height, width = before.window
         holder[top : top + height, left : left + width] = array(image)
@@ -236,7 +236,7 @@ def shifted(
     colour: tuple[int, ...],
     out: Image | None = None,
 ) -> Image:
-    """Moved by whole pixels: whatever the interpolation, it has nothing to do."""
+    """Shift by whole pixels, with nothing to interpolate."""
     top, left, height, width = after.window
     y, x = (
         top + down - before.window.top,
@@ -248,7 +248,7 @@ def shifted(
     above, beside = (0, 0) if inside.size == 0 else (max(0, -y), max(0, -x))
     below, behind = above + inside.shape[0], beside + inside.shape[1]
     found[above:below, beside:behind] = inside
-    value = colour[0] if len(set(colour)) == 1 else colour  # one number is written thirty times as fast
+    value = colour[0] if len(set(colour)) == 1 else colour  # writing a scalar is thirty times as fast
     for edge in (found[:above], found[below:], found[above:below, :beside], found[above:below, behind:]):
         edge[...] = value
     return found
@@ -291,13 +291,13 @@ STATISTICS_OF: dict[Code, Callable[..., tables.Table]] = {
 }
 
 
-# ---- pixels and their neighbours, or their channels
+# ---- neighbouring pixels and channels
 
 
 @cache
 def pillow_fuses() -> bool:
-    """Whether the Pillow that is installed rounds a blend once, or its product and then its sum: asked of it, since that depends on what it
-    was built for. Of 100 + 0.73 * (0 - 100) the one is a little below 27, the other 27. Without it, as the loops do."""
+    """Whether the installed Pillow rounds a blend once (fused), or the product and then the sum. Test it: that depends on its build. 100 +
+    0.73 * (0 - 100) is just below 27 if fused, else 27. Without Pillow, as the loops do."""
     try:
         module = pillow().Image
     except MissingExtra:
@@ -370,7 +370,7 @@ def mix_tensors(image: Any, *args: Any) -> Image:
 
 
 def call(image: Any, function: Callable[[Any], Any]) -> Any:
-    given = array(image)  # a function may change what it is given, but not what others read, as in a store
+    given = array(image)  # a function may change its input, but not memory that others read, such as a store
     found = function(given if given.flags.writeable else given.copy())
     pixels = array(found) if hasattr(found, "getbands") else found
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3:
@@ -392,4 +392,4 @@ STEPS: dict[Code, Callable[..., Any]] = {
     Code.MIX_TENSORS: mix_tensors, Code.CALL: call,
 }  # fmt: skip
 TO_A_PLACE = {Code.RESIZE, Code.SATURATION, Code.SHARPNESS}
-"""Those of them that can be told where to write."""
+"""Steps that can write to `out`."""

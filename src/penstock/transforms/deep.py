@@ -1,7 +1,7 @@
-"""Deep AutoAugment (Zheng et al., ICLR 2022): layers of ops, one of each layer drawn for a sample, with its magnitude.
+"""Deep AutoAugment (Zheng et al., ICLR 2022): one op with its magnitude is drawn from each layer.
 
-What the policy was found to be is in files of its authors (policy_port/ of github.com/AIoT-MLSys-Lab/DeepAA), nowhere in text:
-`read` takes their numbers from there. What the numbers mean is said here, as the authors' evaluation has it.
+The policy exists only in the authors' files (policy_port/ of github.com/AIoT-MLSys-Lab/DeepAA): `read` loads its numbers. Their meaning,
+defined here, is that of the authors' evaluation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.transforms.ops import NEAREST, RandomResizedCrop
 from penstock.transforms.steps import Code, Interpolation, Program, Size, Step, program_size
 
 Choice = tuple[float, str, float | None]
-"""Probability within the layer, name, magnitude: 0 to 1 is the op's range from end to end; None where it has none."""
+"""Probability within the layer, name, magnitude: 0 to 1 spans the op's range; None if it has none."""
 Layer = tuple[Choice, ...]
 
 RANGES: Mapping[str, tuple[float, float]] = {
@@ -46,22 +46,22 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "Sharpness": (0.1, 1.9),
 }
 MIRRORED = frozenset({"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"})
-"""Their magnitudes change sign in half of the cases."""
+"""Ops whose magnitude is negated half of the time."""
 MEAN = (125, 123, 114)
-"""The colour of what is cut out or padded."""
+"""Fill colour for cutout and padding."""
 WHERE = "the authors' are in policy_port/ of https://github.com/AIoT-MLSys-Lab/DeepAA"
 
 
 @dataclass(frozen=True)
 class DeepAutoAugment(Op):
-    """One op of each layer, drawn with its probability in the layer, in the order of the layers. For colour images.
+    """Deep AutoAugment: draw one op from each layer by its probability, and apply them in layer order. For colour images.
 
-    The authors' policies take the place of default crops and flips. Where that for ImageNet has not drawn its crop to 224 x 224,
-    the authors cut out the middle: `CenterCrop(224)` behind it.
+    The authors' policies replace the default crops and flips. If the ImageNet policy does not draw its 224 x 224 crop, the authors crop the
+    centre: put `CenterCrop(224)` after it.
     """
 
     policy: InitVar[str | os.PathLike[str] | Sequence[Sequence[Choice]]]
-    """A file as the authors publish it (.npz), or the layers themselves: of (probability, name, magnitude from 0 to 1) each."""
+    """A file as the authors publish it (.npz), or the layers: lists of (probability, name, magnitude from 0 to 1)."""
     interpolation: int = NEAREST
     fill: Any = None
     layers: tuple[Layer, ...] = field(init=False, repr=False)
@@ -76,7 +76,7 @@ class DeepAutoAugment(Op):
         object.__setattr__(self, "layers", layers)
 
     def identity(self) -> tuple[Any, ...]:
-        """By what the policy says, wherever it was read from."""
+        """Identify the policy by its content, wherever it was read from."""
         digest = hashlib.blake2b(repr(self.layers).encode(), digest_size=8).hexdigest()
         said = f"{len(self.layers)} layers, {digest}"
         return (
@@ -88,16 +88,16 @@ class DeepAutoAugment(Op):
 
     @cached_property
     def sums(self) -> tuple[tuple[float, ...], ...]:
-        """Of each layer, the probability of its choices up to each of them."""
+        """The cumulative probabilities of each layer's choices."""
         return tuple(tuple(accumulate(p for p, _, _ in layer)) for layer in self.layers)
 
     def draw(self, draws: Draws, size: Size) -> Program:
         return [step for *_, steps in self.chosen(draws, size) for step in steps]
 
     def chosen(self, draws: Draws, size: Size) -> Iterator[tuple[str, float | None, Size, Program]]:
-        """Of each layer's op: name, magnitude, the size of the image before it, and steps."""
+        """Yield for each layer the drawn op's name and magnitude, the image size before it, and its steps."""
         for layer, sums in zip(self.layers, self.sums, strict=True):
-            own = Draws(draws.bits())  # how many numbers an op needs may depend on the size of the image
+            own = Draws(draws.bits())  # own numbers per layer: an op's count may depend on the size
             at = bisect_right(sums, own.unit() * sums[-1])
             _, name, magnitude = layer[min(at, len(layer) - 1)]
             steps = self.steps(name, magnitude, own, size)
@@ -124,7 +124,7 @@ class DeepAutoAugment(Op):
         return [Step(FACTORS[name], (value,))]
 
 
-# ---- what the ops do
+# ---- ops
 
 
 def matrix_of(name: str, value: float, size: Size) -> tuple[float, float, float, float, float, float]:
@@ -145,13 +145,13 @@ def flip(draws: Draws, _: Size) -> Program:
 
 
 def cutout(draws: Draws, size: Size) -> Program:
-    """16 pixels about any place, less at the border."""
+    """Erase 16 x 16 pixels around a random point, less at the border."""
     down, across = span(draws.uniform(0, size[0]), 8, size[0]), span(draws.uniform(0, size[1]), 8, size[1])
     return [erased(down, across)]
 
 
 def cutout_60(draws: Draws, size: Size) -> Program:
-    """60 pixels about a place in the middle 256 x 256, as in the search (the published evaluation has no form of it)."""
+    """Erase 60 x 60 pixels around a point in the central 256 x 256, as in the search (the published evaluation lacks it)."""
     spans = []
     for side in size:
         middle = side // 2
@@ -160,7 +160,7 @@ def cutout_60(draws: Draws, size: Size) -> Program:
 
 
 def span(about: float, half: int, side: int) -> tuple[int, int]:
-    """First pixel and count; Pillow's rectangles include their last pixel."""
+    """Return first pixel and count; Pillow's rectangles include their last pixel."""
     first = int(min(side, max(0, about - half)))
     last = min(side - 1, int(min(side, max(0, about + half))))
     return first, last + 1 - first
@@ -178,7 +178,7 @@ def crop(draws: Draws, size: Size) -> Program:
 
 
 def resized_crop(draws: Draws, size: Size) -> Program:
-    """torchvision's, but that the authors take the middle as soon as one place does not fit."""
+    """torchvision's, except that the authors fall back to the centre after one failed try."""
     place = RandomResizedCrop(224).place(draws, size, tries=1)
     return [Step(Code.CROP, place), Step(Code.RESIZE, (224, 224, int(Interpolation.BICUBIC), True))]
 
@@ -193,11 +193,11 @@ DRAWN: Mapping[str, Callable[[Draws, Size], Program]] = {
 NAMES = frozenset({"Identity", *RANGES, *PLAIN, *DRAWN})
 
 
-# ---- where the numbers come from
+# ---- loading
 
 
 def read(path: Path) -> list[list[Choice]]:
-    """The layers in a file as the authors' search writes it."""
+    """Read the layers from a file of the authors' search."""
     held = arrays(path)
     probabilities, names, count = held["policy_probs"], held["op_names"], held["l_mags"]
     ops, magnitudes = held["ops"].reshape(-1), held["mags"].reshape(-1)
@@ -211,7 +211,7 @@ def read(path: Path) -> list[list[Choice]]:
     expect(path, count.ndim == 0 and count.dtype.kind in "iu" and int(count) > 1, "l_mags: a number above 1")
     inside = ((ops >= 0) & (ops < len(names)) & (magnitudes >= 0) & (magnitudes < int(count))).all()
     expect(path, bool(inside), "ops that are in op_names, and mags below l_mags")
-    known = [str(name).split(":", maxsplit=1)[0] for name in names]  # behind it stands the range
+    known = [str(name).split(":", maxsplit=1)[0] for name in names]  # the range follows the colon
     levels = [(known[op], int(at) / (int(count) - 1)) for op, at in zip(ops, magnitudes, strict=True)]
     return [
         [(float(p), name, level) for p, (name, level) in zip(layer, levels, strict=True)]
@@ -228,7 +228,7 @@ def arrays(path: Path) -> dict[str, NDArray[Any]]:
             f"policy must be layers or a file of them, and there is no file {str(path)!r}: {WHERE}"
         )
     try:
-        with path.open("rb") as file:  # NumPy would leave it open where it is no archive
+        with path.open("rb") as file:  # NumPy leaves it open if it is no archive
             return fields_of(np.load(file, allow_pickle=False), path)
     except (EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigError(f"{path} cannot be read as an .npz file: {error}") from error
@@ -258,7 +258,7 @@ def expect(path: Path, is_so: bool, what: str) -> None:
 
 
 def checked(layers: Sequence[Sequence[Choice]], where: str) -> tuple[Layer, ...]:
-    """As tuples of plain numbers."""
+    """Check the layers and return them as tuples of plain numbers."""
     found = tuple(tuple(choice_of(choice, where) for choice in layer) for layer in layers)
     if not found:
         raise ConfigError(f"{where}the policy has no layers")

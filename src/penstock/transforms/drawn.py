@@ -1,10 +1,10 @@
-"""Which of its outcomes an op has drawn: the other side of `outcomes`, which counts them.
+"""Tell which outcome an op has drawn; `outcomes` counts them.
 
-Rule 1: what counts as one outcome there is one here. What was drawn from a range lies in one of `VALUES` equal parts of it; signs, noise and
-        ops that we cannot look into make no difference.
-Rule 2: an op draws here what it draws for a sample, from the same random numbers. Nothing is done to pixels.
-Rule 3: there are at most as many different answers as `outcomes` says, but for AugMix, of which nobody sees two alike. Where several draws come
-        to the same, or some are likelier than others, a training finds fewer different ones than Theorem 1 says, which takes them to be equally likely.
+Rule 1: outcomes are those that `outcomes` counts. A value from a range falls into one of `VALUES` equal bins; signs, noise and opaque ops
+        make no difference.
+Rule 2: an op draws as it does for a sample, from the same random numbers. No pixels are touched.
+Rule 3: there are at most as many distinct answers as `outcomes` says, except for AugMix, which never repeats in practice. If several draws
+        coincide, or some are likelier, training sees fewer distinct outcomes than Theorem 1 says, which assumes equal likelihood.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Range = tuple[float, float]
 
 
 class Noted(Draws):
-    """Random numbers of which the choices are noted: what was drawn from a list, and what happened with a chance."""
+    """Random numbers that record discrete choices: draws from a list, and chances."""
 
     __slots__ = ("choices",)
 
@@ -60,7 +60,7 @@ class Noted(Draws):
 def chain_outcome(
     ops: Sequence[Any], seed: int, size: Size, company: Company | None, first: int, end: int
 ) -> int:
-    """64 bits for what the ops from `first` to `end` of a chain draw for a sample: equal for equal outcomes, in every process."""
+    """Hash what the ops from `first` to `end` draw for a sample to 64 bits: equal for equal outcomes, in every process."""
     parts = enumerate(ops[first:end], first)
     own = ((op, Noted(op_seed(op.seed_of(seed, company), op.name, at))) for at, op in parts)
     return number_of(outcomes_in_row(own, size)[0])
@@ -71,7 +71,7 @@ def number_of(outcome: Any) -> int:
 
 
 def drawn(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
-    """The outcome, and the program."""
+    """Return the outcome and the program."""
     if type(op) in (Compose, ours.RandomApply, ours.RandomChoice):
         return contained(op, draws, size)
     if type(op) is PerBatch:
@@ -85,7 +85,7 @@ def drawn(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
 
 
 def outcomes_in_row(parts: Iterable[tuple[Any, Noted]], size: Size) -> tuple[list[Any], Program]:
-    """Of ops, each with its random numbers: every outcome, and one program."""
+    """Return the outcomes of ops, each with its random numbers, and their common program."""
     found: list[Any] = []
 
     def noted(part: tuple[Any, Noted], size: Size) -> Program:
@@ -123,7 +123,7 @@ def layered(op: DeepAutoAugment, draws: Noted, size: Size) -> tuple[Any, Program
 
 
 def deep_place(name: str, steps: Program, size: Size) -> tuple[Any, ...]:
-    """What an op of DeepAutoAugment draws beside its name."""
+    """Return what an op of DeepAutoAugment draws besides its name."""
     match name:
         case "RandFlip":
             return (bool(steps),)
@@ -141,7 +141,7 @@ def deep_place(name: str, steps: Program, size: Size) -> tuple[Any, ...]:
 
 
 def part_of(value: float, range_: Range, parts: int = VALUES) -> int:
-    """In which of the equal parts of a range a number lies; one that was rounded beyond its ends, in the last."""
+    """Return the bin of a value within a range; values rounded beyond the ends fall into the outermost bin."""
     low, high = range_
     return min(parts - 1, max(0, int(parts * (value - low) / (high - low)))) if high > low else 0
 
@@ -155,7 +155,7 @@ def crop(_op: ours.RandomCrop, program: Program, _choices: Sequence[int], _size:
 
 
 def window(place: Sequence[int], scale: Range, shape: Range, size: Size) -> tuple[int, ...]:
-    """A part of an image, by its area, its shape and where it lies."""
+    """Bin a crop by area, aspect ratio and position."""
     (top, left, height, width), (rows, columns) = place, size
     return (
         part_of(height * width / (rows * columns), scale),
@@ -173,14 +173,14 @@ def resized_crop(op: ours.RandomResizedCrop, program: Program, _choices: Sequenc
 def erasing(op: ours.RandomErasing, program: Program, _choices: Sequence[int], size: Size) -> Any:
     if not program:
         return ()
-    low, high = op.ratio  # of height to width
+    low, high = op.ratio  # height to width
     return window(program[0].args[:4], (op.scale[0], op.scale[1]), (-math.log(high), -math.log(low)), size)
 
 
 def factors(
     op: ours.ColorJitter, program: Program, _choices: Sequence[int] = (), _size: Size = (0, 0)
 ) -> Any:
-    """Each factor, in the order in which they are applied."""
+    """Bin each factor, in the order of application."""
     ranges = {
         code: around(getattr(op, name), name, centre=centre, least=least, most=most)
         for code, name, centre, least, most in JITTERS
@@ -223,7 +223,7 @@ def three(op: ThreeAugment, program: Program, choices: Sequence[int], _size: Siz
 
 
 def by_program(op: Theirs, program: Program, _choices: Sequence[int], _size: Size) -> Any:
-    """Of a transform whose draws we do not see: as many different answers as are counted, by what comes of the draws."""
+    """Hash the program, if we do not see the draws, to as many values as are counted."""
     return number_of(program) % op.outcomes
 
 
@@ -244,14 +244,14 @@ TOLD: Mapping[type, Tell] = {
     ThreeAugment: three,
     Theirs: by_program,
 }
-"""How the outcome of an op is told by its program and the choices that were made; an op that is not here has only one."""
+"""How to tell an op's outcome from its program and recorded choices; ops not listed have only one."""
 
 
 # ---- sound
 
 
 def sound_outcome(op: Any, numbers: Sequence[float], shape: Sequence[int]) -> Any:
-    """Of an op for audio, by the numbers that it has drawn for a sample of this shape."""
+    """Tell an audio op's outcome from its draw for a sample of this shape."""
     match op:
         case AddNoise():
             return part_of(numbers[0], limits("snr_db", op.snr_db))

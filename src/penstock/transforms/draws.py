@@ -1,7 +1,7 @@
-"""The random numbers of one call of one op on one sample.
+"""The random numbers of one op on one sample.
 
-A plain counter through splitmix64: cheap to start (there is one for every op of every sample), the same on every platform,
-and a few lines for anyone who wants to draw the same on a GPU or another machine.
+A counter through splitmix64: cheap to start (every op of every sample has one), the same on every platform, and a few lines to port to a
+GPU or another machine.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ class Draws:
         self._state = seed & MASK64
 
     def bits(self) -> int:
-        """64 random bits: `mix64` of the state, which goes on by the same step that it begins with. Written out, as all random numbers come
-        from here."""
+        """Return 64 random bits: `mix64` of the state, which advances by mix64's own first step. Inlined, since all random numbers come from
+        here."""
         found = self._state = (self._state + GOLDEN64) & MASK64
         found = ((found ^ (found >> 30)) * MIX64_A) & MASK64
         found = ((found ^ (found >> 27)) * MIX64_B) & MASK64
         return found ^ (found >> 31)
 
     def unit(self) -> float:
-        """A number in [0, 1)."""
+        """Return a number in [0, 1)."""
         return (self.bits() >> 11) * 2.0**-53
 
     def uniform(self, low: float, high: float) -> float:
         return low + (high - low) * self.unit()
 
     def below(self, count: int) -> int:
-        """An integer in [0, count); every one equally likely but for 2**-64 times count."""
+        """Return an integer in [0, count), uniform up to 2**-64 times count."""
         return (self.bits() * count) >> 64
 
     def chance(self, p: float) -> bool:
@@ -44,7 +44,7 @@ class Draws:
         return 1 if self.bits() >> 63 else -1
 
     def choice(self, weights: Sequence[float]) -> int:
-        """A position, with probability in proportion to its weight."""
+        """Return a position with probability in proportion to its weight."""
         left = self.unit() * math.fsum(weights)
         for at, weight in enumerate(weights):
             left -= weight
@@ -53,7 +53,7 @@ class Draws:
         return len(weights) - 1
 
     def normal(self) -> float:
-        """A standard normal number."""
+        """Return a standard normal number."""
         radius = math.sqrt(-2.0 * math.log(1.0 - self.unit()))
         return radius * math.cos(2.0 * math.pi * self.unit())
 
@@ -62,7 +62,7 @@ class Draws:
         return x / (x + y) if x + y > 0 else 0.5
 
     def gamma(self, shape: float) -> float:
-        """By Marsaglia and Tsang; shapes below 1 by their boost."""
+        """Draw by Marsaglia and Tsang's method; shapes below 1 by their boost."""
         if shape < 1:
             return self.gamma(shape + 1) * math.pow(1.0 - self.unit(), 1 / shape)
         d = shape - 1 / 3
@@ -74,7 +74,7 @@ class Draws:
                 return d * v
 
     def order(self, count: int) -> list[int]:
-        """The numbers 0 … count - 1 in random order."""
+        """Return 0 … count - 1 in random order."""
         found = list(range(count))
         for at in range(count - 1, 0, -1):
             other = self.below(at + 1)

@@ -1,4 +1,4 @@
-"""Transforms that are not ours, within a chain of ours: each is a step in Python, called as its makers mean it to be called."""
+"""Transforms of other libraries in our chains: each is a Python step, called as its library expects."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 @dataclass(frozen=True)
 class Foreign(Lambda):
-    """Albumentations' transforms are given `image=`, torchvision's a Pillow image, all others an array.
+    """A foreign transform. Albumentations gets `image=`, torchvision a Pillow image, all others an array.
 
-    Albumentations draws from generators of its own: they are seeded for each sample, so that it does not matter who prepares it.
-    Others are expected to draw from the global generators, as in any dataset.
+    Albumentations has its own generators: they are seeded for each sample, so the worker makes no difference. Others are expected to draw
+    from the global generators, as in any dataset.
     """
 
     @property
@@ -50,7 +50,7 @@ class Called:
     seed: int
 
     def __call__(self, image: NDArray[np.uint8]) -> Any:
-        """As a step: pixels in, pixels out."""
+        """Run as a step: pixels in, pixels out."""
         found = self.result(image)
         if not is_pixels(found):
             kind = getattr(found, "dtype", type(found).__name__)
@@ -61,7 +61,7 @@ class Called:
         return found
 
     def result(self, image: NDArray[np.uint8]) -> Any:
-        """Whatever it makes of an image; where that is an image, as an array of height x width x channels."""
+        """Call the transform and return its result; images as arrays, height x width x channels."""
         call = CALLS.get(library(self.transform))
         found = self.transform(image) if call is None else call(self.transform, image, self.seed)
         if not isinstance(found, np.ndarray) and hasattr(found, "getbands"):
@@ -85,7 +85,7 @@ CALLS = {"albumentations": albumentations, "torchvision": torchvision}
 
 
 def library(transform: Any) -> str:
-    """The package that a transform comes from, or the nearest class that it is derived from."""
+    """Return the known library that a transform, or its nearest base class, comes from."""
     for kind in type(transform).__mro__:
         root = kind.__module__.partition(".")[0]
         if root in CALLS:
@@ -102,7 +102,7 @@ def is_pixels(value: Any) -> bool:
 
 
 def known(op: Any) -> Any:
-    """An op of ours as it is, and any other that can be called as a step in Python."""
+    """Return our ops unchanged; wrap other callables as Python steps."""
     if isinstance(op, Op):
         inner = getattr(op, "transforms", None)
         if isinstance(inner, (list, tuple)) and any(not isinstance(one, Op) for one in inner):

@@ -1,7 +1,7 @@
-"""The libraries that pixels are changed with, loaded at first use; a missing one says how to get it.
+"""Libraries for pixels and sound, loaded at first use; the error for a missing one says how to install it.
 
-Photos need the compiled loops (`penstock.accel`) and Pillow, which torchvision needs as well. OpenCV and simplejpeg, the rest of the extra
-`image`, are for a few ops and odd JPEG files.
+Photos need the compiled loops (`penstock.accel`) and Pillow, which torchvision needs too. OpenCV and simplejpeg, the rest of the extra
+`image`, serve a few ops and unusual JPEG files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from penstock.errors import MissingExtra, SlowPathWarning
 
 IMAGE_LIBRARIES = ("PIL.ImageEnhance", "PIL.ImageOps")
 AUDIO_LIBRARIES = ("soundfile", "soxr")
-"""Modules that take long to load and that most chains need."""
+"""Slow imports that most chains need."""
 PATH = "LD_LIBRARY_PATH"
 
 
 @cache
 def opencv(what: str) -> Any:
-    """OpenCV, any flavour of it, without threads of its own: the cores are the workers'. `what` needs it."""
+    """Return OpenCV, any flavour, without its own threads: the cores belong to the workers. `what` needs it."""
     cv2 = _load("cv2", "image", "OpenCV", what)
     cv2.setNumThreads(0)
     return cv2
@@ -63,7 +63,7 @@ def has_simplejpeg() -> bool:
 
 @cache
 def warn_without_loops() -> None:
-    """Say once that images will be slow here, if they will."""
+    """Warn once if images will be slow."""
     if slow := without_loops():
         warnings.warn(
             f"penstock prepares images with the same pixels, but {slow}", SlowPathWarning, stacklevel=2
@@ -71,13 +71,13 @@ def warn_without_loops() -> None:
 
 
 def without_loops() -> str:
-    """Why images are slow here, and what to do about it; nothing where they are not."""
+    """Say why images are slow and what to do about it; "" if they are not."""
     reason = accel.missing()
     return f"by slower code: {reason}. {how_to_get_loops()}" if reason else ""
 
 
 def how_to_get_loops() -> str:
-    """A line for a shell: penstock installed again from where it came from."""
+    """Return the shell command that reinstalls penstock from its original source."""
     source = "penstock"
     with suppress(metadata.PackageNotFoundError, KeyError, ValueError):
         said = json.loads(metadata.distribution("penstock").read_text("direct_url.json") or "{}")
@@ -100,7 +100,7 @@ def soxr() -> Any:
 
 @cache
 def torchvision_v2() -> Any:
-    """Only for what ops of ours lack; nothing else asks for torchvision."""
+    """Only for ops that we lack; nothing else needs torchvision."""
     try:
         return import_module("torchvision.transforms.v2")
     except ImportError as exc:
@@ -110,7 +110,7 @@ def torchvision_v2() -> Any:
 
 
 def preload(names: Sequence[str]) -> None:
-    """Load modules for processes that will be forked. Who needs one that cannot be loaded says so."""
+    """Load modules before workers fork. A failed import is reported where the module is needed."""
     for name in names:
         with suppress(Exception):
             _imported(name)
@@ -124,8 +124,7 @@ def _load(name: str, extra: str, title: str, what: str = "this") -> ModuleType:
 
 
 def _imported(name: str) -> ModuleType:
-    """The module. OpenCV leaves a path to its own libraries, and with it the current folder, to all programs that this one starts: that is
-    put back."""
+    """Import a module and restore LD_LIBRARY_PATH: OpenCV adds its libraries and the current folder, which child processes would inherit."""
     before = os.environ.get(PATH)
     try:
         return import_module(name)

@@ -1,4 +1,4 @@
-"""Ops of a chain: names, parameters and defaults as torchvision's v2. Each draws a program; none touches a pixel."""
+"""Image ops with the names, parameters and defaults of torchvision's v2. They draw programs and touch no pixel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Range = Sequence[float]
 
 
 def two(value: int | Sequence[int], what: str) -> Size:
-    """Height and width from one number or two."""
+    """Return (height, width) from one number or two."""
     sides: Any = value
     if not isinstance(value, (tuple, list)):
         sides = tuple(value) if not isinstance(value, int) and isinstance(value, Iterable) else (value,)
@@ -28,7 +28,7 @@ def two(value: int | Sequence[int], what: str) -> Size:
 
 
 def is_side(value: Any) -> bool:
-    """Whether a number of pixels. First what it nearly always is: this is asked for each sample."""
+    """Whether a value is a valid side. The usual type comes first, since every sample asks."""
     return (type(value) is int or isinstance(value, Integral)) and int(value) > 0
 
 
@@ -37,7 +37,7 @@ def check_p(p: float) -> None:
         raise ConfigError(f"p must be between 0 and 1, got {p}")
 
 
-# ---- sizes and places
+# ---- sizes and positions
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Resize(Op):
             raise ConfigError(f"max_size must be above {side}, got {self.max_size}")
 
     def _given(self) -> tuple[int, ...]:
-        """The shorter side, height and width, or nothing."""
+        """Return (shorter side,), (height, width) or ()."""
         if self.size is None:
             return ()
         return two(self.size, "size")[: len(self.size) if isinstance(self.size, Sized) else 1]
@@ -67,12 +67,12 @@ class Resize(Op):
         return [Step(Code.RESIZE, (*self.target(size), int(self.interpolation), self.antialias))]
 
     def target(self, size: Size) -> Size:
-        """A single number is the shorter side's; the other keeps the shape, up to `max_size`."""
+        """Return the new size. A single number is the shorter side's; the longer keeps the aspect ratio, up to `max_size`."""
         given, short, long = self._given(), min(size), max(size)
         if len(given) == 2:
             return given[0], given[1]
         if not given:
-            most = self.max_size or 0  # never 0: see above
+            most = self.max_size or 0  # never 0: checked on construction
             new_short, new_long = int(most * short / long), most
         else:
             new_short, new_long = given[0], int(given[0] * long / short)
@@ -115,7 +115,7 @@ class Pad(Op):
 
 
 def sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom from one number, two or four."""
+    """Return left, top, right and bottom from one number, two or four."""
     if isinstance(padding, int):
         return padding, padding, padding, padding
     if len(padding) == 1:
@@ -174,7 +174,7 @@ class RandomResizedCrop(Op):
         return [Step(Code.CROP, place), Step(Code.RESIZE, (*target, int(self.interpolation), self.antialias))]
 
     def place(self, draws: Draws, size: Size, tries: int = 10) -> tuple[int, int, int, int]:
-        """Top, left, height and width of a part of random area and shape; the middle when none is found that fits."""
+        """Draw a crop (top, left, height, width) of random area and aspect ratio; the centre if no try fits."""
         rows, columns = size
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(tries):
@@ -248,7 +248,7 @@ JITTERS = (
 def around(
     value: float | Range, name: str, *, centre: float, least: float, most: float
 ) -> tuple[float, float] | None:
-    """From which range a factor is drawn; None when it is always the one that changes nothing."""
+    """Return the range of a factor; None if it is always neutral."""
     if isinstance(value, (int, float)):
         if value < 0:
             raise ConfigError(f"{name} must not be negative, got {value}")
@@ -302,7 +302,7 @@ class RandomErasing(Op):
     scale: Range = (0.02, 0.33)
     ratio: Range = (0.3, 3.3)
     value: Any = 0
-    """What the place is filled with: a number, one per channel, or "random"."""
+    """The fill: a number, one per channel, or "random"."""
 
     is_random = True
 
@@ -349,11 +349,11 @@ class RandomChoice(Container):
 
 @dataclass(frozen=True)
 class Lambda(Op):
-    """A function of the user's: image in (uint8, height x width x channels), image out."""
+    """Call a user function: image in (uint8, height x width x channels), image out."""
 
     lambd: Callable[[Any], Any] = field()
 
-    is_random = True  # it may draw from the global generators, which are seeded for each sample
+    is_random = True  # it may draw from the global generators, seeded per sample
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
         return [Step(Code.CALL, (self.lambd,))]
