@@ -1,4 +1,4 @@
-"""Our few compiled loops, where a compiler was there when we were installed; callers have a slower way to the same result."""
+"""The compiled loops, if a C compiler was present at installation. Callers have a slower path to the same result."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ __all__ = [
 ]
 
 WORTH_A_CALL = 4096
-"""Bytes of which a checksum is worth a call into the library."""
+"""Minimum bytes for which a checksum is worth a call into the library."""
 
 
 def compiled() -> ctypes.CDLL | None:
-    """The compiled library, or None."""
+    """Return the compiled library, or None."""
     return looked_for()[0]
 
 
 def missing() -> str:
-    """Why there are no compiled loops; nothing where they are there."""
+    """Say why there are no compiled loops; "" if there are."""
     return "" if compiled() is not None else looked_for()[1]
 
 
 @cache
 def looked_for() -> tuple[ctypes.CDLL | None, str]:
-    """The compiled library, or None and why not."""
+    """Return the compiled library, or None and the reason."""
     spec = importlib.util.find_spec("penstock.accel._loops")
     if spec is None or spec.origin is None:
         return None, "its compiled loops are missing, since no C compiler was found when it was installed"
@@ -77,12 +77,12 @@ def looked_for() -> tuple[ctypes.CDLL | None, str]:
     except (
         OSError,
         AttributeError,
-    ) as exc:  # it is not for this machine, or older than this file, in a working copy
+    ) as exc:  # not for this machine, or older than this file, in a working copy
         return None, f"its compiled loops cannot be loaded ({exc})"
 
 
 def loops_in(path: str) -> ctypes.CDLL:
-    """The loops in a file."""
+    """Load the loops from a file."""
     loops = ctypes.CDLL(path)
     address, number, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
     loops.penstock_resample.argtypes = [address, stride, *[number] * 3, address, address, *[number] * 5]
@@ -118,7 +118,7 @@ def loops_in(path: str) -> ctypes.CDLL:
 
 @cache
 def fast_crc32() -> Any:
-    """The compiled checksum, where the processor has instructions for it; or None. (data, start, end, value before)."""
+    """Return the compiled checksum (data, start, end, previous value) if the processor has instructions for it; or None."""
     loops = compiled()
     if not hasattr(loops, "penstock_crc32") or not loops.penstock_crc32_is_fast():  # type: ignore[union-attr]
         return None  # or the library is older than this file, in a working copy
@@ -129,7 +129,7 @@ def fast_crc32() -> Any:
 
 
 def crc32(data: Any, start: int = 0, end: int | None = None, before: int = 0) -> int:
-    """zlib's, of a part of some bytes."""
+    """zlib's crc32 of a part of some bytes."""
     size = len(data)
     stop = size if end is None else end
     if type(data) is not bytes:
@@ -148,7 +148,7 @@ def crc32(data: Any, start: int = 0, end: int | None = None, before: int = 0) ->
 
 
 def address_of(data: Any) -> int:
-    """Of the first of some bytes."""
+    """Return the address of the first byte."""
     return pointer(np.frombuffer(data, np.uint8))
 
 
@@ -168,8 +168,8 @@ def resize(
     mirrored: bool = False,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8] | None:
-    """Pillow's antialiased bilinear or bicubic resizing of an image, or a box of it, bit for bit, and where that is asked for with left and
-    right changed; None where it must be done otherwise. The result of the first direction is rounded, so it matters which one that is."""
+    """Resize an image, or a box of it, as Pillow's antialiased bilinear or bicubic, bit for bit; with `mirrored` also flip it horizontally.
+    None if unsupported. `down_first` matters, since the result of the first direction is rounded."""
     loops = compiled()
     if loops is None or not fits(image):
         return None
@@ -189,14 +189,14 @@ def resize(
 
 
 PART = struct.Struct("@PlPqPP8i")
-"""A part of an image of three channels, for `finish`: where it begins, bytes from row to row; where a number lies that shows that it is still
-there, or 0, and that number; where it goes, as `normal` has it; where `normal`'s numbers are, or 0: it goes there as pixels; its height and
-width, and those that it is to have; whether cubic, down first, mirrored, as `resize` has it; and whether `normal` divides."""
+"""A crop of a three-channel image for `finish`: address and row stride; address of a number that shows the image is still there, or 0, and its
+expected value; destination, as in `normal`; address of `normal`'s numbers, or 0 to write pixels; old and new height and width; whether
+cubic, down first, mirrored, as in `resize`; whether `normal` divides."""
 
 
 def finish(parts: Sequence[bytes]) -> list[int]:
-    """Resize them, and normalise them or not, one after the other; those of which nothing was written, since they were something else when they
-    had been read. Only where there are compiled loops."""
+    """Resize, and perhaps normalise, crops in turn. Return those not written because their image had changed by the end of the read. Requires
+    compiled loops."""
     loops, gone = compiled(), ctypes.create_string_buffer(len(parts))
     assert loops is not None
     if any(len(part) != PART.size for part in parts):
@@ -207,7 +207,7 @@ def finish(parts: Sequence[bytes]) -> list[int]:
 
 
 def planes(image: NDArray[np.uint8], out: Any, table: NDArray[np.float32]) -> bool:
-    """`table[channel][value]` of each pixel into `out`, a contiguous float32 tensor of channels x height x width."""
+    """Write `table[channel][value]` of each pixel to `out`, a contiguous float32 tensor, channels x height x width."""
     loops = compiled()
     if loops is None or not fits(image) or not fits_out(image, out):
         return False
@@ -219,7 +219,7 @@ def planes(image: NDArray[np.uint8], out: Any, table: NDArray[np.float32]) -> bo
 
 
 def split(image: NDArray[np.uint8], out: Any) -> bool:
-    """The three channels of an image into `out`, a contiguous uint8 tensor of 3 x height x width."""
+    """Write an image's three channels to `out`, a contiguous uint8 tensor, 3 x height x width."""
     loops = compiled()
     if loops is None or not fits(image) or image.shape[2] != 3 or not out.is_contiguous():
         return False
@@ -228,7 +228,7 @@ def split(image: NDArray[np.uint8], out: Any) -> bool:
 
 
 def flip(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """The image with left and right changed."""
+    """Flip an image horizontally."""
     loops = compiled()
     if loops is None or not fits(image):
         return None
@@ -239,8 +239,8 @@ def flip(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
 
 
 def normal(image: NDArray[np.uint8], out: Any, numbers: NDArray[np.float32], *, divides: bool) -> bool:
-    """(value * scale - mean) / std, or (value / scale - mean) / std, of each pixel of three channels into `out`, as `planes` does;
-    `numbers` are the scale, the means and the stds."""
+    """Write (value * scale - mean) / std, or with `divides` (value / scale - mean) / std, of three channels to `out`, as `planes` does.
+    `numbers`: scale, means, stds."""
     loops = compiled()
     if loops is None or not fits(image) or image.shape[2] != 3 or not fits_out(image, out):
         return False
@@ -253,7 +253,7 @@ def normal(image: NDArray[np.uint8], out: Any, numbers: NDArray[np.float32], *, 
 
 
 JPEG_SIDE = 65535
-"""The greatest height and width that fit into a JPEG file."""
+"""The largest side of a JPEG image."""
 
 
 @cache
@@ -263,7 +263,7 @@ def jpeg_pays(loops: ctypes.CDLL) -> bool:
 
 
 def is_part(window: tuple[int, int, int, int], size: tuple[int, int]) -> bool:
-    """Whether a part lies within a JPEG image, which is of no greater size than the format allows."""
+    """Whether a window lies inside a JPEG image of valid size."""
     top, left, height, width = window
     below, beside = size[0] - height, size[1] - width
     return max(size) <= JPEG_SIDE and min(height, width) > 0 and 0 <= top <= below and 0 <= left <= beside
@@ -277,8 +277,8 @@ def jpeg(
     to_the_end: bool,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8] | None:
-    """A part (top, left, height, width) of a JPEG image of this size, as libjpeg decodes it; None where libjpeg must do it itself: it is
-    no plain photo, or something is wrong with it. What lies below the part is read only `to_the_end`, to see that it is whole."""
+    """Decode a window (top, left, height, width) of a JPEG image of `size`, as libjpeg does. None if libjpeg must do it: the file is no plain
+    photo, or is damaged. `to_the_end`: also read what lies below the window, to check that it is intact."""
     loops = compiled()
     if loops is None or not jpeg_pays(loops) or not is_part(window, size):
         return None
@@ -292,13 +292,13 @@ def jpeg(
 
 
 def fuses() -> bool:
-    """Whether `saturate` and `sharpen` round a blend once, or its product and then its sum."""
+    """Whether `saturate` and `sharpen` round a blend once, or product and sum separately."""
     loops = compiled()
     return loops is not None and bool(loops.penstock_fuses())
 
 
 def grey_sum(image: NDArray[np.uint8]) -> int | None:
-    """The sum of the greys of an image of three channels."""
+    """Return the sum of the grey values of a three-channel image."""
     loops = compiled()
     if loops is None or not fits(image) or image.shape[2] != 3:
         return None
@@ -308,7 +308,7 @@ def grey_sum(image: NDArray[np.uint8]) -> int | None:
 def saturate(
     image: NDArray[np.uint8], share: float, out: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8] | None:
-    """Each pixel blended with its own grey: 0 is grey, 1 the image, more is more."""
+    """Blend each pixel with its grey: 0 is grey, 1 the image, above 1 more saturated."""
     loops = compiled()
     if loops is None or not fits(image) or image.shape[2] != 3:
         return None
@@ -321,7 +321,7 @@ def saturate(
 def sharpen(
     image: NDArray[np.uint8], share: float, out: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8] | None:
-    """Each pixel but those of the border blended with a smooth version of the image: 0 is smooth, 1 the image, more is more."""
+    """Blend each pixel except the border with a smoothed image: 0 is smooth, 1 the image, above 1 sharper."""
     loops = compiled()
     if loops is None or not is_dense(image) or min(image.shape[:2]) < 3:
         return None
@@ -335,7 +335,7 @@ def sharpen(
 def look_up(
     image: NDArray[np.uint8], table: NDArray[np.uint8], out: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8] | None:
-    """What each value becomes: by a table of 256, or of 256 x 3 for three channels."""
+    """Map each value by a table of 256, or of 256 x 3 for three channels."""
     loops = compiled()
     if loops is None or not is_dense(image):
         return None
@@ -348,7 +348,7 @@ def look_up(
 
 
 def equalizing(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """The table, 256 x channels, that makes values of each channel about equally frequent."""
+    """Return the table, 256 x channels, that equalises each channel's histogram."""
     loops = compiled()
     if loops is None or not fits(image):
         return None
@@ -359,7 +359,7 @@ def equalizing(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
 
 
 def stretching(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """The table, 256 x 3, that stretches values of each of three channels to all of them."""
+    """Return the table, 256 x 3, that stretches each channel to the full range."""
     loops = compiled()
     if loops is None or not fits(image) or image.shape[2] != 3:
         return None
@@ -369,9 +369,9 @@ def stretching(image: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
 
 
 FIXED = 32700.0
-"""Coordinates within this fit into the loops' fixed point (16 bits before the point), and so does one step more, with all rounding."""
+"""Coordinates below this, plus one step and rounding, fit the loops' fixed point (16 integer bits)."""
 FAR = 1 << 20
-"""Windows and parts within this: rounding of a map's numbers comes to no more than 16 pixels over them."""
+"""Limit for windows and parts: within it, rounding of a map's numbers adds up to at most 16 pixels."""
 
 
 def affine(
@@ -382,8 +382,8 @@ def affine(
     fill: tuple[int, ...],
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8] | None:
-    """A window (top, left, height, width) of an image under a map from output to input: the nearest pixels, `fill` outside. `part`
-    is what there is of the image, from the corner (top, left) on; outside of it is outside of the image."""
+    """Map a window (top, left, height, width) of the output to the nearest input pixels; `fill` outside. `matrix` maps output to input. `part`
+    is the available part of the image, beginning at `corner` (top, left); beyond it is outside."""
     loops = compiled()
     if loops is None or not fits(part) or not fits_fixed(window, matrix):
         return None
@@ -402,7 +402,7 @@ def affine(
 
 
 def fits_fixed(window: tuple[int, int, int, int], matrix: tuple[float, ...]) -> bool:
-    """Whether a map's coordinates are small enough for the loops, everywhere in a window and one pixel around it."""
+    """Whether a map's coordinates fit the loops, everywhere in a window and one pixel around it."""
     top, left, height, width = window
     a, b, c, d, e, f = matrix
     corners = [
@@ -411,4 +411,4 @@ def fits_fixed(window: tuple[int, int, int, int], matrix: tuple[float, ...]) -> 
         for y in (top - 1, top + height + 1)
     ]
     near = max(abs(top), abs(left), height, width) <= FAR and min(height, width) > 0
-    return near and all(abs(v) < FIXED for place in corners for v in place)  # not where one is NaN
+    return near and all(abs(v) < FIXED for place in corners for v in place)  # False for NaN

@@ -1,8 +1,8 @@
-"""What the compiled loops may be given. C sees an address and a few numbers, so everything about memory is checked here, before the call.
+"""Check arguments for the compiled loops: C sees only addresses and numbers, so memory is checked here, before the call.
 
-Rule 1: an input that is laid out another way is left to the slower way (`fits` and `fits_out` say no).
-Rule 2: `out` is a wish: where the loops cannot write to it as it is, `room` gives other memory, and the caller copies or uses that.
-Rule 3: a wrong argument, which no other way could do either (a table of 5 values, a size of 0), is a ValueError that names it.
+Rule 1: an input with another layout takes the slower path (`fits` and `fits_out` return False).
+Rule 2: `out` is a request. If the loops cannot write to it, `room` returns other memory, and the caller copies or uses that.
+Rule 3: an argument that no path could handle (a table of 5 values, a size of 0) is a ValueError that names it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST = 1 << 28
-"""Of a side: three channels of it, and the weights of what it is resized to, still fit into C's int."""
+"""Largest side: three channels of it, and its resize weights, still fit C's int."""
 FLOATS = 3e38
-"""Numbers within this are finite in single precision."""
+"""Numbers below this are finite in single precision."""
 
 
 def pointer(array: NDArray[Any]) -> int:
-    """Where an array begins. `ctypes.data` says the same by way of Python code, which is cold wherever pixels were just worked on."""
+    """Return an array's address. `ctypes.data` runs Python code for it, which is out of cache right after work on pixels."""
     found: int = array.__array_interface__["data"][0]
     return found
 
 
 def fits(image: NDArray[np.uint8]) -> bool:
-    """Whether an image is laid out as the loops want it: uint8, rows of 1 or 3 channels without gaps between pixels, one below the other."""
+    """Whether the loops support an image's layout: uint8, 1 or 3 channels, no gaps between pixels, rows top to bottom."""
     if image.ndim != 3 or image.dtype != np.uint8:
         return False
     rows, columns, channels = image.shape
@@ -36,7 +36,7 @@ def fits(image: NDArray[np.uint8]) -> bool:
 
 
 def is_dense(image: NDArray[np.uint8]) -> bool:
-    """Whether an image lies in one piece, with any number of channels."""
+    """Whether an image is contiguous, with any number of channels."""
     if image.ndim != 3 or image.dtype != np.uint8 or not image.flags.c_contiguous:
         return False
     rows, columns, channels = image.shape
@@ -46,8 +46,8 @@ def is_dense(image: NDArray[np.uint8]) -> bool:
 def room(
     shape: tuple[int, ...], out: NDArray[np.uint8] | None, image: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8]:
-    """Where a result of this shape is written: to `out`, where that has the shape and lies in one piece, writable and apart from `image`, which is
-    still read; else to memory of its own."""
+    """Return memory for a result: `out` if it has the shape and is contiguous, writable and apart from `image`, which is still being read;
+    else new memory."""
     if (
         out is not None
         and out.shape == shape
@@ -61,7 +61,7 @@ def room(
 
 
 def fits_out(image: NDArray[np.uint8], out: Any) -> bool:
-    """Whether the loops can write an image to a tensor, as floats in planes; refuses one of another shape."""
+    """Whether the loops can write an image to a tensor as float planes; refuse another shape."""
     rows, columns, channels = image.shape
     if tuple(out.shape) != (channels, rows, columns):
         raise ValueError(f"out must be {channels} x {rows} x {columns}, got {tuple(out.shape)}")
@@ -75,7 +75,7 @@ def fits_out(image: NDArray[np.uint8], out: Any) -> bool:
 
 
 def check_numbers(numbers: NDArray[np.float32], shape: tuple[int, ...], what: str) -> None:
-    """Refuse floats that C would read beyond, or with gaps."""
+    """Refuse floats that are too few for C or not contiguous."""
     if numbers.dtype != np.float32 or numbers.shape != shape or not numbers.flags.c_contiguous:
         raise ValueError(
             f"{what} must be float32 of {shape} in one piece, got {numbers.dtype} of {numbers.shape}"
@@ -84,7 +84,7 @@ def check_numbers(numbers: NDArray[np.float32], shape: tuple[int, ...], what: st
 
 
 def check_table(table: NDArray[np.uint8], channels: int) -> int:
-    """How many tables there are in one, one for all channels or one for each; refuses others."""
+    """Return the number of tables, one for all channels or one each; refuse others."""
     # guard: loops-table
     if table.dtype != np.uint8 or table.shape not in ((256,), (256, 1), (256, channels)):
         raise ValueError(
@@ -105,7 +105,7 @@ def check_sides(height: int, width: int) -> None:
 
 
 def check_box(box: tuple[float, float, float, float], rows: int, columns: int) -> None:
-    """Refuse a box (top, left, height, width) that is not a part of an image."""
+    """Refuse a box (top, left, height, width) outside the image."""
     top, left, height, width = box
     inside = (
         top >= 0

@@ -1,13 +1,13 @@
-"""How many different results an op can have for one image: |A| of Revamper's section 4, which decides what reuse costs in diversity.
+"""Count the distinct results of an op for one image: |A| of Revamper's section 4, which decides what reuse costs in diversity.
 
-Rule 1: what is drawn from a list is counted: a flip has 2 outcomes, a layer of RandAugment as many as it has ops. How likely each
-        is does not matter as long as it can happen. Independent draws multiply.
-Rule 2: what is drawn from a range counts as `VALUES`, whatever the range; a range of one value counts as 1.
-Rule 3: crops to a fixed size are counted by position, for which the size of the image must be known or assumed (`NOMINAL`).
-Rule 4: an op of a policy counts once, whatever its sign (the paper counts 14 for a layer of RandAugment); noise counts once, since one
-        patch of it is as good as another.
-Rule 5: what we cannot look into (functions, transforms of others, ops by users) counts as 1. Such ops are never kept, and to count
-        too few outcomes of what is drawn anew errs on the side of more diversity.
+Rule 1: draws from a list are counted: a flip has 2 outcomes, a RandAugment layer as many as ops. Probabilities do not matter unless 0.
+        Independent draws multiply.
+Rule 2: a draw from a range counts as `VALUES`, whatever the range; a range of one value counts as 1.
+Rule 3: crops to a fixed size are counted by position, given the image's size or an assumed one (`NOMINAL`).
+Rule 4: an op of a policy counts once, whatever its sign (the paper counts 14 per RandAugment layer). Noise counts once: any patch is as
+        good as another.
+Rule 5: opaque ops (functions, foreign transforms, users' ops) count as 1. They are never cached, and undercounting what is drawn anew errs
+        towards more diversity.
 """
 
 from __future__ import annotations
@@ -47,22 +47,21 @@ from penstock.transforms.theirs import Theirs
 from penstock.transforms.views import MultiCrop
 
 VALUES = 16
-"""Distinguishable values of a parameter that is drawn from a range. Those who made policies cut such ranges into 10 (AutoAugment) to 31
-(RandAugment) steps, and neighbouring steps of that size can just be told apart; 16 lies between, and is four bits. What a
-split is chosen by grows with the logarithm, so that twice as many add one bit to each parameter."""
+"""Distinguishable values of a parameter drawn from a range. Policies use 10 (AutoAugment) to 31 (RandAugment) steps, which can just be told
+apart; 16, four bits, lies between. The choice of a split depends on the logarithm: twice as many add one bit per parameter."""
 NOMINAL: Size = (375, 500)
-"""Height and width that an image is taken to have where none is known: the middle of ImageNet's."""
+"""Height and width of an image of unknown size: ImageNet's median."""
 
 Count = Callable[[Any, Size], int]
 
 
 def outcomes(op: Any, size: Size = NOMINAL) -> int:
-    """Different results of an op on one image of `size`. A class of a user's that is derived from ours may draw anything."""
+    """Count the distinct results of an op on an image of `size`; 1 for a user's subclass, which may draw anything."""
     return COUNTS.get(type(op), one)(op, size)
 
 
 def outcomes_in_row(ops: Iterable[Any], size: Size = NOMINAL) -> list[int]:
-    """Of each op, on what the ops before it leave of an image."""
+    """Count the outcomes of each op, on the image size that the ops before it leave."""
     found = []
     for op in ops:
         found.append(outcomes(op, size))
@@ -71,7 +70,7 @@ def outcomes_in_row(ops: Iterable[Any], size: Size = NOMINAL) -> list[int]:
 
 
 def size_behind(op: Any, size: Size) -> Size:
-    """What an op makes of a size, by a draw of it; as it was, where the op cannot be drawn by itself or refuses the size."""
+    """Return the size after an op, from one draw; unchanged if the op cannot be drawn alone or refuses the size."""
     if not hasattr(op, "draw") or isinstance(op, AUDIO):
         return size
     try:
@@ -88,12 +87,12 @@ def one(op: Any, size: Size) -> int:  # noqa: ARG001
 
 
 def drawn_from(low: float, high: float) -> int:
-    """A number from a range."""
+    """Count a draw from a range."""
     return VALUES if low < high else 1
 
 
 def with_chance(p: float, done: int) -> int:
-    """Something that is done with a chance, or not."""
+    """Count a result that occurs with probability `p`, and its absence."""
     return (1 if p < 1 else 0) + (done if p > 0 else 0)
 
 
@@ -106,7 +105,7 @@ def flip(op: ours.RandomHorizontalFlip | ours.RandomGrayscale, size: Size) -> in
 
 
 def places(size: Size) -> int:
-    """Where a part of any size may lie."""
+    """Count the positions of a part of any size."""
     return min(VALUES, size[0]) * min(VALUES, size[1])
 
 
@@ -125,7 +124,7 @@ def resized_crop(op: ours.RandomResizedCrop, size: Size) -> int:
 
 
 def jitter(op: ours.ColorJitter, size: Size) -> int:  # noqa: ARG001
-    """The factors, and the order in which those that do something are applied."""
+    """Count the factors, and the order of those that have an effect."""
     ranges = [
         around(getattr(op, name), name, centre=centre, least=least, most=most)
         for _, name, centre, least, most in JITTERS
@@ -148,7 +147,7 @@ def choice(op: ours.RandomChoice, size: Size) -> int:
 
 
 def several_crops(op: MultiCrop, size: Size) -> int:
-    """A sample is all crops together."""
+    """Count all crops together: they are one sample."""
     return math.prod(in_row(as_list(crop), size) ** count for crop, count in op.crops)
 
 
@@ -157,12 +156,12 @@ def as_list(ops: Any) -> Sequence[Any]:
 
 
 def magnitudes(space: Space | None, levels: Iterable[int], bins: int, size: Size) -> int:
-    """Different magnitudes among some levels."""
+    """Count distinct magnitudes among some levels."""
     return 1 if space is None else len({space.magnitude(at, bins, size) for at in levels})
 
 
 def layer(spaces: Mapping[str, Space | None], levels: Sequence[int], bins: int, size: Size) -> int:
-    """One op of a policy with a magnitude that is drawn too."""
+    """Count one op of a policy whose magnitude is drawn too."""
     return sum(magnitudes(space, levels, bins, size) for space in spaces.values())
 
 
@@ -171,7 +170,7 @@ def trivial(op: TrivialAugmentWide, size: Size) -> int:
 
 
 def auto(op: AutoAugment, size: Size) -> int:  # noqa: ARG001
-    """What is left of the pairs where either op may be left out."""
+    """Count the distinct pairs, given that either op may be skipped."""
     found = set()
     for pair in AUTOAUGMENT[op.policy]:
         for done in product((True, False), repeat=len(pair)):
@@ -183,7 +182,7 @@ def auto(op: AutoAugment, size: Size) -> int:  # noqa: ARG001
 
 
 def mixed(op: AugMix, size: Size) -> int:
-    """The weights of the image and of all chains but the last, and an op with its magnitude for each link of each chain."""
+    """Count the weights of the image and of all chains but the last, and an op with magnitude for each link of each chain."""
     link = layer(AUGMIX if op.all_ops else WITHOUT_COLOURS, range(op.severity), 10, size)
     depths = [op.chain_depth] if op.chain_depth > 0 else [1, 2, 3]
     return int(VALUES**op.mixture_width * sum(link**depth for depth in depths) ** op.mixture_width)
@@ -209,7 +208,7 @@ def deep(op: DeepAutoAugment, size: Size) -> int:
 
 
 def masks(op: SpecAugment, size: Size) -> int:  # noqa: ARG001
-    """A width and a start for each mask; a place and a shift for the warp."""
+    """Count a width and a start for each mask, and a position and a shift for the warp."""
     bands = (min(VALUES, op.freq_mask + 1) * VALUES if op.freq_mask else 1) ** op.num_freq_masks
     wide = op.time_mask and op.max_time_share
     frames = (min(VALUES, op.time_mask + 1) * VALUES if wide else 1) ** op.num_time_masks
@@ -217,7 +216,7 @@ def masks(op: SpecAugment, size: Size) -> int:  # noqa: ARG001
 
 
 def sound_outcomes(op: Any, shape: Sequence[int]) -> int:
-    """Of an op for audio on a sample of this shape: fewer where there is no room for as many."""
+    """Count an audio op's outcomes on a sample of this shape: fewer if it is too short."""
     match op:
         case PadOrCut():
             return min(VALUES, max(0, shape[-1] - op.samples) + 1)
@@ -231,14 +230,14 @@ def sound_outcomes(op: Any, shape: Sequence[int]) -> int:
 
 
 def mask_outcomes(limit: int, length: int) -> int:
-    """Widths, and where each may begin."""
+    """Count the widths, and the starts of each."""
     widths = min(limit, length) + 1
     return min(VALUES, widths) * min(VALUES, length) if widths > 1 else 1
 
 
 AUDIO = (AddNoise, Function, Gain, PadOrCut, Resample, STFT, LogMel, SpecAugment)
 COUNTS: Mapping[type, Count] = {
-    # ---- nothing is drawn, or nothing that we know of
+    # ---- nothing is drawn, or nothing that we can see
     **dict.fromkeys(
         (ours.CenterCrop, ours.Grayscale, ours.Pad, ours.Resize, ClampBoundingBoxes, SanitizeBoundingBoxes),
         one,
@@ -252,7 +251,7 @@ COUNTS: Mapping[type, Count] = {
     ours.ColorJitter: jitter,
     ours.GaussianBlur: blur,
     ours.RandomErasing: erasing,
-    # ---- ops made of others
+    # ---- containers
     Compose: lambda op, size: in_row(op.transforms, size),
     PerBatch: lambda op, size: in_row(op.transforms, size),
     ours.RandomApply: lambda op, size: with_chance(op.p, in_row(op.transforms, size)),
@@ -266,7 +265,7 @@ COUNTS: Mapping[type, Count] = {
     ThreeAugment: three,
     DeepAutoAugment: deep,
     Theirs: lambda op, _: op.outcomes,
-    # ---- of a whole batch: the share of the neighbour, and where its box lies; the neighbour itself is not counted
+    # ---- of a whole batch: the neighbour's share, and the position of its box; the neighbour itself is not counted
     MixUp: lambda *_: VALUES,
     CutMix: lambda op, size: VALUES * places(size),  # noqa: ARG005
     # ---- sound
@@ -277,15 +276,15 @@ COUNTS: Mapping[type, Count] = {
 }
 
 
-# ---- what can be exchanged
+# ---- ops that commute
 
 
 FLIP, CROP, PIXEL, OTHER = "flip", "crop", "pixel", "other"
 
 
 def kinds(op: Any) -> frozenset[str]:
-    """What an op does to pixels: mirror all, leave a part of them as it is, change each by itself. What is not known for certain,
-    or does anything else now and then (a table that depends on the image, a border that is filled), is OTHER."""
+    """Classify an op's effect: mirror all pixels (FLIP), select a part (CROP), change each pixel by itself (PIXEL). Anything uncertain, or
+    with other effects at times (a table from image statistics, a filled border), is OTHER."""
     if type(op) not in COUNTS:
         return frozenset({OTHER})
     match op:

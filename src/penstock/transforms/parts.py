@@ -1,4 +1,4 @@
-"""Parts of images that are only resized, and flipped or not: as most programs end whose beginning is reused."""
+"""Crops that are only resized, and perhaps flipped: how most programs end after reuse."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.transforms.windows import is_resized_part
 
 
 class Part(NamedTuple):
-    """A part of an image of three channels, where it lies, as `accel.finish` takes it."""
+    """A crop of a three-channel image in memory, as `accel.finish` takes it."""
 
     address: int
     stride: int
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 def part_of(program: Sequence[Step], image: Any) -> Part | None:
-    """What a program makes of an image, where it is no more than that and the compiled loops do it."""
+    """Return the crop if a program only resizes one and the compiled loops support it; else None."""
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         return None
     if not is_resized_part(program, image.shape[:2], alone=True) or not accel.fits(image):

@@ -14,17 +14,17 @@ from penstock.transforms.steps import Program, Size, drawn_in_row
 
 @dataclass(frozen=True)
 class PerBatch(Op):
-    """Ops that are drawn once for all samples of a batch: `PerBatch(RandAugment())` gives each batch its two ops and magnitudes.
+    """Draw ops once for all samples of a batch: `PerBatch(RandAugment())` gives each batch its two ops and magnitudes.
 
-    What is drawn depends on the place in the epoch at which the batch begins, never on how it is cut into tasks: it is the same
-    for any number of workers, and after a resume. Random numbers are shared; what they come to is in proportion to each image's
-    size. It stands in a chain (or a crop of MultiCrop) itself, not within another op. Without a loader, each call draws anew.
+    Draws depend on the place in the epoch where the batch begins, never on its split into tasks: they are the same for any worker count and
+    after a resume. Samples share random numbers; the resulting parameters scale with each image's size. Put it directly in a chain (or a
+    crop of MultiCrop), not inside another op. Without a loader, each call draws anew.
     """
 
     transforms: Any
-    """An op or a list of them."""
+    """An op or a list of ops."""
     samples: int | None = None
-    """How many neighbours in the batch share a draw (a tiny-batch); None: all of the batch."""
+    """How many neighbours in the batch share a draw (a tiny-batch); None: the whole batch."""
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.samples < 1:
@@ -40,7 +40,7 @@ class PerBatch(Op):
         return any(op.is_random for op in self.transforms)
 
     def draw(self, draws: Draws, size: Size) -> Program:
-        """Each op has random numbers of its own: how many the ones before it need may depend on the size of an image."""
+        """Give each op its own random numbers: how many an op uses may depend on the image size."""
         seed, ops = draws.bits(), enumerate(self.transforms)
         return drawn_in_row(((op.draw, Draws(op_seed(seed, op.name, at))) for at, op in ops), size)
 
@@ -49,7 +49,7 @@ class PerBatch(Op):
 
 
 def refuse_within(op: Any) -> None:
-    """A PerBatch within another op would be given that op's random numbers, which are one sample's."""
+    """Refuse a PerBatch inside another op: it would get that op's random numbers, which belong to one sample."""
     for inner in getattr(op, "transforms", ()):
         if isinstance(inner, PerBatch):
             raise ConfigError(f"PerBatch stands within {op.name}: put it into the chain itself")

@@ -1,4 +1,4 @@
-"""Augmentation policies: which ops a sample gets, and how strongly. They draw; `augment` says what the draws mean."""
+"""Augmentation policies: they draw ops and magnitudes; `augment` turns them into steps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ WITHOUT_COLOURS = {
 def drawn_steps(
     op: Any, name: str, space: Space | None, draws: Draws, at: int, bins: int, size: Size
 ) -> Program:
-    """One op of a policy at a level of its magnitudes, of either sign."""
+    """Return the steps of one op at a magnitude level, with a random sign if signed."""
     magnitude = 0.0 if space is None else space.magnitude(at, bins, size)
     if space is not None and space.signed:
         magnitude *= draws.sign()
@@ -117,7 +117,7 @@ class AutoAugment(Op):
 
 @dataclass(frozen=True)
 class AugMix(Op):
-    """Several chains of ops, mixed with each other and with the image as it was."""
+    """AugMix: mix several random chains of ops with each other and with the original image."""
 
     severity: int = 3
     mixture_width: int = 3
@@ -149,7 +149,7 @@ class AugMix(Op):
 
 @dataclass(frozen=True)
 class ThreeAugment(Op):
-    """DeiT III's: one of grey, solarised or blurred, each equally likely, then the colours a little."""
+    """DeiT III's 3-Augment: grayscale, solarize or blur, each equally likely, then a slight colour jitter."""
 
     color_jitter: float = 0.3
     sigma: tuple[float, float] = (0.1, 2.0)
@@ -168,7 +168,7 @@ class ThreeAugment(Op):
 
 
 def any_of(space: Mapping[str, Space | None], draws: Draws) -> tuple[str, Space | None]:
-    """One op, each equally likely."""
+    """Draw one op, each equally likely."""
     names = list(space)
     name = names[draws.below(len(names))]
     return name, space[name]

@@ -1,6 +1,6 @@
-"""Policies as their papers publish them: data only.
+"""Policies as published in their papers: data only.
 
-Each line is a pair of ops, tried one after the other: name, probability, magnitude (of ten; None where there is none).
+Each line is a pair of ops, tried in order: name, probability, magnitude (of ten; None if it has none).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Steps done to samples as torchvision's v2 takes them: pytrees of images, masks, boxes and whatever else belongs to them.
+"""Apply steps to samples as torchvision's v2 takes them: pytrees of images, masks, boxes and anything else.
 
-Rule 1: one draw moves all of a sample.
-Rule 2: Pillow images and torchvision's tv_tensors are what they say they are. Where neither is an image, the first plain tensor
-        that can be one is. Everything else passes through untouched.
-Rule 3: uint8 images, masks and upright float32 boxes are moved by our steps. Any other kind is moved by torchvision's kernels, given
-        the same steps; what is no step (a function of the user's, an op of torchvision's) is called with the sample.
-Rule 4: a sample keeps its structure, and everything in it its type.
+Rule 1: one draw transforms the whole sample.
+Rule 2: Pillow images and tv_tensors are what their types say. If there is no image among them, the first plain tensor of two or more
+        dimensions is the image. Everything else passes through.
+Rule 3: our steps handle uint8 images, masks and upright float32 boxes. torchvision's kernels handle other kinds, with the same steps. User
+        functions and torchvision's ops, which are no steps, are called on the sample.
+Rule 4: a sample keeps its structure, and each value its type.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from penstock.transforms.targets import check, moved_boxes, moved_masks
 
 class ValueKind(Enum):
     PICTURE = auto()
-    """Pillow's image."""
+    """A Pillow image."""
     TENSOR = auto()
-    """The plain tensor that is taken for an image."""
+    """The plain tensor taken for an image."""
     IMAGE = auto()
     """torchvision's Image or Video."""
     MASK = auto()
@@ -60,7 +60,7 @@ TV_TENSORS = {
 }
 
 
-# ---- what is in a sample
+# ---- the values of a sample
 
 
 def kinds_of(values: Sequence[Any]) -> list[ValueKind]:
@@ -74,7 +74,7 @@ def kinds_of(values: Sequence[Any]) -> list[ValueKind]:
 
 
 def kind_of(value: Any) -> ValueKind:
-    """By what has been imported: of a library that has not, there can be no value."""
+    """Check imported libraries only: a value cannot come from one that is not imported."""
     if isinstance(value, torch.Tensor):
         known = sys.modules.get("torchvision.tv_tensors")
         if known is None or not isinstance(value, known.TVTensor):
@@ -106,7 +106,7 @@ def common_size(values: Sequence[Any], kinds: Sequence[ValueKind]) -> Size:
 
 
 def wrapped(tensor: torch.Tensor, like: Any, **changed: Any) -> Any:
-    """As the kind of tensor that `like` is."""
+    """Return a tensor as the same type as `like`."""
     known = sys.modules.get("torchvision.tv_tensors")
     if known is None or not isinstance(like, known.TVTensor):
         return tensor
@@ -117,7 +117,7 @@ def wrapped(tensor: torch.Tensor, like: Any, **changed: Any) -> Any:
 
 
 def moved_sample(drawings: Iterable[Drawing], sample: Any) -> Any:
-    """A sample with what is drawn for its size done to all of it."""
+    """Draw for the sample's size and apply the program to all its values."""
     values, spec = tree_flatten(sample)
     kinds = kinds_of(values)
     before = common_size(values, kinds)
@@ -134,11 +134,11 @@ def moved_sample(drawings: Iterable[Drawing], sample: Any) -> Any:
 
 
 FILLS = {Code.PAD: 4, Code.AFFINE: 7}
-"""Where a step says what it fills with."""
+"""Position of the fill in a step's arguments."""
 
 
 def filled(program: Program, value: Any) -> Program:
-    """With the fill of this kind of value, where there is one for each, as torchvision has it."""
+    """Select the fill for this value's type, if there is one per type, as in torchvision."""
     found = []
     for code, args in program:
         at = FILLS.get(code)
@@ -161,7 +161,7 @@ def moved_image(program: Program, value: Any, _: Size) -> Any:
 
 
 def pixels(value: Any) -> list[NDArray[np.uint8]] | None:
-    """An image as our steps take it, or every frame of a video; None where they do not."""
+    """Return an image, or every frame of a video, as our steps take it; None if unsupported."""
     if not isinstance(value, torch.Tensor):
         return [array(value)] if value.mode in ("L", "RGB") else None
     fits = value.dtype == torch.uint8 and value.ndim >= 3 and value.shape[-3] in (1, 3) and value.numel() > 0
@@ -217,7 +217,7 @@ def geometry(program: Program) -> Program:
     return [step for step in program if step.code in GEOMETRIC]
 
 
-# ---- torchvision's kernels, by the same steps
+# ---- torchvision's kernels, driven by the same steps
 
 
 def by_torchvision(program: Program, value: Any) -> Any:
@@ -271,7 +271,7 @@ THEIRS: dict[Code, Callable[..., Any]] = {
 
 
 def theirs(op: Any) -> Any:
-    """torchvision's op of the same name and parameters."""
+    """Return torchvision's op with the same name and parameters."""
     given = {entry.name: getattr(op, entry.name) for entry in fields(op)}
     changed = {entry.name for entry in fields(op) if given[entry.name] != entry.default}
     return getattr(torchvision_v2(), op.name)(**{name: given[name] for name in changed})

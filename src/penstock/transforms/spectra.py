@@ -1,7 +1,7 @@
-"""Ops that make spectra of waveforms, and ops on spectra: float32 arrays, channels x frequencies x frames.
+"""Ops from waveforms to spectra, and on spectra: float32 arrays, channels x frequencies x frames.
 
-Spectra are torch.stft's with its defaults: a periodic Hann window, frames centred on multiples of the hop, the signal mirrored
-at its ends. Everything is float32 NumPy in one thread (see `audio` for the rules).
+Spectra equal torch.stft's with its defaults: periodic Hann window, frames centred on multiples of the hop, the signal mirrored at its ends.
+Everything is float32 NumPy in one thread (see `audio` for the rules).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Spectrum = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class STFT(AudioOp):
-    """The short-time Fourier transform: channels x (n_fft // 2 + 1) x (1 + samples // hop_length)."""
+    """Short-time Fourier transform: channels x (n_fft // 2 + 1) x (1 + samples // hop_length)."""
 
     n_fft: int
     hop_length: int
     win_length: int | None = None
-    """Samples under the window, centred in n_fft; None: all of them."""
+    """Window length in samples, centred in n_fft; None: n_fft."""
     power: float | None = 2.0
-    """Of the magnitude: 1 gives the magnitude, 2 the power; None gives complex numbers."""
+    """Exponent of the magnitude: 1 for magnitude, 2 for power; None returns complex numbers."""
 
     def __post_init__(self) -> None:
         check_count("n_fft", self.n_fft, least=2)
@@ -58,7 +58,7 @@ Spectrogram = STFT
 
 @dataclass(frozen=True)
 class LogMel(AudioOp):
-    """The logarithm of the power in bands that are equally wide on HTK's mel scale: channels x n_mels x frames."""
+    """Log power in bands of equal width on HTK's mel scale: channels x n_mels x frames."""
 
     sample_rate: int
     n_mels: int = 64
@@ -66,9 +66,9 @@ class LogMel(AudioOp):
     hop_length: int = 160
     f_min: float = 0.0
     f_max: float | None = None
-    """Where the last band ends; None: at half the sampling rate."""
+    """Upper edge of the last band in Hz; None: half the sampling rate."""
     floor: float = 1e-10
-    """Power below this counts as this, since silence has no logarithm."""
+    """Minimum power, since silence has no logarithm."""
 
     def __post_init__(self) -> None:
         check_count("sample_rate", self.sample_rate)
@@ -99,17 +99,17 @@ class LogMel(AudioOp):
 
 
 def spectra(x: Wave, n_fft: int, hop: int, win_length: int) -> NDArray[np.complex64]:
-    """Of every frame: channels x frames x frequencies."""
+    """Transform every frame: channels x frames x frequencies."""
     if x.shape[-1] < 1:
         raise ValueError("a spectrum needs at least one sample, and the waveform has none")
     padded = mirrored(x, n_fft // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, n_fft, axis=-1)[..., ::hop, :]
     found = np.fft.rfft(frames * hann(win_length, n_fft), axis=-1)
-    return found.astype(np.complex64, copy=False)  # NumPy 1 transforms in double precision
+    return found.astype(np.complex64, copy=False)  # NumPy 1 computes in double precision
 
 
 def mirrored(x: Wave, width: int) -> Wave:
-    """With `width` samples more at both ends, mirrored at the first and the last one."""
+    """Extend both ends by `width` samples, mirrored at the first and the last one."""
     if x.shape[-1] <= width:
         return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(width, width)], mode="reflect")
     return np.concatenate((x[..., width:0:-1], x, x[..., -2 : -width - 2 : -1]), axis=-1)
@@ -123,7 +123,7 @@ def power_spectrum(found: NDArray[np.complex64]) -> Spectrum:
 
 @lru_cache(maxsize=16)
 def hann(win_length: int, n_fft: int) -> Wave:
-    """A periodic Hann window in the middle of n_fft samples."""
+    """Return a periodic Hann window, centred in n_fft samples."""
     window = np.zeros(n_fft, dtype=np.float32)
     start = (n_fft - win_length) // 2
     window[start : start + win_length] = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(win_length) / win_length)
@@ -135,22 +135,22 @@ def hann(win_length: int, n_fft: int) -> Wave:
 
 
 class MelBands(NamedTuple):
-    """Triangles that overlap by half: a frequency between two neighbouring centres counts towards the lower band with one
-    share and towards the upper with the rest. So two sums per stretch between centres make all bands."""
+    """Triangular filters that overlap by half: a frequency between two centres is shared by the lower and the upper band. So two sums per
+    interval between centres make all bands."""
 
     first: int
-    """Frequencies below this number, and from `end` on, belong to no band."""
+    """Frequencies below this index, and from `end` on, belong to no band."""
     end: int
     rising: NDArray[np.float32]
-    """The share of the upper band, for each frequency; the rest is the lower band's."""
+    """The upper band's share of each frequency; the lower band gets the rest."""
     starts: NDArray[np.intp]
-    """The first frequency of each stretch that has any, counted from `first`."""
+    """The first frequency of each non-empty interval, counted from `first`."""
     stretches: NDArray[np.intp]
-    """The number of each of those stretches; stretch 0 ends at the centre of band 0."""
+    """The number of each of those intervals; interval 0 ends at the centre of band 0."""
     n_mels: int
 
     def sums(self, power: Spectrum) -> Spectrum:
-        """Power by frequency to power by band."""
+        """Sum power by frequency to power by band."""
         found = np.zeros((*power.shape[:-2], self.n_mels + 2, power.shape[-1]), dtype=np.float32)
         if len(self.starts):
             inside = power[..., self.first : self.end, :]
@@ -185,22 +185,22 @@ def hertz_to_mel(frequency: float) -> float:
 
 @dataclass(frozen=True)
 class SpecAugment(AudioOp):
-    """SpecAugment (Park et al., 2019) on frequencies x frames: a time warp, then masks of frequencies, then masks of frames.
+    """SpecAugment (Park et al., 2019) on frequencies x frames: a time warp, then frequency masks, then time masks.
 
-    Widths and places are the paper's: a width from 0 to the limit inclusive, then a start below what is left of the axis.
-    The names in the paper are W, F, m_F, T, m_T and p.
+    As in the paper, a mask's width is drawn from 0 to the limit inclusive, then its start within the rest of the axis. The parameters are
+    the paper's W, F, m_F, T, m_T and p.
     """
 
     time_warp: int = 0
-    """A frame drawn at least this far from both ends moves by up to so many frames; short samples are not warped."""
+    """A frame at least this far from both ends moves by up to this many frames; short samples are not warped."""
     freq_mask: int = 27
     num_freq_masks: int = 2
     time_mask: int = 100
     num_time_masks: int = 2
     max_time_share: float = 1.0
-    """No mask of frames is wider than this share of the sample."""
+    """Maximum width of a time mask, as a fraction of the sample."""
     fill: float | None = None
-    """What masked places become; None: the sample's mean (the paper's zero, for which it normalises the spectra)."""
+    """Value of masked places; None: the sample's mean (the paper's zero, as it normalises spectra)."""
 
     is_random = True
 
@@ -213,7 +213,7 @@ class SpecAugment(AudioOp):
             raise ConfigError(f"fill must be a finite number, or None for the mean, got {self.fill}")
 
     def draw(self, draws: Draws, shape: Shape) -> Drawn:
-        """The frame to warp and by how much, then start and width of every mask."""
+        """Draw the frame to warp and its shift, then start and width of every mask."""
         bands, frames = shape[-2:]
         warp = self.warp(draws, frames)
         widest = min(self.time_mask, int(self.max_time_share * frames))
@@ -240,13 +240,13 @@ class SpecAugment(AudioOp):
 
 
 def mask(draws: Draws, limit: int, length: int) -> tuple[int, int]:
-    """Start and width."""
+    """Draw start and width."""
     width = draws.below(min(limit, length) + 1)
     return draws.below(max(1, length - width)), width
 
 
 def warped(x: Spectrum, centre: float, shift: float) -> Spectrum:
-    """The frame at `centre` moves by `shift`, the ends stay, and the frames between are resampled linearly."""
+    """Move the frame at `centre` by `shift`, keep the ends, and resample linearly between."""
     last = x.shape[-1] - 1
     source = np.interp(np.arange(last + 1), (0.0, centre + shift, last), (0.0, centre, last))
     left = np.minimum(source.astype(np.intp), max(0, last - 1))

@@ -1,10 +1,10 @@
-"""What happens to one sample's pixels, as data: a program of steps that any lane can run.
+"""Programs of steps: what happens to one sample's pixels, as data that any lane can run.
 
-An op draws a program (`ops`); the CPU (`cpu`) or another lane executes it. A step is a code and plain numbers, so that a
-program can be compared, stored, sent to another machine or laid out in a table for a GPU.
+An op draws a program (`ops`); the CPU (`cpu`) or another lane runs it. A step is a code and plain numbers, so a program can be compared,
+stored, sent to another machine or laid out in a table for a GPU.
 
-Rule 1: a program says everything: whoever executes it draws nothing.
-Rule 2: images are uint8, height x width x channels. Coordinates are pixels of the image as it is before the step.
+Rule 1: a program is complete: running it draws nothing.
+Rule 2: images are uint8, height x width x channels. Coordinates are pixels of the image before the step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Size = tuple[int, int]
 
 
 class Interpolation(IntEnum):
-    """As PIL numbers them."""
+    """PIL's numbers."""
 
     NEAREST = 0
     LANCZOS = 1
@@ -27,18 +27,18 @@ class Interpolation(IntEnum):
 
 
 class Code(IntEnum):
-    # ---- where pixels are: masks and boxes follow
+    # ---- geometry: masks and boxes follow
     CROP = 1
-    """top, left, height, width; what lies outside of the image is 0"""
+    """top, left, height, width; 0 outside the image"""
     RESIZE = 2
-    """height, width, interpolation, antialias; then perhaps a box (top, left, height, width) of the image that all comes from"""
+    """height, width, interpolation, antialias; optionally the source box (top, left, height, width)"""
     FLIP_H = 3
     FLIP_V = 4
     PAD = 5
     """left, top, right, bottom, fill, mode"""
     AFFINE = 6
     """a, b, c, d, e, f (output pixel (x, y) comes from (ax + by + c, dx + ey + f)), interpolation, fill"""
-    # ---- one table for every pixel
+    # ---- a fixed table for every pixel
     BRIGHTNESS = 16
     """factor"""
     POSTERIZE = 17
@@ -51,7 +51,7 @@ class Code(IntEnum):
     """factor"""
     AUTOCONTRAST = 25
     EQUALIZE = 26
-    # ---- pixels and their neighbours, or their channels
+    # ---- neighbouring pixels and channels
     SATURATION = 32
     """factor"""
     HUE = 33
@@ -61,15 +61,15 @@ class Code(IntEnum):
     SHARPNESS = 35
     """factor"""
     BLUR = 36
-    """kernel width, kernel height, sigma x, sigma y; then perhaps the version of torchvision's transforms whose pixels it is to have"""
+    """kernel width, kernel height, sigma x, sigma y; optionally the version of torchvision's transforms to match"""
     ERASE = 37
-    """top, left, height, width, value (a number per channel, or None: noise), seed of the noise"""
+    """top, left, height, width, value (a number per channel, or None: noise), noise seed"""
     MIX = 38
-    """weight of the image as it is, then (weight, steps) of each chain that it is mixed with"""
+    """weight of the original image, then (weight, steps) of each chain"""
     MIX_TENSORS = 39
-    """the same by torchvision's ops for tensors: weight of the image as it is, (weight, (name, magnitude) of each op) of each chain, the
-    version of torchvision's transforms, interpolation"""
-    # ---- the user's own
+    """the same with torchvision's ops for tensors: weight of the original image, (weight, (name, magnitude) of each op) of each chain, version
+    of torchvision's transforms, interpolation"""
+    # ---- user code
     CALL = 64
     """function"""
 
@@ -84,11 +84,11 @@ Program = list[Step]
 GEOMETRIC = frozenset({Code.CROP, Code.RESIZE, Code.FLIP_H, Code.FLIP_V, Code.PAD, Code.AFFINE})
 TABLES = frozenset({Code.BRIGHTNESS, Code.POSTERIZE, Code.SOLARIZE, Code.INVERT})
 STATISTICS = frozenset({Code.CONTRAST, Code.AUTOCONTRAST, Code.EQUALIZE})
-"""Steps that look at the whole image before they change a pixel: nothing may be cropped away before them."""
+"""Steps that read the whole image before they change a pixel: no crop may move before them."""
 
 
 def size_after(step: Step, size: Size) -> Size:
-    """The size of an image of `size` when the step has been done."""
+    """Return the image size after a step."""
     code, args = step
     if code is Code.CROP:
         return args[2], args[3]
@@ -101,13 +101,13 @@ def size_after(step: Step, size: Size) -> Size:
 
 
 def is_shift(matrix: Sequence[Any]) -> bool:
-    """Whether an affine map moves by whole pixels, so that there is nothing to interpolate."""
+    """Whether an affine map shifts by whole pixels, with nothing to interpolate."""
     a, b, c, d, e, f = matrix[:6]
     return (a, b, d, e) == (1, 0, 0, 1) and c == int(c) and f == int(f)
 
 
 def program_channels(program: Sequence[Step], channels: int) -> int:
-    """Of an image that had so many."""
+    """Return the channel count after a program."""
     for step in program:
         if step.code is Code.GRAY:
             channels = step.args[0]
@@ -121,11 +121,11 @@ def program_size(program: Sequence[Step], size: Size) -> Size:
 
 
 Drawing = tuple[Callable[[Any, Size], Program], Any]
-"""What draws a program for a size, and what it draws with: `op.draw` and random numbers, say."""
+"""A function that draws a program for a size, and its argument: for example `op.draw` and random numbers."""
 
 
 def drawn_in_row(drawings: Iterable[Drawing], size: Size) -> Program:
-    """One program of several: each is drawn for the size that those before it leave, before the next is asked for."""
+    """Join programs: each is drawn for the size that the previous ones leave, before the next is requested."""
     program: Program = []
     for draw, argument in drawings:
         steps = draw(argument, size)

@@ -1,6 +1,6 @@
-"""Look-up tables: 256 numbers that say what becomes of each pixel value; consecutive ones are composed into one.
+"""Look-up tables of 256 pixel values; consecutive ones are composed into one.
 
-They are what Pillow's functions come to, value by value, so that what is done by table is exact.
+They tabulate Pillow's functions value by value, so they are exact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEVELS = np.arange(256.0)[:, None]
 
 @lru_cache(maxsize=512)
 def table_of(step: Step) -> Table:
-    """The table of a step that needs to know nothing of the image. Policies have few of them."""
+    """Return the table of a step that does not depend on the image. Cached: policies have few."""
     table = _table_of(step)
     table.flags.writeable = False
     return table
@@ -32,7 +32,7 @@ def table_of(step: Step) -> Table:
 def _table_of(step: Step) -> Table:
     match step:
         case Step(Code.BRIGHTNESS, (factor,)):
-            return blend(0, factor, fused=False)  # of 0 and a product there is nothing to round twice
+            return blend(0, factor, fused=False)  # adding to 0 rounds nothing
         case Step(Code.POSTERIZE, (bits,)):
             kept: Table = IDENTITY & np.uint8(0xFF << (8 - bits) & 0xFF)
             return kept
@@ -46,10 +46,10 @@ def _table_of(step: Step) -> Table:
 
 @lru_cache(maxsize=1024)
 def blend(base: int, factor: float, *, fused: bool) -> Table:
-    """base + factor * (value - base), cut to whole numbers towards 0 in single precision, as Pillow's blend does; rounded to that once if
-    `fused`, else product and sum each."""
+    """Tabulate base + factor * (value - base), truncated, in single precision as Pillow's blend. `fused` rounds to single once, else product
+    and sum each."""
     values, share = np.arange(256, dtype=np.float32) - np.float32(base), np.float32(factor)
-    if fused:  # in double precision nothing is lost before
+    if fused:  # double precision loses nothing before
         values = (base + np.float64(share) * values).astype(np.float32)
     else:
         values = np.float32(base) + share * values
@@ -59,7 +59,7 @@ def blend(base: int, factor: float, *, fused: bool) -> Table:
 
 
 def autocontrast(low: Sequence[int], high: Sequence[int]) -> Table:
-    """Stretches each channel's values from its [low, high] to [0, 255]."""
+    """Stretch each channel's values from its [low, high] to [0, 255]."""
     lowest, wide = np.array(low, np.float64), np.subtract(high, low, dtype=np.float64)
     scale = 255.0 / np.where(wide > 0, wide, 255.0)
     stretched = LEVELS * scale + -lowest * scale
@@ -69,7 +69,7 @@ def autocontrast(low: Sequence[int], high: Sequence[int]) -> Table:
 
 
 def equalize(histograms: NDArray[np.int64]) -> Table:
-    """Spreads each channel's values so that all are about equally frequent; of channels x 256 counts."""
+    """Equalise each channel's histogram (channels x 256 counts)."""
     last = 255 - (histograms[:, ::-1] > 0).argmax(axis=1)
     below = np.cumsum(histograms, axis=1) - histograms
     step = below[np.arange(len(last)), last] // 255
@@ -82,7 +82,7 @@ def equalize(histograms: NDArray[np.int64]) -> Table:
 def look_up(
     image: NDArray[np.uint8], table: Table, out: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8]:
-    """What an image becomes by a table; in `out`, if the loops can write there."""
+    """Apply a table to an image; into `out`, if the loops can write there."""
     flat = np.ascontiguousarray(image)
     quick = accel.look_up(flat, table, out)
     if quick is not None:
@@ -93,7 +93,7 @@ def look_up(
 
 
 def composed(first: Table, then: Table) -> Table:
-    """One table for two in a row."""
+    """Compose two consecutive tables into one."""
     if first.ndim == 1 and then.ndim == 1:
         return then[first]
     channels = max(table.shape[1] for table in (first, then) if table.ndim == 2)

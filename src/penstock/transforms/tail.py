@@ -1,4 +1,4 @@
-"""How pixels leave: as uint8, or scaled and normalised to floats in one pass, channels first."""
+"""The tail of a chain: pixels to a uint8 tensor, or scaled and normalised to floats in one pass, channels first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.transforms.steps import Program, Size
 
 @dataclass(frozen=True)
 class Closing(Op):
-    """An op that belongs to the end of a chain."""
+    """An op for the end of a chain."""
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
         raise ConfigError(f"{self.name} belongs to the end of a chain, behind all ops that change pixels")
@@ -35,7 +35,7 @@ class Closing(Op):
 
 @dataclass(frozen=True)
 class ToImage(Closing):
-    """Images are tensors in the end in any case; here because chains written for torchvision have it."""
+    """No effect: images become tensors anyway. It is here for chains written for torchvision."""
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
         return []
@@ -44,7 +44,7 @@ class ToImage(Closing):
 @dataclass(frozen=True)
 class ToDtype(Closing):
     dtype: torch.dtype | Mapping[Any, torch.dtype | None]
-    """Of images; or one for each of torchvision's types and "others", where the op is called on samples."""
+    """The images' dtype; or one per torchvision type and "others", if the op is called on samples."""
     scale: bool = False
 
 
@@ -63,19 +63,18 @@ class Normalize(Closing):
 
 @dataclass(frozen=True)
 class ToTensor(Closing):
-    """torchvision's old way to say ToImage and ToDtype(float32, scale=True)."""
+    """torchvision's older form of ToImage and ToDtype(float32, scale=True)."""
 
 
 SMALL = 16 << 10
-"""Bytes of an image that are turned before OpenCV has begun."""
+"""Bytes of an image that NumPy transposes faster than a call to the loops."""
 
 
 @dataclass(frozen=True)
 class Tail:
     dtype: torch.dtype = torch.uint8
     scale: str = ""
-    """How values come to lie between 0 and 1: "divide" by 255, "multiply" by its inverse (which may differ in the last bit), or
-    not at all."""
+    """How to scale values to 0..1: "divide" by 255, "multiply" by its inverse (may differ in the last bit), or "" for not at all."""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
@@ -83,7 +82,7 @@ class Tail:
         return str(self.dtype), self.scale, self.mean, self.std
 
     def check(self, image: Any) -> None:
-        """Refuse what the tail cannot finish."""
+        """Refuse an image that the tail cannot finish."""
         if getattr(image, "dtype", None) != np.uint8 or image.ndim != 3:
             said = (
                 f"{image.dtype} of {image.ndim} dimensions"
@@ -97,13 +96,13 @@ class Tail:
             level_table(self.scale, self.mean, self.std, image.shape[2])
 
     def numbers(self) -> NDArray[np.float32] | None:
-        """What `accel.normal` does the same with to images of three channels, if it can."""
+        """Return the parameters with which `accel.normal` does the same to three channels; None if it cannot."""
         if self.dtype != torch.float32 or len(self.mean) not in (0, 1, 3):
             return None
         return normal_numbers(self.scale, self.mean, self.std)
 
     def finish(self, image: NDArray[np.uint8], out: torch.Tensor | None = None) -> torch.Tensor:
-        """The image as a tensor, channels x height x width; into `out` where that is given."""
+        """Return the image as a tensor, channels x height x width; into `out` if given."""
         shape = (image.shape[2], image.shape[0], image.shape[1])
         if out is None:
             out = torch.empty(shape, dtype=self.dtype)
@@ -125,7 +124,7 @@ class Tail:
 
 
 def normalise(planes: torch.Tensor, scale: str, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """Float planes, scaled and normalised in place, as torchvision computes it."""
+    """Scale and normalise float planes in place, as torchvision computes it."""
     if scale == "divide":
         planes /= 255
     elif scale == "multiply":
@@ -143,7 +142,7 @@ def normalise(planes: torch.Tensor, scale: str, mean: Sequence[float], std: Sequ
 def level_table(
     scale: str, mean: tuple[float, ...], std: tuple[float, ...], channels: int
 ) -> NDArray[np.float32]:
-    """What each of the 256 values of each channel becomes."""
+    """Tabulate the result for the 256 values of each channel."""
     if mean and len(mean) not in (1, channels):
         raise ConfigError(f"Normalize has {len(mean)} means for an image of {channels} channels")
     levels = torch.arange(256, dtype=torch.float32).repeat(channels, 1, 1)
@@ -152,7 +151,7 @@ def level_table(
 
 @lru_cache(maxsize=64)
 def normal_numbers(scale: str, mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32] | None:
-    """Scale, means and stds of three channels; None where arithmetic with them would not come to the table's values."""
+    """Return scale, means and stds of three channels; None if computing with them differs from the table."""
     by = {"divide": 255.0, "multiply": 1.0 / 255}.get(scale, 1.0)
     numbers = np.array([by, *np.broadcast_to(mean or 0.0, 3), *np.broadcast_to(std or 1.0, 3)], np.float32)
     levels = np.arange(256, dtype=np.float32)
@@ -162,7 +161,7 @@ def normal_numbers(scale: str, mean: tuple[float, ...], std: tuple[float, ...]) 
 
 
 def split_tail(ops: Sequence[Any]) -> tuple[list[Any], Tail]:
-    """The ops that change pixels, and the tail that the rest comes to."""
+    """Split ops into those that change pixels, and the tail of the rest."""
     body = list(ops)
     closing: list[Any] = []
     while body and isinstance(body[-1], Closing):
@@ -187,15 +186,15 @@ def split_tail(ops: Sequence[Any]) -> tuple[list[Any], Tail]:
     return body, tail
 
 
-# ---- called with a sample
+# ---- calling on a sample
 
 
 def closed(ops: Sequence[Any], sample: Any) -> Any:
-    """Ops that make tensors of images: in one pass where our tail can, else torchvision's."""
+    """Apply closing ops: in one pass where our tail can, else with torchvision's."""
     values, spec = tree_flatten(sample)
     kinds = kinds_of(values)
     images = {at: pixels(values[at]) for at, kind in enumerate(kinds) if kind in IMAGES}
-    arrays = any(isinstance(value, np.ndarray) for value in values)  # images, to torchvision's ToImage
+    arrays = any(isinstance(value, np.ndarray) for value in values)  # torchvision's ToImage takes arrays as images
     if arrays or None in images.values() or not ours_to_close(ops, set(kinds)):
         for op in ops:
             sample = theirs(op)(sample)
@@ -210,7 +209,7 @@ def ours_to_close(ops: Sequence[Any], kinds: set[ValueKind]) -> bool:
     """Whether our tail does what these ops mean for images of these kinds."""
     types = [op for op in ops if isinstance(op, (ToDtype, ToTensor))]
     known = all(isinstance(op, ToTensor) or op.dtype in (torch.uint8, torch.float32) for op in types)
-    # What is no tensor yet torchvision's ToDtype leaves alone, and its ToTensor what is one.
+    # torchvision's ToDtype leaves non-tensors alone, its ToTensor leaves tensors alone.
     pictures = ValueKind.PICTURE not in kinds or isinstance(ops[0], (ToImage, ToTensor))
     tensors = not {ValueKind.TENSOR, ValueKind.IMAGE} & kinds or not any(
         isinstance(op, ToTensor) for op in ops

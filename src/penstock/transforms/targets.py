@@ -1,10 +1,9 @@
-"""Masks and boxes: they follow their image through the steps that move pixels, as torchvision's v2 moves them.
+"""Masks and boxes follow their image through geometric steps, as in torchvision's v2.
 
-Rule 1: masks take the nearest pixel, and 0 where there is none. Their last two axes are height and width: one mask of numbers,
-        or one mask per object.
-Rule 2: boxes are float32, x1 y1 x2 y2 from the top left corner of the image. A turned box is the upright one around its corners.
-Rule 3: boxes are clamped to the image. In the end those of less than a pixel a side are dropped, with their labels and masks.
-Rule 4: colours, blur and erasing leave both alone. What cannot be followed is an error, never a guess.
+Rule 1: masks take the nearest pixel, and 0 outside. Their last two axes are height and width: one integer mask, or one mask per object.
+Rule 2: boxes are float32, x1 y1 x2 y2 from the image's top left corner. A rotated box becomes the upright one around its corners.
+Rule 3: boxes are clamped to the image. At the end, those of less than a pixel a side are dropped, with their labels and masks.
+Rule 4: colours, blur and erasing change neither. A step that cannot be followed is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ Masks = NDArray[Any]
 Boxes = NDArray[np.float32]
 
 MIN_SIDE = 1.0
-"""Pixels; also the least area."""
+"""Pixels; also the minimum area."""
 NUMPY_MODES = {"edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What belongs to one image."""
+    """The targets of one image."""
 
     masks: Masks | None = None
     """Integers, height x width or objects x height x width."""
     boxes: Boxes | None = None
     """Objects x 4."""
     labels: NDArray[Any] | None = None
-    """One for each box; without boxes they are left alone."""
+    """One per box; unchanged if there are no boxes."""
 
     @classmethod
     def of(cls, size: Size, masks: Any = None, boxes: Any = None, labels: Any = None) -> Targets:
-        """As arrays, checked to belong to an image of `size`."""
+        """Convert to arrays and check that they fit an image of `size`."""
         found = cls(
             masks=None if masks is None else np.asarray(masks),
             boxes=None if boxes is None else np.asarray(boxes).astype(np.float32).reshape(-1, 4),
@@ -62,7 +61,7 @@ class Targets:
         return self.masks is None and self.boxes is None
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What there is of them, by name, as tensors that share no memory with anything."""
+        """Return the targets that are present as tensors that share no memory."""
         found = {"masks": self.masks, "boxes": self.boxes, "labels": self.labels}
         return {
             name: torch.from_numpy(np.array(value, order="C"))
@@ -72,7 +71,7 @@ class Targets:
 
 
 def follow(program: Sequence[Step], targets: Targets, size: Size) -> Targets:
-    """Masks, boxes and labels of an image of `size` after the program."""
+    """Return masks, boxes and labels of an image of `size` after the program."""
     if targets.empty:
         return targets
     check(program, boxes=targets.boxes is not None)
@@ -95,7 +94,7 @@ def moved_masks(program: Sequence[Step], masks: Masks) -> Masks:
 
 
 def moved_boxes(program: Sequence[Step], boxes: Boxes, size: Size) -> Boxes:
-    """Neither dropped nor, by steps that cannot move them out of the image, clamped."""
+    """Move boxes; drop none, and clamp only after steps that can move them out of the image."""
     for step in program:
         if step.code in GEOMETRIC:
             boxes = BOX_STEPS[step.code](boxes, size, *step.args)
@@ -104,7 +103,7 @@ def moved_boxes(program: Sequence[Step], boxes: Boxes, size: Size) -> Boxes:
 
 
 def check(program: Sequence[Step], *, boxes: bool) -> None:
-    """Refuse what masks cannot follow, or `boxes`."""
+    """Refuse steps that masks, or `boxes`, cannot follow."""
     for step in program:
         if step.code is Code.CALL:
             raise ConfigError(
@@ -141,7 +140,7 @@ def resize_masks(masks: Masks, height: int, width: int, *_: Any) -> Masks:
 
 
 def nearest(before: int, after: int) -> NDArray[np.int64]:
-    """Which of `before` pixels each of `after` is taken from: as torch's "nearest" rounds, which is down, in float32."""
+    """Return the source index of each of `after` pixels, rounded as torch's "nearest": down, in float32."""
     scale = np.float32(before) / np.float32(after)
     return np.minimum((np.arange(after, dtype=np.float32) * scale).astype(np.int64), before - 1)
 
@@ -161,7 +160,7 @@ def pad_masks(masks: Masks, left: int, top: int, right: int, bottom: int, _: Any
 
 
 def warp_masks(masks: Masks, *args: Any) -> Masks:
-    """By Pillow, like the image: a picture of where each pixel lies is warped, so that any integers can be moved."""
+    """Warp with Pillow, like the image. It warps an image of pixel indices, so masks may hold any integers."""
     rows, columns = masks.shape[-2:]
     module = pillow().Image
     places = np.arange(1, rows * columns + 1, dtype=np.int32).reshape(rows, columns)
@@ -183,14 +182,14 @@ MASK_STEPS: dict[Code, Callable[..., Masks]] = {
 
 
 def clamped(boxes: Boxes, size: Size) -> Boxes:
-    """No corner outside of the image."""
+    """Clamp corners to the image."""
     height, width = size
     found: Boxes = np.clip(boxes, np.float32(0), np.array([width, height, width, height], np.float32))
     return found
 
 
 def sound(boxes: Boxes) -> NDArray[np.bool_]:
-    """Which boxes are of some size; one that holds no number is not."""
+    """Which boxes are large enough; one with NaN is not."""
     sides = boxes[:, 2:] - boxes[:, :2]
     kept: NDArray[np.bool_] = (sides >= MIN_SIDE).all(axis=1) & (sides.prod(axis=1) >= MIN_SIDE)
     return kept
@@ -226,7 +225,7 @@ def pad_boxes(boxes: Boxes, size: Size, left: int, top: int, right: int, bottom:
 
 
 def warp_boxes(boxes: Boxes, size: Size, *args: Any) -> Boxes:
-    """Steps say where a pixel comes from; a box must know where it goes."""
+    """Invert the map: steps say where a pixel comes from, a box needs where it goes."""
     a, b, c, d, e, f = args[:6]
     back = np.linalg.inv(np.array([[a, b, c], [d, e, f], [0, 0, 1]], np.float64))
     corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2).astype(np.float64)

@@ -1,9 +1,9 @@
-"""Steps that torchvision does on a tensor, also of a picture (AugMix, GaussianBlur): with its pixels, bit for bit, in less time.
+"""Steps that torchvision runs on a tensor, also for a Pillow image (AugMix, GaussianBlur): the same pixels bit for bit, faster.
 
-Rule 1: what depends on a pixel's level alone, or on that and on the image's statistics, is asked of torchvision for all 256 levels, and
-        looked up for each pixel. A shift by whole pixels is a copy. Sharpening counts neighbours in whole numbers.
-Rule 2: everything else (rotations, shears, saturation, blurs) is done by torchvision's own functions.
-Rule 3: images are uint8, height x width x channels. torchvision gets them as it sees pictures: a view of the same memory.
+Rule 1: ops that depend only on a pixel's level, and perhaps on image statistics, run in torchvision for all 256 levels, then by table. A
+        shift by whole pixels is a copy. Sharpening sums neighbours in integers.
+Rule 2: torchvision's own functions do the rest (rotations, shears, saturation, blurs).
+Rule 3: images are uint8, height x width x channels. torchvision gets a view of the same memory, as for Pillow images.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Image = NDArray[np.uint8]
 Chain = tuple[float, Sequence[tuple[str, float]]]
 LEVELS = np.arange(256, dtype=np.uint8)
 SHIFTED_AT_MOST = 2048
-"""Pixels a side of an image in which single precision finds a shifted pixel to well within half a level."""
+"""Largest side for which single precision locates a shifted pixel to well within half a level."""
 BY_LEVEL = frozenset({"Brightness", "Solarize"})
 
 
 def mixed(image: Image, kept: float, chains: Sequence[Chain], version: str, way: int) -> Image:
-    """AugMix: the image and what its chains make of it, each by its weight, in single precision."""
+    """AugMix: the weighted sum of the image and its chains' results, in single precision."""
     total = image.astype(np.float32) * np.float32(kept)
     for weight, ops in chains:
         changed = image
@@ -40,7 +40,7 @@ def mixed(image: Image, kept: float, chains: Sequence[Chain], version: str, way:
 
 
 def applied(image: Image, name: str, magnitude: float, version: str, way: int) -> Image:
-    """One op of AugMix."""
+    """Apply one op of AugMix."""
     if name in BY_LEVEL:
         levels = torch.from_numpy(LEVELS).reshape(1, 1, 16, 16)
         return look_up(image, theirs(levels, name, magnitude, version, way).numpy().reshape(256))
@@ -58,7 +58,7 @@ def applied(image: Image, name: str, magnitude: float, version: str, way: int) -
 
 
 def theirs(image: torch.Tensor, name: str, magnitude: float, version: str, way: int) -> torch.Tensor:
-    """By torchvision, as AugMix of that version has its ops done."""
+    """Apply an op with torchvision, as that version's AugMix does."""
     modes = import_module("torchvision.transforms.functional").InterpolationMode
     mode = modes.NEAREST if way == Interpolation.NEAREST else modes.BILINEAR
     if version == "v1":
@@ -73,13 +73,13 @@ def theirs(image: torch.Tensor, name: str, magnitude: float, version: str, way: 
 
 
 NO_FILL = {"others": None}
-"""For each type of input, as v2 has it."""
+"""Per input type, as in v2."""
 
 
 def tensor(image: Image) -> torch.Tensor:
-    """A batch of one, as torchvision makes it of a picture."""
+    """Return a batch of one, as torchvision makes it from a Pillow image."""
     if not image.flags.writeable:
-        image = image.copy()  # torch warns of what it must not write to
+        image = image.copy()  # torch warns about read-only memory
     return torch.from_numpy(image).permute(2, 0, 1)[None]
 
 
@@ -88,12 +88,12 @@ def array(image: torch.Tensor) -> Image:
     return found
 
 
-# ---- what torchvision makes of levels
+# ---- tables from torchvision
 
 
 def stretched(image: Image, version: str, way: int) -> Image:
-    """AutoContrast depends on the lowest and the highest level of a channel: asked of an image that has all levels between them."""
-    # rows first, which is vectorised
+    """AutoContrast depends on each channel's lowest and highest level: run it on an image with all levels between them."""
+    # rows first, which vectorises
     lowest, highest = image.min(axis=0).min(axis=0), image.max(axis=0).max(axis=0)
     levels = np.clip(LEVELS[:, None], lowest, highest).astype(np.uint8)
     found = theirs(tensor(levels.reshape(16, 16, -1)), "AutoContrast", 0.0, version, way)
@@ -101,7 +101,7 @@ def stretched(image: Image, version: str, way: int) -> Image:
 
 
 def contrasted(image: Image, factor: float) -> Image:
-    """v2's adjust_contrast, whose other colour is the mean of the greys."""
+    """v2's adjust_contrast, which blends with the mean grey."""
     pixels = tensor(image)
     if image.shape[2] == 3:
         r, g, b = pixels.unbind(dim=-3)
@@ -114,7 +114,7 @@ def contrasted(image: Image, factor: float) -> Image:
     return look_up(image, table.numpy().reshape(256))
 
 
-# ---- places and neighbours
+# ---- positions and neighbours
 
 
 def shifted(image: Image, by: int, *, across: bool) -> Image:
@@ -130,8 +130,8 @@ def shifted(image: Image, by: int, *, across: bool) -> Image:
 
 
 def sharpened(image: Image, factor: float, version: str) -> Image:
-    """adjust_sharpness: in the smooth version a pixel counts five times and its neighbours once, of 13; its border is the image's. Without
-    torch's convolutions, which hang on some machines in a process that was forked from one that has used them."""
+    """adjust_sharpness: the smooth version weighs a pixel 5/13 and its eight neighbours 1/13 each; the border stays. It avoids torch's
+    convolutions, which hang on some machines in a process forked from one that used them."""
     wide = image.astype(np.int16)
     rows = wide[:-2] + wide[1:-1]
     rows += wide[2:]
@@ -153,7 +153,7 @@ def sharpened(image: Image, factor: float, version: str) -> Image:
 
 
 def blurred(image: Image, kernel: tuple[int, int], sigma: tuple[float, float], version: str) -> Image:
-    """torchvision's GaussianBlur of a picture."""
+    """torchvision's GaussianBlur of a Pillow image."""
     name = "torchvision.transforms.v2.functional" if version == "v2" else "torchvision.transforms.functional"
     found = import_module(name).gaussian_blur(tensor(image), list(kernel), list(sigma))
     return array(found)

@@ -1,7 +1,7 @@
-"""A transform of torchvision's as an op of a chain: drawn by torchvision's code, from numbers of the op's own.
+"""A torchvision transform as an op: torchvision's code draws, from the op's own random numbers.
 
-torchvision draws from torch's generator. Here that is seeded for each draw, from the op's random numbers, and put back: so a draw depends on
-(seed, sample, op) as that of any op of ours does, and not on what was drawn before it.
+torchvision draws from torch's generator. For each draw it is seeded from the op's random numbers, then restored. So a draw depends on
+(seed, sample, op), as for our ops, and not on earlier draws.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from penstock.transforms.steps import Program, Size
 class Theirs(Op):
     title: str
     version: str
-    """Of torchvision's transforms: v1 or v2."""
+    """torchvision's transforms version: v1 or v2."""
     parameters: tuple[Any, ...]
-    """Names and values of all of them, plain."""
+    """All parameters as plain (name, value) pairs."""
     drawn: Callable[[Any, Size], Program] = field(compare=False)
     transform: Any = field(compare=False)
     outcomes: int = 1
-    """Different results for one image, as `transforms.outcomes` counts them."""
+    """Distinct results for one image, as `transforms.outcomes` counts them."""
 
     is_random = True
 

@@ -14,10 +14,10 @@ from penstock.transforms.steps import Program, Size
 
 @dataclass(frozen=True)
 class MultiCrop(Op):
-    """Several crops of one decoded image, as DINO's: `MultiCrop([(RandomResizedCrop(224), 2), (RandomResizedCrop(96), 8)])`.
+    """Several crops of one decoded image, as in DINO: `MultiCrop([(RandomResizedCrop(224), 2), (RandomResizedCrop(96), 8)])`.
 
-    Each is (ops, how many): an op or a list of them, drawn anew for each crop. Ops before it in the chain are done once, ops behind
-    it to every crop, with draws of its own. The sample is then a tuple of tensors in the order given.
+    Each entry is (ops, count): an op or a list of ops, drawn anew for each crop. Ops before it in the chain run once; ops after it run on
+    every crop, with their own draws. The sample is a tuple of tensors in this order.
     """
 
     crops: Sequence[tuple[Any, int]]

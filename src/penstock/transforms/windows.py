@@ -1,6 +1,6 @@
-"""Which part of an image each step of a program needs, seen from its end: the rest is neither decoded nor changed.
+"""Find the part of an image that each step of a program needs, from the last step back: the rest is neither decoded nor changed.
 
-Rule 1: the result is the same, pixel for pixel. A step that looks at the whole image, or of which we do not know, needs all of it.
+Rule 1: the result is the same, pixel for pixel. A step that reads the whole image, or is unknown, needs all of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from penstock.transforms.steps import TABLES, Code, Interpolation, Size, Step, size_after
 
 POINTWISE = TABLES | {Code.SATURATION, Code.HUE, Code.GRAY}
-"""Steps whose result at a pixel depends on that pixel alone."""
+"""Steps whose result at a pixel depends only on that pixel."""
 
 
 class Window(NamedTuple):
@@ -29,7 +29,7 @@ class Window(NamedTuple):
 
 
 class WindowedImage(NamedTuple):
-    """An image between two steps: how large it would be, and what of it is there."""
+    """An image between two steps: its full size, and the part that is present."""
 
     size: Size
     window: Window
@@ -40,7 +40,7 @@ class WindowedImage(NamedTuple):
 
 
 def stages(program: Sequence[Step], size: Size, *, small: int = 0) -> list[WindowedImage]:
-    """The image before each step, and after the last one; all of it where it has never more than `small` pixels."""
+    """Return the image before each step and after the last; all of it if it never exceeds `small` pixels."""
     sizes = [size]
     for step in program:
         sizes.append(size_after(step, sizes[-1]))
@@ -54,7 +54,7 @@ def stages(program: Sequence[Step], size: Size, *, small: int = 0) -> list[Windo
 
 
 def needed(step: Step, size: Size, window: Window) -> Window:
-    """What of an image of `size` a step needs to make a window of its result."""
+    """Return the part of an image of `size` that a step needs to make a window of its result."""
     code, args = step
     top, left, height, width = window
     if code in POINTWISE:
@@ -74,13 +74,13 @@ def needed(step: Step, size: Size, window: Window) -> Window:
 
 
 def is_inside(place: Sequence[int], size: Size) -> bool:
-    """Whether (top, left, height, width) is all in an image."""
+    """Whether (top, left, height, width) lies inside an image."""
     top, left, height, width = place
     return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
 
 
 def is_resized_part(program: Sequence[Step], size: Size, *, alone: bool = False) -> bool:
-    """Whether a program begins with a part of an image that it makes another size. `alone`: it does no more, but for a horizontal flip."""
+    """Whether a program begins with a crop inside the image and a resize. `alone`: nothing follows but perhaps a horizontal flip."""
     if len(program) < 2 or program[0].code is not Code.CROP or program[1].code is not Code.RESIZE:
         return False
     if alone and not (len(program) == 2 or (len(program) == 3 and program[2].code is Code.FLIP_H)):
@@ -89,14 +89,14 @@ def is_resized_part(program: Sequence[Step], size: Size, *, alone: bool = False)
 
 
 def around(window: Window, margin: int, size: Size) -> Window:
-    """A window with the pixels beside it, as far as there are any."""
+    """Grow a window by a margin, clipped to the image."""
     top, left = max(0, window.top - margin), max(0, window.left - margin)
     below, right = window.top + window.height + margin, window.left + window.width + margin
     return Window(top, left, min(size[0], below) - top, min(size[1], right) - left)
 
 
 def under(matrix: Sequence[float], size: Size, window: Window) -> Window:
-    """The pixels that an affine map takes a window from, with one to spare on each side for whatever is rounded."""
+    """Return the source pixels of a window under an affine map, with one pixel to spare on each side for rounding."""
     a, b, c, d, e, f = matrix
     top, left, height, width = window
     corners = [(x, y) for x in (left, left + width) for y in (top, top + height)]
@@ -104,5 +104,5 @@ def under(matrix: Sequence[float], size: Size, window: Window) -> Window:
     first, last = max(0, math.floor(min(columns)) - 1), min(size[1], math.ceil(max(columns)) + 1)
     above, below = max(0, math.floor(min(rows)) - 1), min(size[0], math.ceil(max(rows)) + 1)
     if first >= last or above >= below:
-        return Window(0, 0, 1, 1)  # all of it is fill, but an image has a pixel at least
+        return Window(0, 0, 1, 1)  # all fill, but an image has at least one pixel
     return Window(above, first, below - above, last - first)
