@@ -57,7 +57,6 @@ WORTH_A_CALL = 4096
 
 
 def compiled() -> ctypes.CDLL | None:
-    """Return the compiled library, or None."""
     return looked_for()[0]
 
 
@@ -82,7 +81,6 @@ def looked_for() -> tuple[ctypes.CDLL | None, str]:
 
 
 def loops_in(path: str) -> ctypes.CDLL:
-    """Load the loops from a file."""
     loops = ctypes.CDLL(path)
     address, number, stride = ctypes.c_void_p, ctypes.c_int, ctypes.c_long
     loops.penstock_resample.argtypes = [address, stride, *[number] * 3, address, address, *[number] * 5]
@@ -129,7 +127,7 @@ def fast_crc32() -> Any:
 
 
 def crc32(data: Any, start: int = 0, end: int | None = None, before: int = 0) -> int:
-    """zlib's crc32 of a part of some bytes."""
+    """Return zlib's crc32 of a range of bytes."""
     size = len(data)
     stop = size if end is None else end
     if type(data) is not bytes:
@@ -148,7 +146,6 @@ def crc32(data: Any, start: int = 0, end: int | None = None, before: int = 0) ->
 
 
 def address_of(data: Any) -> int:
-    """Return the address of the first byte."""
     return pointer(np.frombuffer(data, np.uint8))
 
 

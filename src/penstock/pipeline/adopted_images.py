@@ -202,7 +202,6 @@ OURS: Mapping[str, Make] = {
 
 
 def parameters(op: Any) -> tuple[Any, ...]:
-    """Return all parameters of a transform, sorted by name."""
     skipped = ("training", "transforms")
     given = {name: value for name, value in vars(op).items() if name[0] != "_" and name not in skipped}
     if type(op).__name__ in CONTAINERS:

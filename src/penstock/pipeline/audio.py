@@ -135,7 +135,6 @@ class AudioChain:
     def through(
         self, x: Any, seed: int, first: int = 0, end: int | None = None, on_draw: OnDraw | None = None
     ) -> Any:
-        """Run the ops from `first` to `end`."""
         for number in range(first, len(self.ops) if end is None else end):
             op = self.ops[number]
             drawn = op.draw(Draws(op_seed(seed, op.name, number)), x.shape)
@@ -196,7 +195,6 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         )
 
     bytes_from: Source = WholeFiles()
-    """Where to read recordings from."""
 
     @property
     def identity(self) -> str:
@@ -220,7 +218,6 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         return self.chain.started(wave, rate)
 
     def locate(self, index: int) -> ByteRange:
-        """Return where a recording's bytes are."""
         return self.samples[index][0], 0, None
 
     def target_of(self, index: int) -> Any:

@@ -91,7 +91,6 @@ class Chain:
     def pixels(
         self, image: Image | Encoded, seed: int, company: Company | None = None, end: int | None = None
     ) -> Image:
-        """Run all ops, or those before `end`."""
         most = len(self.ops) if end is None else end
         for first, last in self.stretches:
             image = executed(self.draw(seed, size_of(image), company, first, min(most, last)), image)
@@ -156,7 +155,6 @@ def size_of(image: Image | Encoded) -> Size:
 
 
 def shape_of(image: Image | Encoded, program: Program) -> tuple[int, int, int]:
-    """Return the tensor shape of a program's result."""
     channels = program_channels(program, 3 if isinstance(image, Encoded) else image.shape[2])
     return channels, *program_size(program, size_of(image))
 
@@ -231,7 +229,6 @@ def calls(op: Any) -> bool:
 
 
 def flattened(transform: Any) -> list[Any]:
-    """Return the ops of a transform; [] for None."""
     ops = [op for op in leaves(transform) if op is not None]
     for op in ops:
         if isinstance(op, (str, bytes)):

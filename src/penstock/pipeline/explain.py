@@ -40,8 +40,6 @@ YOURS = "a function of yours: no other lane can run it"
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStep:
-    """One line of the explanation."""
-
     name: str
     says: str
     seconds: float
@@ -186,7 +184,6 @@ def alike(views: Sequence[Chain]) -> list[tuple[Chain, list[int]]]:
 
 
 def summed(pieces: Iterable[Piece]) -> dict[str, float]:
-    """Add up seconds by stage."""
     found: dict[str, float] = {}
     for piece in pieces:
         found[piece.stage] = found.get(piece.stage, 0.0) + piece.seconds
@@ -194,8 +191,6 @@ def summed(pieces: Iterable[Piece]) -> dict[str, float]:
 
 
 class StepCosts:
-    """Collects seconds by name."""
-
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
 

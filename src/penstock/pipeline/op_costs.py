@@ -121,8 +121,6 @@ def cut_costs(
 
 
 class Cut(NamedTuple):
-    """The costs of one sample at one cut."""
-
     partial_s: float
     final_s: float
     copy_s: float
@@ -130,7 +128,6 @@ class Cut(NamedTuple):
 
 
 def cuts_of(dataset: StagedDataset | AudioFolder, index: int) -> tuple[list[Cut], Size]:
-    """Measure every cut of one sample."""
     seed, ends = sample_seed(0, 0, index, index), range(body(dataset.chain) + 1)
     rounds = [[cut_once(dataset, index, seed, end) for end in ends] for _ in range(ROUNDS)]
     cuts = [
@@ -161,7 +158,7 @@ def cut_once(dataset: StagedDataset | AudioFolder, index: int, seed: int, end: i
 
 
 def body(chain: Chain | AudioChain) -> int:
-    """Count the ops whose results can be cached. A foreign last transform may return anything but pixels."""
+    """Count the ops whose results can be cached. A foreign last transform may return anything."""
     return len(chain.ops) - (isinstance(chain, Chain) and chain.ends_elsewhere)
 
 

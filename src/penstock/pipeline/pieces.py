@@ -20,15 +20,12 @@ clock = time.thread_time  # waiting for a core is not work
 
 
 class Piece(NamedTuple):
-    """One piece of work and its time."""
-
     stage: str
     """The part of the chain: "read", "decode", an op's number, "tail"; within a view, prefixed by the view's number."""
     seconds: float
 
 
 def pieces_of(dataset: StagedDataset, index: int) -> Iterator[Piece]:
-    """Prepare one sample piece by piece."""
     before = clock()
     data, targets = dataset.read(index)
     yield Piece("read", clock() - before)

@@ -105,7 +105,6 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
     after: tuple[Callable[[Any], Any], ...] = ()
     """Functions to call on the finished tensor, if the chain is one program; adopted datasets may have them."""
     bytes_from: Source = WholeFiles()
-    """Where to read located samples from."""
     knows_targets = False
     """Whether `target_of` returns a target without reading anything."""
 
@@ -123,7 +122,6 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
         raise NotImplementedError(f"{type(self).__name__} gives targets together with samples only")
 
     def read_located(self, index: int) -> tuple[bytes, Any]:
-        """Read a sample of a located dataset."""
         return self.bytes_from.read(*self.locate(index)), self.target_of(index)
 
     def contents(self) -> str | None:
@@ -163,7 +161,6 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
         return Naming(self, index % len(self))
 
     def pixels(self, begun: Begun) -> Image:
-        """Run the program of a sample."""
         return executed(begun.program, begun.image)
 
     def begun(self, index: int) -> Begun:

@@ -46,8 +46,6 @@ class BadTarget(ValueError):
 
 
 class Samples(NamedTuple):
-    """The samples of one shard."""
-
     keys: list[str]
     places: NDArray[np.int64]
     """One row per sample: offset and size of its image, then of its target; -1 if missing."""
@@ -92,7 +90,6 @@ class TarDataset(StagedDataset):
             )
 
     def name(self, index: int) -> str:
-        """Name a sample and its shard in messages."""
         shard, within = self._where(index)
         return f"sample {self._keys[shard][within]!r} of {shown(self.urls[shard])}"
 
@@ -169,7 +166,6 @@ class TarDataset(StagedDataset):
             raise
 
     def _parsed(self, index: int, said: bytes) -> Any:
-        """Parse a target from the bytes of its file."""
         try:
             text = said.decode("utf-8")
             return int(text) if self.target == "cls" else json.loads(text) if self.target == "json" else text

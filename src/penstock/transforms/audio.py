@@ -121,7 +121,6 @@ def white_noise(seed: int, shape: Shape) -> Wave:
 
 
 def power_of(x: Wave) -> float:
-    """Return the mean square."""
     return float(np.mean(np.square(x, dtype=np.float64))) if x.size else 0.0
 
 

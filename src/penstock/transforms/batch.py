@@ -20,8 +20,6 @@ from penstock.transforms.steps import Size
 
 
 class Mix(NamedTuple):
-    """One draw."""
-
     kept: float
     """Lambda: the sample's own weight in the mix."""
     box: tuple[int, int, int, int] | None = None

@@ -28,11 +28,15 @@ class OfBoxes(Op):
 
 @dataclass(frozen=True)
 class ClampBoundingBoxes(OfBoxes):
+    """Clamp boxes to the image."""
+
     clamping_mode: str | None = "auto"
 
 
 @dataclass(frozen=True)
 class SanitizeBoundingBoxes(OfBoxes):
+    """Drop boxes with a side below `min_size` or an area below `min_area`, with their labels."""
+
     min_size: float = 1.0
     min_area: float = 1.0
     labels_getter: Callable[[Any], Any] | str | None = "default"

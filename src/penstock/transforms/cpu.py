@@ -63,7 +63,7 @@ def execute(
         elif before.is_whole:
             result = STEPS[code](image, *args, **({"out": place()} if code in TO_A_PLACE else {}))
             image = result if after.is_whole else crop(result, *after.window)
-        elif code == Code.SHARPNESS:  # its border pixels depend on the rest of the image
+        elif code == Code.SHARPNESS:  # it leaves a border unsharpened, which is cut off here
             top, left, height, width = after.window
             result = STEPS[code](image, *args)
             image = crop(result, top - before.window.top, left - before.window.left, height, width)

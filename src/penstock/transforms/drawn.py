@@ -71,7 +71,6 @@ def number_of(outcome: Any) -> int:
 
 
 def drawn(op: Any, draws: Noted, size: Size) -> tuple[Any, Program]:
-    """Return the outcome and the program."""
     if type(op) in (Compose, ours.RandomApply, ours.RandomChoice):
         return contained(op, draws, size)
     if type(op) is PerBatch:

@@ -53,7 +53,6 @@ class Draws:
         return len(weights) - 1
 
     def normal(self) -> float:
-        """Return a standard normal number."""
         radius = math.sqrt(-2.0 * math.log(1.0 - self.unit()))
         return radius * math.cos(2.0 * math.pi * self.unit())
 

@@ -44,8 +44,6 @@ class Foreign(Lambda):
 
 @dataclass(frozen=True)
 class Called:
-    """A transform, and the seed for one sample."""
-
     transform: Any
     seed: int
 

@@ -42,6 +42,8 @@ def check_p(p: float) -> None:
 
 @dataclass(frozen=True)
 class Resize(Op):
+    """Resize to (height, width), or the shorter side to `size` with the longer at most `max_size`; `size=None`: the longer to `max_size`."""
+
     size: int | Sequence[int] | None
     interpolation: int = BILINEAR
     max_size: int | None = None
@@ -87,6 +89,8 @@ class Resize(Op):
 
 @dataclass(frozen=True)
 class CenterCrop(Op):
+    """Crop the centre to `size`, one number or (height, width). Smaller images are padded with 0."""
+
     size: int | Sequence[int]
 
     def __post_init__(self) -> None:
@@ -106,6 +110,8 @@ class CenterCrop(Op):
 
 @dataclass(frozen=True)
 class Pad(Op):
+    """Pad all sides by one number, by (left/right, top/bottom) or (left, top, right, bottom). `padding_mode`: as torchvision's."""
+
     padding: int | Sequence[int]
     fill: Any = 0
     padding_mode: str = "constant"
@@ -128,6 +134,8 @@ def sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
 
 @dataclass(frozen=True)
 class RandomCrop(Op):
+    """Pad by `padding`, then crop `size` at a random position. `pad_if_needed`: pad smaller images instead of raising an error."""
+
     size: int | Sequence[int]
     padding: int | Sequence[int] | None = None
     pad_if_needed: bool = False
@@ -157,6 +165,8 @@ class RandomCrop(Op):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(Op):
+    """Crop a random part and resize it to `size`. `scale`: its area as a fraction of the image; `ratio`: its width / height."""
+
     size: int | Sequence[int]
     scale: Range = (0.08, 1.0)
     ratio: Range = (3.0 / 4.0, 4.0 / 3.0)
@@ -195,6 +205,8 @@ class RandomResizedCrop(Op):
 
 @dataclass(frozen=True)
 class RandomHorizontalFlip(Op):
+    """Flip left and right with probability `p`."""
+
     p: float = 0.5
 
     is_random = True
@@ -208,6 +220,8 @@ class RandomHorizontalFlip(Op):
 
 @dataclass(frozen=True)
 class RandomVerticalFlip(RandomHorizontalFlip):
+    """Flip top and bottom with probability `p`."""
+
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
         return [Step(Code.FLIP_V)] if draws.chance(self.p) else []
 
@@ -217,6 +231,8 @@ class RandomVerticalFlip(RandomHorizontalFlip):
 
 @dataclass(frozen=True)
 class ColorJitter(Op):
+    """Change colours by random factors in random order. A number x means the range 1 - x to 1 + x (hue: -x to x); or give (low, high)."""
+
     brightness: float | Range = 0
     contrast: float | Range = 0
     saturation: float | Range = 0
@@ -262,6 +278,8 @@ def around(
 
 @dataclass(frozen=True)
 class Grayscale(Op):
+    """Convert to grayscale, with 1 or 3 equal channels."""
+
     num_output_channels: int = 1
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
@@ -270,6 +288,8 @@ class Grayscale(Op):
 
 @dataclass(frozen=True)
 class RandomGrayscale(Op):
+    """Convert to grayscale with three equal channels, with probability `p`."""
+
     p: float = 0.1
 
     is_random = True
@@ -280,6 +300,8 @@ class RandomGrayscale(Op):
 
 @dataclass(frozen=True)
 class GaussianBlur(Op):
+    """Blur with a Gaussian kernel of odd size. `sigma`: its standard deviation, or the range (low, high) to draw it from."""
+
     kernel_size: int | Sequence[int]
     sigma: float | Range = (0.1, 2.0)
 
@@ -298,6 +320,8 @@ class GaussianBlur(Op):
 
 @dataclass(frozen=True)
 class RandomErasing(Op):
+    """Erase a random rectangle with probability `p`. `scale`: its area as a fraction of the image; `ratio`: its height / width."""
+
     p: float = 0.5
     scale: Range = (0.02, 0.33)
     ratio: Range = (0.3, 3.3)
@@ -326,6 +350,8 @@ class RandomErasing(Op):
 
 @dataclass(frozen=True)
 class RandomApply(Container):
+    """Apply all `transforms` in sequence with probability `p`, or none."""
+
     transforms: Sequence[Any]
     p: float = 0.5
 
@@ -338,6 +364,8 @@ class RandomApply(Container):
 
 @dataclass(frozen=True)
 class RandomChoice(Container):
+    """Apply one of `transforms`, drawn with weights `p` (default: equal)."""
+
     transforms: Sequence[Any]
     p: Sequence[float] | None = None
 

@@ -87,7 +87,6 @@ def one(op: Any, size: Size) -> int:  # noqa: ARG001
 
 
 def drawn_from(low: float, high: float) -> int:
-    """Count a draw from a range."""
     return VALUES if low < high else 1
 
 
@@ -156,12 +155,10 @@ def as_list(ops: Any) -> Sequence[Any]:
 
 
 def magnitudes(space: Space | None, levels: Iterable[int], bins: int, size: Size) -> int:
-    """Count distinct magnitudes among some levels."""
     return 1 if space is None else len({space.magnitude(at, bins, size) for at in levels})
 
 
 def layer(spaces: Mapping[str, Space | None], levels: Sequence[int], bins: int, size: Size) -> int:
-    """Count one op of a policy whose magnitude is drawn too."""
     return sum(magnitudes(space, levels, bins, size) for space in spaces.values())
 
 
@@ -230,7 +227,6 @@ def sound_outcomes(op: Any, shape: Sequence[int]) -> int:
 
 
 def mask_outcomes(limit: int, length: int) -> int:
-    """Count the widths, and the starts of each."""
     widths = min(limit, length) + 1
     return min(VALUES, widths) * min(VALUES, length) if widths > 1 else 1
 

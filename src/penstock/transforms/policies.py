@@ -58,6 +58,8 @@ def drawn_steps(
 
 @dataclass(frozen=True)
 class RandAugment(Op):
+    """RandAugment: apply `num_ops` random ops, all at strength `magnitude` of `num_magnitude_bins`. `fill`: the colour outside the image."""
+
     num_ops: int = 2
     magnitude: int = 9
     num_magnitude_bins: int = 31
@@ -82,6 +84,8 @@ class RandAugment(Op):
 
 @dataclass(frozen=True)
 class TrivialAugmentWide(Op):
+    """TrivialAugment (wide): apply one random op at a random one of `num_magnitude_bins` strengths."""
+
     num_magnitude_bins: int = 31
     interpolation: int = NEAREST
     fill: Any = None
@@ -95,6 +99,8 @@ class TrivialAugmentWide(Op):
 
 @dataclass(frozen=True)
 class AutoAugment(Op):
+    """AutoAugment: apply a random pair of ops from a published policy."""
+
     policy: str = "imagenet"
     """`imagenet`, `cifar10` or `svhn`."""
     interpolation: int = NEAREST

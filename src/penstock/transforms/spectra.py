@@ -240,7 +240,6 @@ class SpecAugment(AudioOp):
 
 
 def mask(draws: Draws, limit: int, length: int) -> tuple[int, int]:
-    """Draw start and width."""
     width = draws.below(min(limit, length) + 1)
     return draws.below(max(1, length - width)), width
 

@@ -88,7 +88,6 @@ STATISTICS = frozenset({Code.CONTRAST, Code.AUTOCONTRAST, Code.EQUALIZE})
 
 
 def size_after(step: Step, size: Size) -> Size:
-    """Return the image size after a step."""
     code, args = step
     if code is Code.CROP:
         return args[2], args[3]
@@ -107,7 +106,6 @@ def is_shift(matrix: Sequence[Any]) -> bool:
 
 
 def program_channels(program: Sequence[Step], channels: int) -> int:
-    """Return the channel count after a program."""
     for step in program:
         if step.code is Code.GRAY:
             channels = step.args[0]

@@ -43,6 +43,8 @@ class ToImage(Closing):
 
 @dataclass(frozen=True)
 class ToDtype(Closing):
+    """Convert images to `dtype`. `scale`: scale values to 0..1 if it is a float."""
+
     dtype: torch.dtype | Mapping[Any, torch.dtype | None]
     """The images' dtype; or one per torchvision type and "others", if the op is called on samples."""
     scale: bool = False
@@ -50,6 +52,8 @@ class ToDtype(Closing):
 
 @dataclass(frozen=True)
 class Normalize(Closing):
+    """Subtract `mean` and divide by `std`, one number per channel. Images must be floats."""
+
     mean: Sequence[float]
     std: Sequence[float]
     inplace: bool = False
@@ -194,7 +198,7 @@ def closed(ops: Sequence[Any], sample: Any) -> Any:
     values, spec = tree_flatten(sample)
     kinds = kinds_of(values)
     images = {at: pixels(values[at]) for at, kind in enumerate(kinds) if kind in IMAGES}
-    arrays = any(isinstance(value, np.ndarray) for value in values)  # torchvision's ToImage takes arrays as images
+    arrays = any(isinstance(value, np.ndarray) for value in values)  # torchvision's ToImage takes arrays
     if arrays or None in images.values() or not ours_to_close(ops, set(kinds)):
         for op in ops:
             sample = theirs(op)(sample)

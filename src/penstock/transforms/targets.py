@@ -31,8 +31,6 @@ NUMPY_MODES = {"edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """The targets of one image."""
-
     masks: Masks | None = None
     """Integers, height x width or objects x height x width."""
     boxes: Boxes | None = None
@@ -182,7 +180,6 @@ MASK_STEPS: dict[Code, Callable[..., Masks]] = {
 
 
 def clamped(boxes: Boxes, size: Size) -> Boxes:
-    """Clamp corners to the image."""
     height, width = size
     found: Boxes = np.clip(boxes, np.float32(0), np.array([width, height, width, height], np.float32))
     return found

@@ -40,7 +40,6 @@ def mixed(image: Image, kept: float, chains: Sequence[Chain], version: str, way:
 
 
 def applied(image: Image, name: str, magnitude: float, version: str, way: int) -> Image:
-    """Apply one op of AugMix."""
     if name in BY_LEVEL:
         levels = torch.from_numpy(LEVELS).reshape(1, 1, 16, 16)
         return look_up(image, theirs(levels, name, magnitude, version, way).numpy().reshape(256))

@@ -16,8 +16,6 @@ POINTWISE = TABLES | {Code.SATURATION, Code.HUE, Code.GRAY}
 
 
 class Window(NamedTuple):
-    """A part of an image."""
-
     top: int
     left: int
     height: int
@@ -74,7 +72,6 @@ def needed(step: Step, size: Size, window: Window) -> Window:
 
 
 def is_inside(place: Sequence[int], size: Size) -> bool:
-    """Whether (top, left, height, width) lies inside an image."""
     top, left, height, width = place
     return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
 
