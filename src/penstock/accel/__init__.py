@@ -192,8 +192,7 @@ cubic, down first, mirrored, as in `resize`; whether `normal` divides."""
 
 
 def finish(parts: Sequence[bytes]) -> list[int]:
-    """Resize, and perhaps normalise, crops in turn. Return those not written because their image had changed by the end of the read. Requires
-    compiled loops."""
+    """Resize, and perhaps normalise, crops. Return those not written because their image changed during the read. Needs compiled loops."""
     loops, gone = compiled(), ctypes.create_string_buffer(len(parts))
     assert loops is not None
     if any(len(part) != PART.size for part in parts):

@@ -46,8 +46,7 @@ def is_dense(image: NDArray[np.uint8]) -> bool:
 def room(
     shape: tuple[int, ...], out: NDArray[np.uint8] | None, image: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8]:
-    """Return memory for a result: `out` if it has the shape and is contiguous, writable and apart from `image`, which is still being read;
-    else new memory."""
+    """Return memory for a result: `out` if it has the shape and is contiguous, writable and apart from `image`, the input; else new memory."""
     if (
         out is not None
         and out.shape == shape

@@ -114,8 +114,7 @@ class AdoptedChain:
         return self.tail is not None and any(draw is not None for _, draw in self.ops)
 
     def run(self, image: Any, told: Callable[[str], None] | None = None) -> Any:
-        """Run the chain on an image; unfinished if nothing follows the tail. With `told`, run op by op and call it with each op's
-        name."""
+        """Run the chain on an image; unfinished if nothing follows the tail. `told` is called with each op's name; ops then run one by one."""
         program: list[Step] = []
         size = size_of(image)
         for at, (op, draw) in enumerate(self.ops):

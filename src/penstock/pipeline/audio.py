@@ -124,8 +124,7 @@ class AudioChain:
         return any(op.is_random for op in self.ops)
 
     def run(self, x: Any, rate: int, seed: int) -> torch.Tensor:
-        """Run the chain. Each op has its own random numbers, whatever comes before it. It draws when reached, since user functions may
-        change the shape."""
+        """Run the chain. Each op has its own random numbers. It draws when reached, since user functions may change the shape."""
         return torch.from_numpy(np.ascontiguousarray(self.through(self.started(x, rate), seed)))
 
     def started(self, x: Wave, rate: int) -> Wave:

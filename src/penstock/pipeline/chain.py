@@ -70,16 +70,14 @@ class Chain:
     def draw(
         self, seed: int, size: Size, company: Company | None = None, first: int = 0, end: int | None = None
     ) -> Program:
-        """Draw the program of a sample, or of its ops from `first` to `end`. Each op has its own random numbers, whatever comes before
-        it."""
+        """Draw a sample's program, or its ops from `first` to `end`. Each op's random numbers are independent of the ops before it."""
         ops = enumerate(self.ops[first:end], first)
         own = [(op.draw, Draws(op_seed(op.seed_of(seed, company), op.name, at))) for at, op in ops]
         return drawn_in_row(own, size)
 
     @property
     def stretches(self) -> list[tuple[int, int]]:
-        """First and end of ops that can be drawn together. A user function may return any size, and the ops after it must know that
-        size."""
+        """First and end of ops that can be drawn together: a user function may return any size, which later ops must know."""
         ends = [at + 1 for at, op in enumerate(self.ops[:-1]) if calls(op)]
         return list(pairwise([0, *ends, len(self.ops)]))
 
@@ -171,8 +169,7 @@ def executed(program: Program, image: Image | Encoded, out: Image | None = None)
 
 
 def opened(program: Program, image: Image | Encoded) -> tuple[Program, Image]:
-    """Decode or crop the pixels a program needs. Return the rest of the program, which can run elsewhere, and the pixels, whose rows
-    may have gaps."""
+    """Decode or crop the pixels a program needs. Return the rest of the program, which can run elsewhere, and the pixels (rows may have gaps)."""
     if not isinstance(image, Encoded):
         if opening(program, size_of(image)) is None:
             return program, image

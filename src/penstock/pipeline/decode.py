@@ -57,8 +57,7 @@ class Encoded:
         ]
 
     def reduced(self, factor: int) -> Image | None:
-        """Decode the whole image with its sides divided by 2, 4 or 8 (rounded up), from its low frequencies only; None if
-        unsupported."""
+        """Decode the whole image with its sides divided by 2, 4 or 8 (rounded up), from its low frequencies only; None if unsupported."""
         if self.header.format != "jpeg" or self.header.channels not in (1, 3):
             return None
         least = (-(-self.size[0] // factor), -(-self.size[1] // factor))

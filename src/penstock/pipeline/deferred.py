@@ -135,8 +135,7 @@ class Deferred:
         )
 
     def _mark(self, begun: Begun) -> tuple[int, int]:  # noqa: ARG002 - others need it
-        """Return address and value of a number that changes if the image may have changed; none for an image that belongs to the
-        sample."""
+        """Return address and value of a number that changes if the image may have changed; none if the image is the sample's own."""
         return NO_MARK
 
     def _finish_together(self) -> None:

@@ -67,7 +67,7 @@ class Op(Named):
 
 
 def way_of(op: Any) -> Any:
-    """Return how to apply an op; callables that are no ops of ours are called."""
+    """Return how to apply an op; foreign callables are called."""
     return op.apply if isinstance(op, Op) else called
 
 

@@ -296,8 +296,8 @@ STATISTICS_OF: dict[Code, Callable[..., tables.Table]] = {
 
 @cache
 def pillow_fuses() -> bool:
-    """Whether the installed Pillow rounds a blend once (fused), or the product and then the sum. Test it: that depends on its build. 100 +
-    0.73 * (0 - 100) is just below 27 if fused, else 27. Without Pillow, as the loops do."""
+    """Whether the installed Pillow rounds a blend once (fused) or twice, product then sum: that depends on its build, so test it. If fused,
+    100 + 0.73 * (0 - 100) is just below 27, else 27. Without Pillow, as the loops do."""
     try:
         module = pillow().Image
     except MissingExtra:

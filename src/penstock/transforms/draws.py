@@ -19,8 +19,7 @@ class Draws:
         self._state = seed & MASK64
 
     def bits(self) -> int:
-        """Return 64 random bits: `mix64` of the state, which advances by mix64's own first step. Inlined, since all random numbers come from
-        here."""
+        """Return 64 random bits: `mix64` of the state, which advances by mix64's own first step. Inlined: all random numbers come from here."""
         found = self._state = (self._state + GOLDEN64) & MASK64
         found = ((found ^ (found >> 30)) * MIX64_A) & MASK64
         found = ((found ^ (found >> 27)) * MIX64_B) & MASK64

@@ -186,7 +186,7 @@ def clamped(boxes: Boxes, size: Size) -> Boxes:
 
 
 def sound(boxes: Boxes) -> NDArray[np.bool_]:
-    """Which boxes are large enough; one with NaN is not."""
+    """Whether each box is large enough; one with NaN is not."""
     sides = boxes[:, 2:] - boxes[:, :2]
     kept: NDArray[np.bool_] = (sides >= MIN_SIDE).all(axis=1) & (sides.prod(axis=1) >= MIN_SIDE)
     return kept
