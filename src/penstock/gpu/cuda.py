@@ -166,7 +166,7 @@ class CudaStation:
             return
         try:
             with torch.cuda.device(out.device), torch.cuda.stream(self._stream):
-                # This thread can wait: another station uses the device meanwhile, and its own time is measured from here.
+                # Block this thread, not the stream: another station uses the device meanwhile, and the time its part takes shows its cost.
                 after.synchronize()
                 self._whole(task, out)
         except RuntimeError as exc:

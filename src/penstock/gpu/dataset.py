@@ -100,9 +100,8 @@ class SlotDataset(Offers):
         drawn: bool = False,
         repeatable: bool = False,
     ) -> None:
-        """`room`: bytes of a sample left to the GPU. `drawn`: who prepares a sample must not depend on earlier ones.
-        `repeatable`: nor on anything else that changes.
-        """
+        """`room`: bytes of a sample left to the GPU. `drawn`: who prepares a sample must not depend on earlier ones. `repeatable`: nor on anything
+        else that changes."""
         self._source, self._size, self.requests = source, size, requests
         self._slot = slot_bytes(size, room)
         self._form, self._without_lane = AsSlot(size, self._slot), not room

@@ -9,10 +9,8 @@ LOOK_S = 0.0003
 
 
 class Gate:
-    """In idle mode, open while training waits for a batch and the device has finished all its work.
-
-    An event on training's stream is polled for that: a loop that has come back for a batch may still have a step queued.
-    """
+    """In idle mode, open while training waits for a batch and the device has finished all its work. An event on training's stream is polled for
+    that: a loop that has come back for a batch may still have a step queued."""
 
     def __init__(self) -> None:
         self.idle_only = False

@@ -1,14 +1,14 @@
 """The GPU lane turns a batch as workers leave it, some samples finished and some not, into a batch on the device.
 
 Finished pixels alone are copied, scaled and normalised on the stream of the thread that transfers batches (`begin`). Other batches go to
-stations, threads with their own streams, which decode files and execute programs straight into the batch (`make`). Several batches are in
-flight at once, so that stations always have work when the device has a moment for them.
+stations, threads with their own streams, which decode files and execute programs straight into the batch (`make`). Several batches are in flight
+at once, so that stations always have work when the device has a moment for them.
 
 What workers leave to the lane, and whether it works beside training or only in its pauses, is decided as batches are taken (`taken`).
 
-Training comes first: stations use the memory that its first batches have left (`begin` is told when). Until they are ready, workers leave
-nothing to the lane. With a fixed share, which must not depend on timing, they get ready before the first batch; memory for samples stored on
-the device is still allocated later, since no byte depends on it.
+Training comes first: stations use the memory that its first batches have left (`begin` is told when). Until they are ready, workers leave nothing
+to the lane. With a fixed share, which must not depend on timing, they get ready before the first batch; memory for samples stored on the device
+is still allocated later, since no byte depends on it.
 """
 
 from __future__ import annotations
@@ -113,9 +113,8 @@ class GpuLane:
         self._requests.say(share=share, limit=limit, finishes=finishes, samples=self._batch)
 
     def _prepared(self, *, spare_known: bool) -> None:
-        """Start the stations at the first request. Not before there are workers: those are forked, and would inherit the locks of a thread that imports
-        or compiles.
-        """
+        """Start the stations at the first request. Not before there are workers: those are forked, and would inherit the locks of a thread that
+        imports or compiles."""
         if self._requested and self._ready is None and (spare_known or not self._is_late):
             self._ready = Readiness(len(self._stations))
             for number, station in enumerate(self._stations):
@@ -152,10 +151,8 @@ class GpuLane:
         normalised(self._tail, pixels_in(there, self._size), out)
 
     def make(self, begun: BegunBatch, copied: Any) -> PendingBatch:
-        """Queue the samples for stations, which write after `copied`, the event of the batch's copies.
-
-        Finished samples go along, with only their tail to do: so the batch needs no device memory beside its result.
-        """
+        """Queue the samples for stations, which write after `copied`, the event of the batch's copies. Finished samples go along, with only their
+        tail to do: so the batch needs no device memory beside its result."""
         contents = begun.contents
         tasks = self._stations[0].tasks(contents) if contents.has_gpu_samples else []
         pending = PendingBatch(samples=len(begun.images), tasks=len(tasks), copied=copied)

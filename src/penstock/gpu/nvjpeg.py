@@ -1,7 +1,7 @@
 """Decode JPEG files on the device with nvJPEG: by the card's engines if it has them, else by kernels.
 
-We call the library directly: torchvision has one decoder per process, locked while it works. Several of ours run at once, each on its own
-stream, and so keep the engines busy beside training.
+We call the library directly: torchvision has one decoder per process, locked while it works. Several of ours run at once, each on its own stream,
+and so keep the engines busy beside training.
 
 Rule 1: a call waits for nothing but the library, and releases the GIL meanwhile.
 Rule 2: the library's device memory is torch's, on the decoder's stream, and counted. Beyond its budget an allocation is refused and the call

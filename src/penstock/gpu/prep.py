@@ -43,8 +43,7 @@ ROOM_MOST = 4
 ROOM_MOST_KEPT = 8
 ROOM_LEAST = 64 << 10
 """Slots fit every examined sample, as file and as pixels, but have at most this multiple of the pixels, or this size if that is more. Workers
-prepare what does not fit. Samples stored on the device travel whole, once: larger slots pay for them.
-"""
+prepare what does not fit. Samples stored on the device travel whole, once: larger slots pay for them."""
 DETERMINISTIC_SHARE = 0.5
 """Share of samples the GPU prepares if that may not depend on timing."""
 
@@ -81,10 +80,8 @@ def planned(
     allocate: Callable[[int], torch.Tensor] | None = None,
     kept: Prep | None = None,
 ) -> Prep | str:
-    """Return the dataset and the lane, or why the GPU cannot help. Without `stations` the device only scales and normalises.
-
-    `kept`: an earlier epoch's lane, reused with all it has learned if it fits. `allocate`: returns spare device memory for stored samples.
-    """
+    """Return the dataset and the lane, or why the GPU cannot help. Without `stations` the device only scales and normalises. `kept`: an earlier
+    epoch's lane, reused with all it has learned if it fits. `allocate`: returns spare device memory for stored samples."""
     reason = unsuited(dataset, collate_fn)
     if reason:
         return reason
@@ -174,10 +171,8 @@ def unsuited(dataset: Any, collate_fn: Any) -> str:
 
 
 def looked(dataset: Any, *, kept_as_files: bool = True) -> Look | str:
-    """Examine some samples: do all results have one size, and can the kernels make them? Must not depend on the store's content.
-
-    `kept_as_files`: samples to be stored may still leave as files.
-    """
+    """Examine some samples: do all results have one size, and can the kernels make them? Must not depend on the store's content. `kept_as_files`:
+    samples to be stored may still leave as files."""
     if not len(dataset):
         return "the dataset is empty"
     sizes, needs, reasons = set(), [], []

@@ -3,8 +3,8 @@
 Rule 1: their memory is allocated once, from what training leaves. Without it nothing is stored, and training goes on.
 Rule 2: a new sample is copied from its slot to its place, and read from there. Once the device is done its row is written: from then on workers
         send only its place.
-Rule 3: a read from a place is valid only if nothing else was written there meanwhile. Otherwise the CPU makes the sample again, from its slot
-        or its file: the same bytes, later.
+Rule 3: a read from a place is valid only if nothing else was written there meanwhile. Otherwise the CPU makes the sample again, from its slot or
+        its file: the same bytes, later.
 """
 
 from __future__ import annotations
@@ -71,10 +71,8 @@ class Residents:
             )
 
     def run(self, task: StationTask, kernels: Callable[[], None], finish: Callable[[], None]) -> list[int]:
-        """Copy new samples to their places, run the `kernels` on all samples of a task there, and wait (`finish`).
-
-        Return the samples that must be made otherwise.
-        """
+        """Copy new samples to their places, run the `kernels` on all samples of a task there, and wait (`finish`). Return the samples that must be
+        made otherwise."""
         contents, store, ordinals = task.contents, self.store, np.asarray(task.ordinals)
         arena, places = store.arena, contents.places(task.ordinals)
         if arena is None or is_outside(places, contents.nbytes[ordinals], arena):

@@ -42,10 +42,8 @@ class ReuseSlotDataset(SlotDataset):
         return self._prepared(found) if found.loan is None else self._lent(found, found.loan)
 
     def _lent(self, begun: ReuseBegun, loan: Loan) -> Any:
-        """Return the writer of a borrowed image: valid only if it held until the end of the read; otherwise it is made again.
-
-        If a second worker may write the same slot concurrently, every byte written must be right from the start.
-        """
+        """Return the writer of a borrowed image: valid only if it held until the end of the read; otherwise it is made again. If a second worker may
+        write the same slot concurrently, every byte written must be right from the start."""
         if not self.requests.finishes:
             return self._finished(self._source.pixels(begun))
         if not self._repeatable:

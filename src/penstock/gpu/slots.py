@@ -1,8 +1,8 @@
 """A sample's slot in a batch that workers and the GPU make together: a head, then pixels or the GPU's input for them.
 
 The head names the sample's form: FINISHED pixels (but for their order and the tail); DECODED pixels, as much as the program needs; the ENCODED
-file. With samples on the device: RESIDENT, only a place there; KEPT, a place and all pixels, which go there. All but FINISHED ones carry the
-rows for the kernels, and the same as steps for the CPU.
+file. With samples on the device: RESIDENT, only a place there; KEPT, a place and all pixels, which go there. All but FINISHED ones carry the rows
+for the kernels, and the same as steps for the CPU.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from penstock.wire.pickles import dumps_local, dumps_plain, loads, loads_plain
 
 FINISHED, ENCODED, DECODED, RESIDENT, KEPT = range(5)
 HEAD = struct.Struct("<12i")
-"""Form; bytes of the image, of the rows, of the steps; height and width of the image; the batch's entry (`requests`); then, for the usual
-layout of one row: rows, statistics slots, rounds, bytes of scratch and of the source.
-"""
+"""Form; bytes of the image, of the rows, of the steps; height and width of the image; the batch's entry (`requests`); then, for the usual layout of
+one row: rows, statistics slots, rounds, bytes of scratch and of the source."""
 NOTHING_ELSE = (0,) * 5
 HEAD_ROOM = 64
 """Bytes before a slot's contents: pixels begin on a cache line."""
@@ -286,10 +285,8 @@ class StationRoom(NamedTuple):
 
 
 def tasks_of(contents: Contents, room: StationRoom) -> list[StationTask]:
-    """Split a batch into tasks of files, of stored samples and of pixels that fit.
-
-    Files count with all their pixels. Pixels are copied with the slots between them, unless they are few. Stored samples take no room.
-    """
+    """Split a batch into tasks of files, of stored samples and of pixels that fit. Files count with all their pixels. Pixels are copied with the
+    slots between them, unless they are few. Stored samples take no room."""
     ordinals = np.arange(len(contents))
     plain = ordinals[~contents.files & ~contents.kept]
     singly = are_few(contents, plain)

@@ -15,9 +15,8 @@ BLOCK = 1024
 
 
 def normalised(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
-    """Write `tail` of uint8 pixels to `out`, with the CPU's numbers. Pixels: samples x channels x height x width, any channel order, rows without
-    gaps.
-    """
+    """Write `tail` of uint8 pixels to `out`, with the CPU's numbers. Pixels: samples x channels x height x width, planar or interleaved, rows
+    without gaps."""
     if not tail.dtype.is_floating_point:
         out.copy_(pixels)
     elif pixels.is_cuda and has_triton():

@@ -51,9 +51,8 @@ def supported(step: Step) -> str:
 
 
 def tensor_steps(ops: Sequence[tuple[str, float]], size: Size, version: str, interpolation: int) -> Program:
-    """Return a chain of MIX_TENSORS as steps. Pillow's forms are within a level of those for tensors, except in interpolation: there None as
-    colour means an image on black.
-    """
+    """Return a chain of MIX_TENSORS as steps. Pillow's forms are within a level of those for tensors, except in interpolation: there None as colour
+    means an image on black."""
     found: Program = []
     for name, magnitude in ops:
         if name == "Solarize" and version == "v1":  # v1 gives the level, not a share of white
@@ -109,7 +108,7 @@ def packed(channels: Sequence[int]) -> int:
 
 
 def colour(fill: Any) -> int:
-    """Return the packed uint8 colour of a fill, wrapped as numpy does."""
+    """Return the packed colour of uint8 pixels set to `fill`; values wrap."""
     return packed([int(value) & 0xFF for value in (fill if isinstance(fill, (tuple, list)) else (fill,))])
 
 

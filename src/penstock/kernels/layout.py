@@ -1,8 +1,8 @@
 """Compile a sample's program to rows of the kernels' table. Pure: needs neither Triton nor a GPU.
 
-A *pass* makes one image from another: a reader (the image as it is, weighted sums along one axis, a stencil), then any number of items, moves
-and changes of single pixels. Moves run backwards, from an output pixel to its source, so that only used pixels are computed. A pixel
-from outside of a move's image takes the move's colour, and the changes behind it.
+A *pass* makes one image from another: a reader (the image as it is, weighted sums along one axis, a stencil), then any number of items, moves and
+changes of single pixels. Moves run backwards, from an output pixel to its source, so that only used pixels are computed. A pixel from outside of
+a move's image takes the move's colour, and the changes behind it.
 
 Rule 1: write an image to memory only if the next step needs a pixel's neighbours, or all pixels (statistics).
 Rule 2: crops and flips before the first pass are free: they only change how the same memory is read.
@@ -123,8 +123,7 @@ class ProgramLayout(NamedTuple):
 
 def lay_out(program: Program, size: Size, strides: tuple[int, int, int] | None = None) -> ProgramLayout:
     """Return the rows of a program on an image of `size`; ValueError for what `supported` refuses. `strides`: bytes between rows, columns and
-    channels (0 for a grey image); by default planar.
-    """
+    channels (0 for a grey image); by default planar."""
     for step in program:
         if step.code in LIMITED and (why := supported(step)):
             raise ValueError(f"{step.code.name}: {why}")

@@ -1,8 +1,8 @@
 """Run tasks on a device: one copy of the table, then the same few launches, whatever the programs are.
 
 Rule 1: after `warm_up` a task allocates, compiles and captures nothing on the device. A task of another shape is launched kernel by kernel.
-Rule 2: all work goes to the current stream, the same for all tasks. Nothing here waits for the device, except for a table still being copied
-        when RING tasks are in flight.
+Rule 2: all work goes to the current stream, the same for all tasks. Nothing here waits for the device, except for a table still being copied when
+        RING tasks are in flight.
 Rule 3: images, scratch and batch must stay unchanged until the stream has passed the task.
 """
 
@@ -161,8 +161,7 @@ class Executor:
 
     def warm_up(self, rounds: Iterable[int] = range(1, 6), rows: Iterable[int] = ()) -> None:
         """Compile the kernels and capture launches for these rounds and rows (default: all that fit), on the current stream, which must not be the
-        default one.
-        """
+        default one."""
         if self.device.type != "cuda":
             return
         self.table.zero_()

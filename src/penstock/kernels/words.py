@@ -11,18 +11,15 @@ WORD = 8
 
 # ---- head of a row
 PASSES, START, SOURCE, OUT, SCRATCH, FIRST_SLOT, AREA = range(7)
-"""Number of passes; round of the first; addresses of the decoded image, of the slot in the batch, of the scratch; first statistics slot;
-offset of the items, in words from the row's beginning.
-"""
+"""Number of passes; round of the first; addresses of the decoded image, of the slot in the batch, of the scratch; first statistics slot; offset of
+the items, in words from the row's beginning."""
 HEAD_WORDS = 7
 
 # ---- a pass
 (READER, BASE, OFFSET, STRIDE_Y, STRIDE_X, STRIDE_C, IN_H, IN_W) = range(8)
 """The input: OFFSET bytes behind the address in word BASE of the head, an image of IN_H x IN_W."""
 (OUT_H, OUT_W, SINK, TO, STATS, SLOT, TABLE, TABLE_SLOT) = range(8, 16)
-"""The output: its size, its sink (TO bytes into the scratch), which statistics to count and where; and which table to make of an earlier
-count.
-"""
+"""The output: its size, its sink (TO bytes into the scratch), which statistics to count and where; and which table to make of an earlier count."""
 ITEMS, COUNT = 16, 17
 """The items: offset of the first, in words from their beginning, and how many."""
 AXIS, TAPS, WEIGHTS, FILTER, POSITIONS = range(18, 23)

@@ -1,8 +1,8 @@
-"""Partial reuse of recordings, as `reused` does for images.
+"""Partial reuse of recordings, as `reuse.images` does for images.
 
 Rule 1: draws are keyed as there: for the first ops by (seed, sample, renewal epoch), for the others by the sample's position in the epoch.
-Rule 2: the output of the first ops (waveform or spectra, of any type) is stored unchanged, in C order. Later ops see the same values in the
-        same order whether stored or fresh: float sums depend on that.
+Rule 2: the output of the first ops (waveform or spectra, of any type) is stored unchanged, in C order. Later ops see the same values in the same
+        order whether stored or fresh: float sums depend on that.
 """
 
 from __future__ import annotations

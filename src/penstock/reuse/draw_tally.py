@@ -33,9 +33,8 @@ class DrawTally:
         """Table columns of the followed samples."""
         drawn = [(name, np.int64, (EPOCHS, count)) for name in ("partial", "uses")]
         self._table = SharedTable(*drawn, ("outcomes", np.float64, (2, count)))
-        """`partial`: draw of the stored part, by renewal epoch; 0: unknown. `uses`: draw of both parts, by epoch of use; 0: none seen.
-        `outcomes`: of the stored part and of the final one.
-        """
+        """`partial`: draw of the stored part, by renewal epoch; 0: unknown. `uses`: draw of both parts, by epoch of use; 0: none seen. `outcomes`:
+        of the stored part and of the final one."""
         self._renewed: dict[int, NDArray[np.int64]] = {}
 
     def partial(self, sample: int, renewed: int, drawn: int, outcomes: float) -> None:

@@ -1,7 +1,7 @@
 """A staged dataset that stores partly prepared samples and reuses them (Revamper): each use runs only the final ops.
 
-Rule 1: draws of the first ops, the *partial* part, depend on (seed, sample, renewal epoch); those of the others on the sample's position in
-        the epoch, as usual. So a sample's bytes do not depend on the store.
+Rule 1: draws of the first ops, the *partial* part, depend on (seed, sample, renewal epoch); those of the others on the sample's position in the
+        epoch, as usual. So a sample's bytes do not depend on the store.
 Rule 2: a storable sample runs its partial part first, then the rest, also on a miss: hit and miss give the same bytes. A sample that is never
         stored runs in one go. A caller that can pass on the encoded file (`gpu.dataset`) may do so on a miss; it is then not stored.
 """

@@ -2,8 +2,8 @@
 
 Rule 1: a store's name is a digest of everything its bytes depend on: the samples, the first ops and the libraries behind them, the seed. Any
         difference gives another store, so nothing need be compared or discarded.
-Rule 2: a store belongs to one run, unless persistence was requested and its samples have a reliable identity. A run's store has a unique name
-        and is removed with its last user; the next run removes what a killed run left.
+Rule 2: a store belongs to one run, unless persistence was requested and its samples have a reliable identity. A run's store has a unique name and
+        is removed with its last user; the next run removes what a killed run left.
 """
 
 from __future__ import annotations

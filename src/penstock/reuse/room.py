@@ -3,8 +3,8 @@
 The order of a shuffled epoch depends on that number. Ranks must agree on it, or samples would repeat and others be missing.
 
 Rule 1: ranks of a process group agree when their loaders are made: the fewest any of them has room for.
-Rule 2: without a group the number depends only on the data and the request, not on the state of a rank's machine. A sample whose size cannot
-        be read counts as the mean of the others; if that could matter, a warning says so.
+Rule 2: without a group the number depends only on the data and the request, not on the state of a rank's machine. A sample whose size cannot be
+        read counts as the mean of the others; if that could matter, a warning says so.
 Rule 3: leave memory to others: samples take at most half of what the machine or container has free when the loader is made.
 Rule 4: ranks that are in a group by their first epoch and disagree on the number do not begin it.
 """

@@ -42,10 +42,8 @@ log = logging.getLogger("penstock")
 def reusing(
     wanted: Reuse, dataset: Any, prep: GpuPrep | None = None, *, shared: bool = False
 ) -> Reusing | None:
-    """Return the reuse setup of a loader; ConfigError if its samples cannot be stored; None if each is used once.
-
-    `prep`: the GPU's part in preparation, if any; `shared`: samples are distributed over ranks.
-    """
+    """Return the reuse setup of a loader; ConfigError if its samples cannot be stored; None if each is used once. `prep`: the GPU's part in
+    preparation, if any; `shared`: samples are distributed over ranks."""
     return None if wanted.times == 1 else Reusing(wanted, dataset, prep, shared=shared)
 
 
@@ -237,8 +235,7 @@ def refuse_on_device(dataset: Any, prep: GpuPrep | None) -> None:
 
 def refuse_draws_beside_training(ops: Sequence[Any]) -> None:
     """Raise ConfigError if a partial op draws from the program's generator: evicted samples are remade in a thread of the training process, which
-    must not touch it.
-    """
+    must not touch it."""
     names = [op.name for op in ops if isinstance(op, Theirs)]
     if names:
         raise ConfigError(

@@ -1,12 +1,12 @@
 """Files on http(s) servers, read by byte ranges over pooled connections.
 
 Rule 1: check the response head before reading the body: a server that ignores the range is an error, not a download.
-Rule 2: retry transient failures within limits (`penstock.sources.retries`): 408, 429, 5xx, lost connections, timeouts. All else fails at once.
-        If the server closed a pooled connection before answering, reconnect; that is no failure.
+Rule 2: retry transient failures within limits (`penstock.sources.retries`): 408, 429, 5xx, lost connections, timeouts. All else fails at once. If
+        the server closed a pooled connection before answering, reconnect; that is no failure.
 Rule 3: every wait has a deadline, including a body that trickles.
 
-This uses the standard library's client. fsspec's runs in a thread, accepts any body, and in a forked worker its finalizer removes the
-parent's sockets from the shared event loop.
+This uses the standard library's client. fsspec's runs in a thread, accepts any body, and in a forked worker its finalizer removes the parent's
+sockets from the shared event loop.
 """
 
 from __future__ import annotations

@@ -96,10 +96,8 @@ def persistently(
 
 
 def retry_after_s(said: str | None, date: str | None) -> float | None:
-    """Parse a Retry-After header (seconds or a date); None if it is neither.
-
-    A date counts from the response's own Date: the local clock may be wrong.
-    """
+    """Parse a Retry-After header (seconds or a date); None if it is neither. A date counts from the response's own Date: the local clock may be
+    wrong."""
     text = "" if said is None else said.strip()
     if text.isascii() and text.isdigit():
         return float(text)

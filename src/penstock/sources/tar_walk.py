@@ -1,7 +1,7 @@
 """List the members of a tar file by reading its headers with range reads, so that remote files work too.
 
-Rule 1: ustar, GNU (long names, base-256 sizes) and pax (`path`, `size`). Archives without random access (compressed, sparse, multi-volume)
-        are refused.
+Rule 1: ustar, GNU (long names, base-256 sizes) and pax (`path`, `size`). Archives without random access (compressed, sparse, multi-volume) are
+        refused.
 Rule 2: a truncated or corrupt file is an error: checksums must match, members must end within the file, a zero block must end the archive.
 Rule 3: no header makes us read more than `MOST_EXTENDED` bytes, and each step goes forward.
 """

@@ -1,9 +1,9 @@
 """The index of stored samples in shared memory: a table of chunks and a table of rows. The bytes follow it (`memory`) or lie elsewhere (`device`).
 
-Rule 1: memory is allocated in chunks. Everything a process writes into one chunk is renewed in the same epoch, the chunk's *end*; then the
-        whole chunk is free at once, with no moves and no fragmentation. A replaced or removed entry keeps its space until then.
-Rule 2: a chunk's generation grows before the chunk is rewritten. A read is valid only if the generation is unchanged afterwards, so nobody
-        waits for anybody.
+Rule 1: memory is allocated in chunks. Everything a process writes into one chunk is renewed in the same epoch, the chunk's *end*; then the whole
+        chunk is free at once, with no moves and no fragmentation. A replaced or removed entry keeps its space until then.
+Rule 2: a chunk's generation grows before the chunk is rewritten. A read is valid only if the generation is unchanged afterwards, so nobody waits
+        for anybody.
 Rule 3: a row locates a sample's entry. It is written last, so a killed process leaves no row for unfinished work. The check rejects a torn row.
 Rule 4: a writer holds a kernel lock on its chunk, which ends with the process; nobody else claims the chunk meanwhile.
 Rule 5: the file's head holds the layout, written by its maker. Others first check its sign, and change nothing in any other file.
@@ -37,16 +37,14 @@ TAG, OFFSET, SIZE, GENERATION, CHECK = range(ROW)
 BORN, END = 1, 2
 """Columns of a chunk after its generation: epoch of the claim + 1; epoch in which all its entries are renewed."""
 LARGEST_CHUNK, SMALLEST_CHUNK, CHUNKS, FEWEST, ENTRIES = 8 << 20, 1 << 20, 512, 8, 4
-"""Chunks of 1 to 8 MiB, aiming at 512 of them; larger if 4 entries would not fit; an eighth of less than 8 MiB, since each end needs its own
-chunks.
-"""
+"""Chunks of 1 to 8 MiB, aiming at 512 of them; larger if 4 entries would not fit; an eighth of the room below 8 MiB, since each end needs its own
+chunks."""
 LINE = 64
 """Alignment of entries."""
 HEAD_NUMBERS = 16
 SIGN, PROCESSES, THERE, SAID, LAYOUT = range(5)
-"""The head: a random number that identifies the file; processes so far; chunks with memory elsewhere; whether the too-large warning was
-given; from here on, the layout.
-"""
+"""The head: a random number that identifies the file; processes so far; chunks with memory elsewhere; whether the too-large warning was given; from
+here on, the layout."""
 COUNTERS = 5
 FOUND, MISSED, REFUSED, TOO_LARGE, PUT = range(COUNTERS)
 """Counters of each process. `PUT`: all put attempts; `TOO_LARGE`: those refused because no chunk can hold them."""
@@ -252,9 +250,8 @@ class ChunkIndex:
         return self._data + chunk * self.chunk_bytes + used
 
     def _claimed(self, end: int) -> int:
-        """Claim a chunk: one past its end, else a fresh one, else one claimed in a future epoch (time was set back, or others are ahead). Chunks that
-        others still write to are locked.
-        """
+        """Claim a chunk: one past its end, else a fresh one, else one claimed in a future epoch (time was set back, or others are ahead). Chunks
+        that others still write to are locked."""
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, 0)
         try:
             _, born, ends = self._usable().T
@@ -359,10 +356,8 @@ class ChunkIndex:
 
 
 def joined(address: Address) -> tuple[int, ChunkLayout]:
-    """Open the file at an address and read its layout; OSError if there is none or another.
-
-    Across PID namespaces the number may name any file of any process, so check it before opening it for writing.
-    """
+    """Open the file at an address and read its layout; OSError if there is none or another. Across PID namespaces the number may name any file of
+    any process, so check it before opening it for writing."""
     looked = os.open(
         f"/proc/{address.pid}/fd/{address.fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     )

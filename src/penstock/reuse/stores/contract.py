@@ -41,8 +41,7 @@ class Lent(Protocol):
     @property
     def mark(self) -> tuple[int, int]:
         """An address and its expected number: the number changes as soon as the entry may. The address is valid while the entry is referenced. Both
-        are 0 for an entry the caller owns.
-        """
+        are 0 for an entry the caller owns."""
 
     def holds(self) -> bool:
         """Return whether everything read so far was the entry."""

@@ -1,7 +1,7 @@
 """Partly prepared samples in device memory: the index lies in shared memory (`chunks`), the bytes in one tensor of the training process.
 
-Workers look up a sample or reserve a place for it; they never see its bytes. The thread that transfers batches (`gpu.residents`) copies it to
-its place and reads it from there.
+Workers look up a sample or reserve a place for it; they never see its bytes. The thread that transfers batches (`gpu.residents`) copies it to its
+place and reads it from there.
 
 Rule 1: without memory on the device, no place is given out.
 Rule 2: the owner of the memory writes a row once the bytes are there: a reserved place that is never sent has no row.

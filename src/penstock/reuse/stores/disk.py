@@ -55,7 +55,7 @@ class _Mine:
 
 
 class DiskStore:
-    """A `PartialStore`, except for lending. Threads, forked processes and processes it is pickled to may share it."""
+    """The entries on disk; `DiskAhead` makes a `PartialStore` of it. Threads, forked processes and processes it is pickled to may share it."""
 
     def __init__(
         self,
@@ -70,9 +70,8 @@ class DiskStore:
         mark: FolderMark | None = None,
         tally: Tally | None = None,
     ) -> None:
-        """`upkeep_s`: longest delay until others see an entry; 0: no background thread, call `flush` and `compact`.
-        `mark`: written into a new store. `tally`: the shared counters.
-        """
+        """`upkeep_s`: longest delay until others see an entry; 0: no background thread, call `flush` and `compact`. `mark`: written into a new
+        store. `tally`: the shared counters."""
         if not NAMESPACE.fullmatch(namespace):
             raise ConfigError(
                 f"the namespace of a store must be 8 to 128 hexadecimal digits, got {namespace!r}"
@@ -183,8 +182,7 @@ class DiskStore:
 
     def stats(self) -> dict[str, int]:
         """Return counters, including those of all processes: `found`, `missed`, `refused`, `damaged`; `locked_out`: how often another process did
-        not release a lock; `read_only`: whether any process stopped writing.
-        """
+        not release a lock; `read_only`: whether any process stopped writing."""
         store = self._here()
         if store is None:
             kept = {"entries": 0, "bytes": 0, "held_bytes": 0, "max_bytes": self._arguments[3]}

@@ -139,10 +139,8 @@ class Files:
 
 @contextmanager
 def own_folder(path: str) -> Iterator[str | None]:
-    """Yield a name that leads to this folder alone, whatever happens to its path.
-
-    None if there is no folder, or it is a link or another user's: those are not ours to read or remove.
-    """
+    """Yield a name that leads to this folder alone, whatever happens to its path. None if there is no folder, or it is a link or another user's:
+    those are not ours to read or remove."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # guard: no-links-removed
     except OSError:

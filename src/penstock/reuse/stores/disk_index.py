@@ -2,11 +2,11 @@
 
 Rule 1: the index is a hint. Records identify themselves (`disk_records`), so a stale, torn or lost row costs time, never correctness. A row with
         a wrong checksum is no row.
-Rule 2: rows and counters are written only under the index's kernel lock, after the data they refer to. So a killed process leaves an old row or
-        a new one; readers take no lock.
+Rule 2: rows and counters are written only under the index's kernel lock, after the data they refer to. So a killed process leaves an old row or a
+        new one; readers take no lock.
 Rule 3: write through the descriptor, not the mapping: a full or broken disk is then an error, never a SIGBUS.
-Rule 4: `state` says whether rows are complete. `STALE`: rebuild them from the segments before removing anything for lack of a row. A new index
-        is stale, and so is one that was in use when the machine stopped.
+Rule 4: `state` says whether rows are complete. `STALE`: rebuild them from the segments before removing anything for lack of a row. A new index is
+        stale, and so is one that was in use when the machine stopped.
 """
 
 from __future__ import annotations

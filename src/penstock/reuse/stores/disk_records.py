@@ -1,7 +1,7 @@
 """The record format of one entry.
 
-Rule 1: a record identifies itself: namespace, sample, epoch, type, shape and length. It is returned only if all match and its checksum over
-        every byte is right, so nothing that led to it need be trusted.
+Rule 1: a record identifies itself: namespace, sample, epoch, type, shape and length. It is returned only if all match and its checksum over every
+        byte is right, so nothing that led to it need be trusted.
 Rule 2: the head has its own checksum. A walk over a segment trusts only a length with that, and otherwise searches for the next head.
 Rule 3: a type is one of numpy's plain ones, by name; any other name is refused.
 """
@@ -22,9 +22,8 @@ from penstock import accel
 from penstock.reuse.stores.contract import Entry, Wanted
 
 HEAD = struct.Struct("<II4sH2x16sQqQI12s8IB7x")
-"""Checksum of all that follows it, checksum of the rest of the head, magic, version, namespace, sample, renewed, bytes of the values, bytes
-of the extra, type, shape, dimensions.
-"""
+"""Checksum of all that follows it, checksum of the rest of the head, magic, version, namespace, sample, renewed, bytes of the values, bytes of the
+extra, type, shape, dimensions."""
 MAGIC = b"PnKr"
 VERSION = 1
 MARK = MAGIC + struct.pack("<H", VERSION)

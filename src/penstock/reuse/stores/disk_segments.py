@@ -161,11 +161,8 @@ Run = tuple[int, int, int, list[int]]
 
 
 class SegmentReader:
-    """Reads records of segments and large files by their rows. Thread-safe, serialized by a lock.
-
-    Segments stay open. A large file is opened for its one record, which is likely to be replaced before its next use, and locked meanwhile:
-    a replacement overwrites it (`disk_large`).
-    """
+    """Reads records of segments and large files by their rows. Thread-safe, serialized by a lock. Segments stay open. A large file is opened for its
+    one record, which is likely to be replaced before its next use, and locked meanwhile: a replacement overwrites it (`disk_large`)."""
 
     def __init__(self, shelf: StoreParts) -> None:
         self.shelf = shelf

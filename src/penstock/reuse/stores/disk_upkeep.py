@@ -1,10 +1,10 @@
 """Upkeep of the disk store: free the space of replaced entries, and what killed processes left.
 
 Rule 1: one process at a time, under a kernel lock; others skip it.
-Rule 2: segments being written are left alone. Of the others, one without rows is removed, one is truncated behind its last record with a row,
-        and one that is more than half dead is rewritten. So held bytes stay under twice the live bytes, plus, for each process, a segment
-        being written and a quarter of one replaced since its last check. In a full store a quarter dead is enough. More than sixteen little
-        segments are merged.
+Rule 2: segments being written are left alone. Of the others, one without rows is removed, one is truncated behind its last record with a row, and
+        one that is more than half dead is rewritten. So held bytes stay under twice the live bytes, plus, for each process, a segment being
+        written and a quarter of one replaced since its last check. In a full store a quarter dead is enough. More than sixteen little segments
+        are merged.
 Rule 3: copy records, check and sync them; then switch rows that still lead to the old place; then remove the old segment. A kill at any point
         leaves old or new rows, and both lead to existing records.
 Rule 4: lock a segment before reading the rows: a writer unlocks after it has written its rows.

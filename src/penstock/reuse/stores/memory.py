@@ -135,10 +135,8 @@ class MemoryStore(ChunkIndex):
     def make(
         self, wanted: Wanted, shape: tuple[int, ...], extra: bytes, make: Make
     ) -> tuple[NDArray[np.uint8], Borrowed | None]:
-        """Return `make`'s pixels and store them; if made inside the store, also lend them.
-
-        `make` must be pure: it may be called twice. One thread per process at a time.
-        """
+        """Return `make`'s pixels and store them; if made inside the store, also lend them. `make` must be pure: it may be called twice. One thread
+        per process at a time."""
         if not 0 <= wanted.sample < self.renewal.length:
             return make(None), None
         size = entry_size(math.prod(shape), extra)
@@ -221,10 +219,8 @@ class MemoryStore(ChunkIndex):
         return written == HEAD + values.nbytes + len(extra)
 
     def _pages(self, chunk: int) -> mmap.mmap | None:
-        """Return the mapping if this process may write to the chunk directly, with all its pages mapped.
-
-        Page faults one by one cost more than the kernel's copy, so request all pages at once; but not those of a fresh chunk, which must be cleared.
-        """
+        """Return the mapping if this process may write to the chunk directly, with all its pages mapped. Page faults one by one cost more than the
+        kernel's copy, so request all pages at once; but not those of a fresh chunk, which must be cleared."""
         if chunk in self._mapped:
             return self._memory
         if self._memory is None or int(self.chunks[chunk, 0]) <= 1:
