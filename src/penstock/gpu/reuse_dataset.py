@@ -1,7 +1,7 @@
-"""The same dataset with reuse (`Reuse`).
+"""The slot dataset with reuse (`Reuse`).
 
-The kernels, or the worker, do the rest of a sample that is found. One that is not found may leave as a file, and is then not stored. With
-`store="device"`, a sample on the device stays there, and one for the device goes there whole, with its place.
+On a hit, the kernels or the worker do the rest of the sample. On a miss it may leave as a file, and is then not stored. With `store="device"`, a
+resident sample stays on the device, and a new one goes there whole, with its place.
 """
 
 from __future__ import annotations

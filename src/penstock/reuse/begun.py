@@ -44,7 +44,8 @@ class ReuseBegun(Begun):
 
     @property
     def first(self) -> Program:
-        """The partial part of a sample to store; it is equal in all uses, so its cost is stable and workers' caches find it again."""
+        """The steps that set a sample's cost: only the partial part if it is to be stored. That part is equal in all uses, so a sample is always
+        expensive or never, and entries that workers store are found again."""
         return self.program if self.to_keep is None else self.program[: self.to_keep.steps]
 
 

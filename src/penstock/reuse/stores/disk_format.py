@@ -91,7 +91,7 @@ def read_format(files: Files, folder: str) -> dict[str, object] | None:
     """Read a folder's mark; None if it is missing or invalid."""
     try:
         # guard: mark-is-pipe
-        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
+        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY | os.O_NONBLOCK)  # do not wait on a pipe
     except FileNotFoundError:
         return None
     try:
