@@ -1,1 +1,1 @@
-"""The GPU helps: what workers leave to it, and what it makes of that."""
+"""Preparation on the GPU: what workers leave to it, and how it finishes that."""

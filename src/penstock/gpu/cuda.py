@@ -1,11 +1,11 @@
-"""Stations on a CUDA device: nvJPEG decodes files, the kernels execute their programs, on a stream of the station's own.
+"""Stations (GPU worker threads) on a CUDA device: nvJPEG decodes files, kernels execute the programs, each station on its own stream.
 
-Rule 1: all memory is taken when a station gets ready, and stays: what it makes afterwards allocates nothing on the device. Only nvJPEG takes
-        what it needs for the files that it meets, up to a budget.
-Rule 2: only memory that nobody has is taken, and some is left of it: torch would otherwise give away what training will need again. Too
-        little makes a station smaller, then it does not help.
-Rule 3: samples that are kept on the device are read where they lie; the memory for all of them is taken in the same way, and once.
-Rule 4: a sample that cannot be made here is made by the CPU, in this thread: what its file is worth, the CPU's decoder says.
+Rule 1: a station allocates all its memory when it gets ready; afterwards nothing on the device. Only nvJPEG allocates more for the files it
+        meets, up to a budget.
+Rule 2: take only memory that nobody holds, and leave some of it: torch would otherwise release what training will need again. If there is too
+        little, a station shrinks, then it does not help.
+Rule 3: samples resident on the device are read in place; their memory is allocated in the same way, once.
+Rule 4: the CPU makes a sample that cannot be made here, in this thread: the CPU's decoder decides whether a file is valid.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Addresses = NDArray[np.int64]
 STATIONS = 2
 """Threads: while one waits for the device, the other has the next task ready."""
 FIRST_OF_ALL = -5
-"""Priority of their streams, the highest that there is: a station's kernels are short, and wait for those of training as it is."""
+"""The highest stream priority: a station's kernels are short, and wait for training's anyway."""
 ROUNDS = range(1, 9)
-"""Launches of a task that are captured ahead: those of chains with two drawn ops have up to 7."""
+"""Rounds whose launches are captured ahead: chains with two drawn ops have up to 7."""
 SMALLEST = 32
-"""Rows of the smallest tasks whose launches are captured; fewer are launched one by one."""
+"""Rows of the smallest captured tasks; smaller ones are launched kernel by kernel."""
 MARGIN = 0.03
-"""Of the device's memory: what is taken for kept samples stays taken, and an evaluation, say, will need more than training has shown."""
+"""Share of device memory left free: stored samples keep theirs, and an evaluation, say, may need more than training has shown."""
 TRIES = 3
 """Halvings of its memory that a station tries before it gives up."""
 ROWS = 128
-"""Of a task of samples that workers have decoded: one for each, five where images are mixed."""
+"""Rows of a task of decoded samples: one for each, five where images are mixed."""
 
 
 def prep_for(
@@ -59,7 +59,7 @@ def prep_for(
     deterministic: bool,
     kept: Prep | None = None,
 ) -> Prep | str:
-    """The dataset for workers and the lane."""
+    """Return the dataset for workers and the lane; or why the GPU cannot help."""
 
     def stations(look: Look) -> Sequence[CudaStation]:
         like = torch.empty(
@@ -83,20 +83,20 @@ def prep_for(
 
 
 def memory_of(device: torch.device) -> Memory:
-    """Stations have theirs already, or do not help: what counts is whether training has come near the end of what is left."""
+    """Report device memory. Stations hold theirs already: what counts is whether training has come near the limit."""
     return Memory(torch.cuda.max_memory_allocated(device), 0, torch.cuda.mem_get_info(device)[1])
 
 
 def spare_memory(device: torch.device, spare: Spare, size: int) -> torch.Tensor:
-    """So many bytes, if training can do without them."""
+    """Allocate `size` bytes, if training can do without them."""
     total = torch.cuda.mem_get_info(device)[1]
     if not spare.has(size + int(MARGIN * total) + LEFT_BYTES):
         raise torch.cuda.OutOfMemoryError("training needs it")
-    # On the stream of batches it could be given what is theirs.
+    # On the stream of batches it could be given their memory.
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         found = torch.empty(size, dtype=torch.uint8, device=device)
-    stream.synchronize()  # others may have used it on this stream before
+    stream.synchronize()  # its memory may still be in use on this stream
     return found
 
 
@@ -149,7 +149,7 @@ class CudaStation:
         self._images = torch.empty(image_bytes, dtype=torch.uint8, device=self._like.device)
         try:
             self._decoder = Decoder(self._stream, most=files, backend=ENGINES, flags=NO_PIPELINE)
-        except DecodeError:  # the card has no such engines
+        except DecodeError:  # the card has no JPEG engines
             self._decoder = Decoder(self._stream, most=files, backend=DEFAULT)
         limits = Limits(rows=rows, scratch_bytes=scratch_bytes, table_bytes=rows << 13, slots=4 * rows)
         executor = Executor(self._like, self._tail, limits)
@@ -166,7 +166,7 @@ class CudaStation:
             return
         try:
             with torch.cuda.device(out.device), torch.cuda.stream(self._stream):
-                # This thread can wait: another station has the device meanwhile, and when its part is there says what it costs.
+                # Block this thread, not the stream: another station uses the device meanwhile, and the time its part takes shows its cost.
                 after.synchronize()
                 self._whole(task, out)
         except RuntimeError as exc:
@@ -183,19 +183,19 @@ class CudaStation:
         self._executor = self._decoder = self._images = None
 
     def _finish(self) -> None:
-        """Wait for the stream, asleep: whoever spins takes a core from workers."""
+        """Wait for the stream, asleep: spinning would take a core from workers."""
         if self._stream is None:
             return
         self._done.record(self._stream)
         self._done.synchronize()
 
     def _whole(self, task: StationTask, out: torch.Tensor) -> None:
-        """A task, until the device is done with it."""
+        """Run a task until the device is done with it."""
         if not task.kept:
             try:
                 self._task(task, out)
             finally:
-                self._finish()  # also where it failed: a part of it may be under way
+                self._finish()  # also on failure: a part of it may be under way
             return
         assert self.residents is not None
         gone = self.residents.run(task, partial(self._task, task, out), self._finish)
@@ -205,7 +205,7 @@ class CudaStation:
             self._finish()
 
     def _task(self, task: StationTask, out: torch.Tensor) -> None:
-        """A task of files, of what is kept, or of pixels."""
+        """Run a task of files, resident samples or pixels."""
         try:
             if self._executor is None:
                 raise TaskTooLarge("there is no executor")
@@ -222,7 +222,7 @@ class CudaStation:
         return self._decoded(task) if task.files else self._copied(task)
 
     def _smaller(self, task: StationTask, out: torch.Tensor) -> None:
-        """In two halves; one alone by the CPU, whose error counts if it has one too."""
+        """Run a task in two halves; a single sample on the CPU, whose error counts if it fails too."""
         if len(task.ordinals) > 1 and self._executor is not None:
             for half in task.halves():
                 self._task(half, out)
@@ -245,7 +245,7 @@ class CudaStation:
         out[sample.ordinal].copy_(self._tail.finish(execute(program, image)))
 
     def _copied(self, task: StationTask) -> Addresses:
-        """Where pixels are, in the station's memory as they lie in their slots: one copy, from the first of them to the last."""
+        """Copy the slots of a task from the first to the last, in one copy; return the addresses of their pixels."""
         if task.singly:
             return self._copied_singly(task)
         contents, first, last = task.contents, task.ordinals[0], task.ordinals[-1]
@@ -269,7 +269,7 @@ class CudaStation:
         return images
 
     def _decoded(self, task: StationTask) -> Addresses:
-        """Where the pixels of files are, in the station's memory, one behind the other."""
+        """Decode the files into the station's memory, one behind the other; return the addresses."""
         assert self._decoder is not None
         contents, which = task.contents, task.ordinals
         sizes = contents.pixel_bytes[which]
@@ -277,7 +277,7 @@ class CudaStation:
             raise TaskTooLarge(f"{sizes.sum()} bytes of images; there are {self._images.nbytes}")
         images: Addresses = self._images.data_ptr() + np.cumsum(sizes) - sizes
         files = contents.slots.data_ptr() + np.asarray(which) * contents.slot + contents.offsets[which]
-        # nvJPEG never returns from a call whose stream has still something to wait for (13.2, an H200's engines).
+        # nvJPEG never returns from a call while its stream still waits for something (13.2, an H200's engines).
         self._finish()
         columns = (files, contents.nbytes[which], images, contents.heights[which], contents.widths[which])
         self._decoder.decode(np.stack(columns, axis=1))
@@ -285,5 +285,5 @@ class CudaStation:
 
 
 def is_lost(exc: BaseException) -> bool:
-    """Whether the device is broken for good: nothing more can be done in this process."""
+    """Return whether the device is broken for good in this process."""
     return isinstance(exc, torch.AcceleratorError) if hasattr(torch, "AcceleratorError") else False

@@ -1,9 +1,9 @@
-"""The dataset that workers see where a GPU helps: they prepare samples as far as they are asked to (`gpu.requests`), and leave the rest to it.
+"""The dataset workers see if a GPU helps: they prepare samples as far as requested (`gpu.requests`) and leave the rest to it.
 
 A worker reads and draws a sample; then it goes one of three ways:
-- The most expensive leave as files, while few enough are on their way. The GPU decodes them.
-- Of others the worker decodes what the program needs, and leaves the steps to the GPU's kernels, if asked to.
-- Otherwise, or where a sample does not fit or has a step without a kernel, the worker prepares it whole.
+- The most expensive leave as files, while few enough are in flight. The GPU decodes them.
+- For others the worker decodes what the program needs, and leaves the steps to the GPU's kernels, if requested.
+- Otherwise, or if a sample does not fit or has a step without a kernel, the worker prepares it whole.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from penstock.transforms.windows import Window
 BASELINE = 0xC0
 END = b"\xff\xd9"
 TRAILER = 1024
-"""What may stand behind the end of an image in its file."""
+"""Bytes that may follow the end of an image in its file."""
 IMAGE_BYTES, SCRATCH_BYTES = 48 << 20, 48 << 20
-"""Room for the decoded images of a task, and for what its kernels write between passes: a sample that needs more is left to workers."""
+"""Limits of a task's decoded images, and of its scratch: workers prepare samples that need more."""
 OBSERVED = 4
-"""Of so many samples one is measured: what a sample costs is learned in time, and measuring costs too."""
+"""One sample in this many is measured: measuring costs too, and costs are learned over time."""
 
 
 class AsSlot:
-    """What samples become that are drawn first (`pipeline.deferred`): pixels in slots, which the device makes floats of."""
+    """Output form of deferred samples (`pipeline.deferred`): uint8 pixels in slots; the device converts them to floats."""
 
     dtype, by_parts, numbers, divides = torch.uint8, True, 0, False
 
@@ -62,7 +62,7 @@ class AsSlot:
         self._size, self._slot = size, slot
 
     def check(self, size: Size, channels: int = 3) -> None:
-        """Refuse what does not go with other samples."""
+        """Raise if the size or channels differ from other samples'."""
         if size != self._size:
             raise RuntimeError(
                 f"stack expects each tensor to be equal size, but got [3, {self._size[0]}, {self._size[1]}] in other samples and "
@@ -100,8 +100,8 @@ class SlotDataset(Offers):
         drawn: bool = False,
         repeatable: bool = False,
     ) -> None:
-        """`room`: bytes of a sample that is left to the GPU. `drawn`: who prepares a sample must not depend on what came before it. `repeatable`: nor on
-        anything else that changes."""
+        """`room`: bytes of a sample left to the GPU. `drawn`: who prepares a sample must not depend on earlier ones. `repeatable`: nor on anything
+        else that changes."""
         self._source, self._size, self.requests = source, size, requests
         self._slot = slot_bytes(size, room)
         self._form, self._without_lane = AsSlot(size, self._slot), not room
@@ -118,7 +118,7 @@ class SlotDataset(Offers):
         )
 
     def _deferred(self) -> Deferred | None:
-        """Where nothing is ever left to the GPU but to normalise: then a sample is prepared in one way only."""
+        """Return the deferred form if the GPU only normalises: then there is only one way to prepare a sample."""
         staged = self._without_lane and isinstance(self._source, StagedDataset)
         return self._source.deferred(self._form) if staged else None
 
@@ -146,12 +146,12 @@ class SlotDataset(Offers):
         return Unfinished(torch.uint8, (self._slot,), write), begun.target
 
     def _finished(self, pixels: Any) -> Any:
-        """What writes pixels that are done; of a shape that the batch does not have, an error."""
+        """Return the writer of finished pixels; raise if their shape does not fit the batch."""
         self._form.check(pixels.shape[:2], pixels.shape[2])
         return partial(write_pixels, pixels, Requests.entry_of(company()))
 
     def _is_left_encoded(self, begun: Begun) -> bool:
-        """Whether a sample is among the dearest that the GPU can take, and there is room for it."""
+        """Return whether a sample is among the most expensive the GPU can take, and there is room for it."""
         share, limit = self.requests.share, self.requests.limit
         if not isinstance(begun.image, Encoded) or not (limit if share == AS_THERE_IS_ROOM else share):
             return False
@@ -171,7 +171,7 @@ class SlotDataset(Offers):
         return self._costs.predict(features(begun)) if self._costs.count else 0.0
 
     def _worked_on(self, begun: Begun) -> Any:
-        """What writes a sample that is prepared here, as far as that is asked for."""
+        """Return the writer of a sample prepared here, as far as requested."""
         self._count += 1
         if self._count % OBSERVED or not isinstance(begun.image, Encoded):
             return self._here(begun)
@@ -187,13 +187,13 @@ class SlotDataset(Offers):
         return self._prepared(begun)
 
     def _prepared(self, begun: Begun) -> Any:
-        """Decoded and left to the kernels, or prepared whole."""
+        """Decode and leave the steps to the kernels, or prepare the sample whole."""
         if self.requests.finishes:
             return self._decoded(*opened(begun.program, begun.image))
         return self._finished(executed(begun.program, begun.image))
 
     def _decoded(self, program: Program, pixels: Any) -> Any:
-        """What is decoded and does not fit, or has a step without a kernel, is prepared to the end."""
+        """Leave decoded pixels to the kernels; finish them here if they do not fit or a step has no kernel."""
         write = None
         if pixels.shape[2] == 3:
             write = self._fitting(DECODED, pixels, pixels.shape[:2], program, interleaved)
@@ -207,14 +207,14 @@ class SlotDataset(Offers):
         return write
 
     def _fitting(self, form: int, image: Any, size: Any, program: Any, strides: Any) -> Any:
-        """What writes a sample for the GPU, if the kernels can do its steps and there is room."""
+        """Return the writer of a sample for the GPU; None if a step has no kernel or there is no room."""
         packing = self._packed(form, image, size, program, strides)
         return None if packing is None else packing.write
 
     def _packed(self, form: int, image: Any, size: Any, program: Any, strides: Any) -> Packing | None:
         try:
             layout = lay_out(program, size, None if strides is None else strides(size))
-        except ValueError:  # a step that has no kernel
+        except ValueError:  # a step without a kernel
             return None
         if layout.scratch_bytes > SCRATCH_BYTES:
             return None
@@ -223,7 +223,7 @@ class SlotDataset(Offers):
 
 
 def is_plain(begun: Begun) -> bool:
-    """Whether the card's decoder takes such a file, and the file is whole: what it makes of a part, it does not say."""
+    """Return whether the card's decoder supports the file and the file is complete: it does not report truncation."""
     header = begun.image.header
     return (
         header.frame == BASELINE
@@ -234,6 +234,6 @@ def is_plain(begun: Begun) -> bool:
 
 
 def features(begun: Begun) -> tuple[float, ...]:
-    """What the cost of a sample's pixels grows with: its bytes, and the part that is decoded."""
+    """Return what a sample's cost grows with: its bytes, and its decoded area."""
     part = opening(begun.first, begun.image.size) or Window.whole(begun.image.size)
     return float(len(begun.data)), float(part.height * part.width)

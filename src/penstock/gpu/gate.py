@@ -9,14 +9,14 @@ LOOK_S = 0.0003
 
 
 class Gate:
-    """In idle mode it is open while training waits for a batch and all that it has given the device is done. That is asked of an
-    event on training's stream, which nobody waits for: a loop that has come back for a batch may still have a step in the queue."""
+    """In idle mode, open while training waits for a batch and the device has finished all its work. An event on training's stream is polled for
+    that: a loop that has come back for a batch may still have a step queued."""
 
     def __init__(self) -> None:
         self.idle_only = False
         self._asker: Any = None
         self.ending = False
-        """Nobody will ask for a batch any more: what is under way is to be got over with."""
+        """Nobody will ask for a batch any more: finish what is in flight."""
         self._pause: Any = None
 
     def asked_by(self, asker: Any) -> None:
@@ -27,7 +27,7 @@ class Gate:
             self._asker, self.ending = None, True
 
     def opens_after(self, event: Any) -> None:
-        """Training waits from now on; `event` is the end of what it has given the device."""
+        """Training waits from now on; `event` ends the work it has queued."""
         self._pause = event
 
     def shuts(self) -> None:

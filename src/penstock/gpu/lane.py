@@ -1,14 +1,14 @@
-"""The GPU lane: a batch as workers leave it, with finished pixels of some samples and work left of others, becomes a batch on the device.
+"""The GPU lane turns a batch as workers leave it, some samples finished and some not, into a batch on the device.
 
-A batch of pixels alone is copied, scaled and normalised on the stream of the thread that brings batches (`begin`). Others go to stations,
-threads with streams of their own, which decode files and execute programs straight into the samples' places (`make`). Several
-batches are under way at once, so that stations have work whenever the device has a moment for them.
+Finished pixels alone are copied, scaled and normalised on the stream of the thread that transfers batches (`begin`). Other batches go to
+stations, threads with their own streams, which decode files and execute programs straight into the batch (`make`). Several batches are in flight
+at once, so that stations always have work when the device has a moment for them.
 
-What workers leave to the lane, and whether it may work beside training or only in its pauses, is decided as batches are taken (`taken`).
+What workers leave to the lane, and whether it works beside training or only in its pauses, is decided as batches are taken (`taken`).
 
-Training comes first: stations take their memory of what its first batches have left (`begin` is told when). Until they are ready, workers
-leave nothing to the lane. Only where a share is fixed, which must not depend on when anything happened, they get ready before the first batch; the memory
-for samples that are kept on the device is taken later all the same, since no byte depends on it.
+Training comes first: stations use the memory that its first batches have left (`begin` is told when). Until they are ready, workers leave nothing
+to the lane. With a fixed share, which must not depend on timing, they get ready before the first batch; memory for samples stored on the device
+is still allocated later, since no byte depends on it.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from penstock.transforms.steps import Size
 from penstock.transforms.tail import Tail
 
 FIRST_BATCH, FIRST_AHEAD = 64, 16
-"""Samples of a batch, and batches ahead, before there has been one."""
+"""Assumed batch size and batches ahead, before the first batch."""
 YOUNG = 8
-"""Batches of an iteration that say nothing yet: the first ones are waited for, however fast workers are."""
+"""Batches of an iteration that are ignored: training waits for the first ones, however fast workers are."""
 FADE = 0.1
 COPIED_AT_ONCE = 64 << 20
-"""Bytes of slots on the device beside their batch: slots have room for files and for what is decoded of them, several times that of pixels."""
+"""Most bytes of slots on the device beside their batch: slots have room for files and decoded images, several times that of pixels."""
 
 
 class BegunBatch(NamedTuple):
-    """A batch whose copies are under way."""
+    """A batch whose copies are in flight."""
 
     images: torch.Tensor
     others: list[Any]
-    """What else it has, where it was."""
+    """The batch's other parts, not moved."""
     contents: Contents
 
 
 class GpuLane:
-    """Finishes batches of `SlotDataset`, and says through `requests` what it would have of their samples from now on."""
+    """Finishes batches of `SlotDataset`, and says through `requests` what workers should leave to it."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GpuLane:
         memory_format: torch.memory_format | None = None,
         residents: Residents | None = None,
     ) -> None:
-        """`residents`: the samples that are kept on the device."""
+        """`residents`: the samples stored on the device."""
         self._tail, self._size, self._device, self._stations = tail, size, device, stations
         self._requests, self._modes, self.gate = requests, modes, Gate()
         self._dtype = dtype or tail.dtype
@@ -80,7 +80,7 @@ class GpuLane:
         self._ready: Readiness | None = None
         self._requested, self._is_late = False, device.type == "cuda" and modes.fixed_share is None
         self.owner: Callable[[], Any] = lambda: None
-        """The iterator that it makes batches for, while that is there."""
+        """Returns the iterator it makes batches for, if that still exists."""
         self._packed_lately = self._busy_s = self._taken_s = 0.0
         self._batch, self._ahead, self._young = FIRST_BATCH, FIRST_AHEAD, YOUNG
         self._counting = threading.Lock()
@@ -89,7 +89,7 @@ class GpuLane:
         self._request()
 
     def belong_to(self, owner: Any) -> None:
-        """Make batches for this iterator from now on; what was learned with others before it counts."""
+        """Make batches for this iterator from now on, with what was learned before."""
         self.owner = weakref.ref(owner)
         self._taken_s, self._young = 0.0, YOUNG
         self._requests.forget()
@@ -100,7 +100,7 @@ class GpuLane:
         return owner is None or owner.closed
 
     def _request(self) -> None:
-        """What workers leave to the lane from now on."""
+        """Tell workers what to leave to the lane."""
         fixed = self._modes.fixed_share
         share = AS_THERE_IS_ROOM if fixed is None else fixed
         limit, finishes = self._modes.limit * self._batch, self._modes.finishes
@@ -113,8 +113,8 @@ class GpuLane:
         self._requests.say(share=share, limit=limit, finishes=finishes, samples=self._batch)
 
     def _prepared(self, *, spare_known: bool) -> None:
-        """The first time that anything is asked for, stations get ready for it. Not before there are workers: those are forked, and a
-        thread that imports or compiles then would leave them its locks."""
+        """Start the stations at the first request. Not before there are workers: those are forked, and would inherit the locks of a thread that
+        imports or compiles."""
         if self._requested and self._ready is None and (spare_known or not self._is_late):
             self._ready = Readiness(len(self._stations))
             for number, station in enumerate(self._stations):
@@ -126,7 +126,7 @@ class GpuLane:
                 self.residents.open()
 
     def begin(self, batch: Any, *, spare_known: bool) -> BegunBatch:
-        """The batch's copies, on the current stream. `spare_known`: what the device's memory has left beside training is free to take."""
+        """Start the batch's copies on the current stream. `spare_known`: device memory left beside training may be taken."""
         self._prepared(spare_known=spare_known)
         slots, *others = batch
         contents = Contents(slots, self._size)
@@ -151,8 +151,8 @@ class GpuLane:
         normalised(self._tail, pixels_in(there, self._size), out)
 
     def make(self, begun: BegunBatch, copied: Any) -> PendingBatch:
-        """Its samples go to stations, which write behind `copied`, the event of its copies. Finished samples go with them, with nothing to
-        do but their tail: so a batch has no need of a place on the device beside its result."""
+        """Queue the samples for stations, which write after `copied`, the event of the batch's copies. Finished samples go along, with only their
+        tail to do: so the batch needs no device memory beside its result."""
         contents = begun.contents
         tasks = self._stations[0].tasks(contents) if contents.has_gpu_samples else []
         pending = PendingBatch(samples=len(begun.images), tasks=len(tasks), copied=copied)
@@ -162,7 +162,7 @@ class GpuLane:
         return pending
 
     def _made(self, entry: int, files: int, seconds: float) -> None:
-        """A station has done a task, with so many files, in so long. Called by stations."""
+        """Record that a task is done. Called by stations."""
         with self._counting:
             self._busy_s += seconds
             if files:
@@ -175,11 +175,11 @@ class GpuLane:
         return bool(self._stations) and can_help and self._modes.takes_cores
 
     def rest(self) -> None:
-        """An epoch has ended: the time until the next batch is asked for is nobody's."""
+        """An epoch has ended: do not count the time until the next request."""
         self._taken_s = 0.0
 
     def taken(self, pending: PendingBatch, asked_s: float, ready: int, ahead: int) -> None:
-        """Training asked for this batch at `asked_s` and has it now; `ready` more are, of those asked for `ahead`."""
+        """Training asked for this batch at `asked_s` and has it now; `ready` of the `ahead` next ones are finished."""
         now, before = time.perf_counter(), self._taken_s
         with self._counting:
             busy_s, self._busy_s = self._busy_s, 0.0

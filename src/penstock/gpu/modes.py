@@ -1,4 +1,4 @@
-"""The lane's mode (off, in training's pauses, beside it) and what workers leave to it, from batches as training takes them."""
+"""The lane's mode (off, in training's pauses, beside it) and what workers leave to it, learned from batches as training takes them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from penstock.policy.backlog import Backlog, Seen
 from penstock.policy.sharing import BLOCK, Choice, Measured, Memory, Sharing, after_block, first_choice
 
 SETTLE = 16
-"""Batches after a change of mode that do not count, at least: the lane's limit is searched first."""
+"""Least number of batches ignored after a change of mode: the lane's limit is searched first."""
 SETTLE_WINDOWS = 2
-"""... and so many times the batches that are asked for ahead: those were begun before the change."""
+"""... and this multiple of the batches ahead: those were begun before the change."""
 
 
 class Modes:
@@ -23,14 +23,14 @@ class Modes:
         memory: Callable[[], Memory] | None = None,
         borrows_cores: bool = False,
     ) -> None:
-        """`borrows_cores`: workers leave the lane cores only while it works."""
+        """`borrows_cores`: workers leave cores to the lane only while it works."""
         self._asked, self.fixed_share, self._finishes = asked, fixed_share, finishes
         self._borrows_cores = borrows_cores
         self._choice: Choice = first_choice(asked)
         self._memory = memory or (lambda: Memory(0, 0, 1))
         self._backlogs = {mode: Backlog() for mode in Sharing}
         self._settled, self._changed = 0, False
-        """Batches since the mode changed, up to those that do not count; and whether it ever has."""
+        """Batches since the mode changed, up to those ignored; and whether it ever changed."""
         self._batches, self._time_s, self._wait_s, self._worked = 0, 0.0, 0.0, False
 
     @property
@@ -53,7 +53,7 @@ class Modes:
 
     @property
     def limit(self) -> float:
-        """Files that may be on their way to the lane, in batches."""
+        """Files that may be in flight to the lane, in batches."""
         return 0.0 if self.mode is Sharing.OFF else self._backlogs[self.mode].limit
 
     @property

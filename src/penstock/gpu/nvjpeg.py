@@ -1,11 +1,11 @@
-"""JPEG files become pixels on the device, by nvJPEG: its own engines where the card has them, its kernels otherwise.
+"""Decode JPEG files on the device with nvJPEG: by the card's engines if it has them, else by kernels.
 
-We call the library ourselves rather than through torchvision, whose one decoder of a process is locked while it works: several of
-ours work at once, each on its own stream, which is what keeps the engines busy beside a model that trains.
+We call the library directly: torchvision has one decoder per process, locked while it works. Several of ours run at once, each on its own stream,
+and so keep the engines busy beside training.
 
-Rule 1: a call waits for nothing but the library, and holds no interpreter lock meanwhile.
-Rule 2: device memory that the library asks for is torch's, on the decoder's stream, and counted: a decoder that would have more than its
-        budget is refused it and fails, which is the caller's to mend with fewer files at a time.
+Rule 1: a call waits for nothing but the library, and releases the GIL meanwhile.
+Rule 2: the library's device memory is torch's, on the decoder's stream, and counted. Beyond its budget an allocation is refused and the call
+        fails; the caller retries with fewer files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from penstock.errors import MissingExtra
 
 DEFAULT, KERNELS, ENGINES = 0, 2, 3
-"""Ways of decoding (`nvjpegBackend_t`): as the library thinks best without engines; all in kernels; the card's JPEG engines."""
+"""Backends (`nvjpegBackend_t`): the library's choice without engines; all in kernels; the card's JPEG engines."""
 NO_PIPELINE = 1 << 0
-"""Engines have one stream each rather than two: fewer of them share a queue of the driver with training (`gpu.queues`)."""
+"""One stream per engine instead of two: fewer of them share a driver queue with training (`gpu.queues`)."""
 PLANES = 3
-"""Output is RGB, one plane after the other (`nvjpegOutputFormat_t`)."""
+"""Output is planar RGB (`nvjpegOutputFormat_t`)."""
 MOST_COMPONENTS = 4
 LEFT_BYTES = 256 << 20
-"""Of a device's memory, that preparation leaves to others."""
+"""Device memory that preparation leaves to others."""
 STATUS = {
     1: "not initialised",
     2: "invalid parameter",
@@ -48,7 +48,7 @@ STATUS = {
 
 
 class DecodeError(RuntimeError):
-    """The library did not decode these files; it does not say which of them is to blame."""
+    """The library failed to decode these files; it does not say which."""
 
     def __init__(self, call: str, status: int) -> None:
         super().__init__(f"{call}: {STATUS.get(status, f'status {status}')}")
@@ -56,7 +56,7 @@ class DecodeError(RuntimeError):
 
 
 class File(NamedTuple):
-    """An encoded image in host memory, and where its planes go on the device, rows one behind the other."""
+    """An encoded image in host memory, and the device address for its planes, without gaps."""
 
     address: int
     size: int
@@ -74,7 +74,7 @@ class _DevAllocator(Structure):
 
 
 class Decoder:
-    """Decodes files together, on a stream of its own; for one thread at a time."""
+    """Decodes batches of files on its own stream; for one thread at a time."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Decoder:
         self._count = 0
         self._data, self._sizes = np.zeros(most, np.uint64), np.zeros(most, np.uint64)
         self._images = np.zeros((most, 2, MOST_COMPONENTS), np.uint64)
-        """Of each (`nvjpegImage_t`): where its channels begin, and the bytes of a row."""
+        """For each file (`nvjpegImage_t`): addresses of its channels, and bytes of a row."""
         self._call(
             "nvjpegCreateEx",
             c_int(backend),
@@ -111,11 +111,11 @@ class Decoder:
 
     @property
     def held_bytes(self) -> int:
-        """Device memory that the library has now."""
+        """Device memory the library holds now."""
         return sum(self._blocks.values())
 
     def decode(self, files: Sequence[File] | NDArray[np.int64]) -> None:
-        """Writes their planes, in the stream's order; raises DecodeError if one of them cannot be decoded here. `files`: rows, as File has them."""
+        """Write the planes of all files, in stream order; DecodeError if any cannot be decoded here. `files`: rows as in File."""
         if len(files) != self._count:
             self._call(
                 "nvjpegDecodeBatchedInitialize", self._handle, self._state, len(files), 1, self._output
@@ -136,7 +136,7 @@ class Decoder:
                 c_void_p(self._stream.cuda_stream),
             )
         except DecodeError:
-            self._count = 0  # what is left of a failed batch must not stay in the state
+            self._count = 0  # do not reuse the state of a failed batch
             raise
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Decoder:
 
 @cache
 def library() -> Any:
-    """The library, from wherever a package brought it; MissingExtra where none did."""
+    """Load the library from whichever package brought it; MissingExtra if none did."""
     for candidate in candidates():
         try:
             return ctypes.CDLL(candidate)
@@ -185,7 +185,7 @@ def library() -> Any:
 
 
 def candidates() -> list[str]:
-    """Where the library may be: NVIDIA's package, what torchvision's wheel holds, the system."""
+    """Return where the library may be: NVIDIA's package, torchvision's wheel, the system."""
     major = (torch.version.cuda or "13").partition(".")[0]
     found: list[Path] = []
     for package, pattern in (

@@ -1,4 +1,4 @@
-"""Batches under way in the GPU lane, and the threads that make their samples."""
+"""Batches in flight in the GPU lane, and the station threads that make their samples."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from penstock.gpu.slots import Contents, StationTask
 
 log = logging.getLogger("penstock")
 LOOK_S = 0.1
-"""Nobody is woken for certain: a wake-up that is lost costs this."""
+"""Poll interval: a lost wake-up costs this."""
 READY_S = 300.0
 HUNG_S = 120.0
-"""A batch takes a station milliseconds: after so long it hangs, in the driver or on the device."""
+"""A batch takes a station milliseconds: after this long it hangs, in the driver or on the device."""
 
 
 class Station(Protocol):
-    """What makes pixels of samples that are left to the GPU; used by one thread."""
+    """A GPU worker: makes the pixels of samples left to the GPU; used by one thread."""
 
     by_cpu: int
-    """Samples that the CPU had to make after all."""
+    """Samples the CPU had to make after all."""
     residents: Residents | None
-    """Samples that are kept on the device; set by the lane."""
+    """Samples stored on the device; set by the lane."""
 
     @property
     def held_bytes(self) -> int:
-        """Device memory that it keeps."""
+        """Device memory it holds."""
 
     def prepare(self) -> str:
-        """Gets ready, which may take seconds; gives why it cannot help, or nothing."""
+        """Get ready, which may take seconds; return why it cannot help, or ""."""
 
     def tasks(self, contents: Contents) -> list[StationTask]:
-        """What it takes at once."""
+        """Split a batch into tasks that fit the station."""
 
     def make(self, task: StationTask, out: torch.Tensor, after: Any) -> None:
-        """Writes each into its place in `out`, when the event `after` has come to pass; returns when they are done."""
+        """Write each sample into its place in `out` once the event `after` has passed; return when they are done."""
 
     def close(self) -> None:
-        """Lets go of what it holds."""
+        """Release what it holds."""
 
 
 class PendingBatch:
-    """A batch: copied on one stream, and in part made by stations."""
+    """A batch: copied on one stream, and partly made by stations."""
 
     def __init__(self, *, samples: int, tasks: int, copied: Any) -> None:
         self.samples, self._tasks, self._copied = samples, tasks, copied
@@ -63,14 +63,14 @@ class PendingBatch:
         self._wake: SimpleQueue[None] = SimpleQueue()
 
     def done(self, error: BaseException | None) -> None:
-        """One more task is done, or has failed. Called by stations."""
+        """Record that one more task is done or has failed. Called by stations."""
         if error is not None:
             self._errors.append(error)
         self._over.append(None)
         self._wake.put(None)
 
     def order(self, stream: Any) -> None:
-        """`stream` goes on when the batch is there; what a station could not mend is raised."""
+        """Make `stream` wait for the batch; raise a station's error, if any."""
         began = time.monotonic()
         while len(self._over) < self._tasks:
             with contextlib.suppress(Empty):
@@ -90,7 +90,7 @@ class PendingBatch:
         return len(self._over) == self._tasks and (self._copied is None or bool(self._copied.query()))
 
     def outlast(self, until_s: float) -> None:
-        """Wait until nothing reads the batch's memory any more, whatever has become of it; but not for a station that hangs."""
+        """Wait until nothing reads the batch's memory, whatever has become of it; but not for a hung station."""
         while len(self._over) < self._tasks and time.monotonic() < until_s:
             time.sleep(LOOK_S / 20)
         if self._copied is not None:
@@ -103,11 +103,11 @@ class StationJob(NamedTuple):
     out: torch.Tensor
     after: Any
     made: Callable[[float], None]
-    """Called when it is done, with the seconds that it took."""
+    """Called when it is done, with the seconds it took."""
 
 
 class Readiness:
-    """How far the stations have come. They get ready one after the other: what the first compiles, the next finds."""
+    """Progress of the stations. They get ready one after the other: each finds what the one before has compiled."""
 
     def __init__(self, stations: int) -> None:
         self.can_help = False
@@ -117,7 +117,7 @@ class Readiness:
         self._settled = threading.Event()
 
     def prepare(self, station: Station) -> str:
-        """Why it cannot help, or nothing."""
+        """Prepare a station; return why it cannot help, or ""."""
         with self._turn:
             began, reason = time.perf_counter(), "it did not get ready"
             try:
@@ -139,15 +139,14 @@ class Readiness:
             self._settled.set()
 
     def wait(self) -> None:
-        """Until all are ready, or known never to be: whatever compiles beside training holds the interpreter from it, and
-        training would crawl for much longer than this takes."""
+        """Wait until all are ready or have failed: compiling beside training holds the GIL, and would slow training for longer than this wait."""
         self._settled.wait(READY_S)
 
 
 def start(
     station: Station, number: int, jobs: SimpleQueue[StationJob | None], ready: Readiness, gate: Gate
 ) -> None:
-    """A thread for a station, until there is None in its queue."""
+    """Start a station's thread; None in the queue ends it."""
     name = f"penstock gpu {number}"
     thread = threading.Thread(target=serve, args=(station, jobs, ready, gate), name=name, daemon=True)
     leaves(thread, partial(jobs.put, None))
@@ -155,10 +154,10 @@ def start(
 
 
 def serve(station: Station, jobs: SimpleQueue[StationJob | None], ready: Readiness, gate: Gate) -> None:
-    """A station's thread. It knows the queue and not the lane, so that dropping the lane ends it."""
+    """Run a station's thread. It refers to the queue and not to the lane, so that dropping the lane ends it."""
     reason = ready.prepare(station)
     ready.wait()
-    # One that is not ready has the CPU make whatever it takes: where another is, it takes nothing.
+    # An unready station makes everything on the CPU: if another is ready, it takes nothing.
     if not reason or not ready.can_help:
         work(station, jobs, gate)
     station.close()

@@ -1,6 +1,6 @@
-"""Whether the GPU can help to prepare a dataset, and what it takes: the dataset as workers then see it, and the lane.
+"""Decide whether the GPU can help with a dataset; if so, build the dataset for workers and the lane.
 
-What keeps it from helping is said in a sentence, for `explain()` and for whoever asked for it by name.
+A reason against is one sentence, for `explain()` and for whoever requested it by name.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from penstock.transforms.tail import Tail
 from penstock.transforms.windows import Window
 
 LOOKED_AT = 64
-"""Samples whose programs are looked at before it is decided."""
+"""Samples whose programs are examined first."""
 ROOM_MOST = 4
 ROOM_MOST_KEPT = 8
 ROOM_LEAST = 64 << 10
-"""Slots are made so large that all that was looked at would fit, as files and as pixels; but no larger than this many times the pixels, or
-this, whichever is more. What does not fit is left to workers. What is kept on the device comes whole, once: larger ones are worth it."""
+"""Slots fit every examined sample, as file and as pixels, but have at most this multiple of the pixels, or this size if that is more. Workers
+prepare what does not fit. Samples stored on the device travel whole, once: larger slots pay for them."""
 DETERMINISTIC_SHARE = 0.5
-"""Of samples that the GPU prepares where that may not depend on how fast anything is."""
+"""Share of samples the GPU prepares if that may not depend on timing."""
 
 
 class Look(NamedTuple):
-    """What some samples of a dataset show."""
+    """What the examined samples show."""
 
     size: Size
     tail: Tail
@@ -62,7 +62,7 @@ class Prep(NamedTuple):
     key: tuple[Any, ...]
     """What the lane was made for."""
     identity: tuple[Any, ...]
-    """Of the dataset that was looked at."""
+    """Of the examined dataset."""
     look: Look
 
 
@@ -80,9 +80,8 @@ def planned(
     allocate: Callable[[int], torch.Tensor] | None = None,
     kept: Prep | None = None,
 ) -> Prep | str:
-    """What it takes, or why it cannot be. Without `stations`, the device only scales and normalises: pixels travel as bytes. A lane of an
-    earlier epoch is `kept`, with all that it has learned, if it was made for the same. `allocate`: device memory for samples that are
-    kept there, if it is spare."""
+    """Return the dataset and the lane, or why the GPU cannot help. Without `stations` the device only scales and normalises. `kept`: an earlier
+    epoch's lane, reused with all it has learned if it fits. `allocate`: returns spare device memory for stored samples."""
     reason = unsuited(dataset, collate_fn)
     if reason:
         return reason
@@ -101,14 +100,14 @@ def planned(
         return look
     on_device = dataset if isinstance(dataset, ReusedOnDevice) and stations is not None else None
     if on_device is not None:
-        finishes = True  # of what lies on the device, nobody else can
+        finishes = True  # nobody else can finish resident samples
     store = None if on_device is None else on_device.store
     key = (look.size, look.tail.identity(), device, dtype, memory_format, wanted, deterministic, store)
     if kept is not None and kept.key == key and kept.lane.is_free:
         requests, lane = kept.dataset.requests, kept.lane
     else:
         requests = Requests()
-        # What lies on the device must be made there.
+        # Resident samples must be finished on the device.
         nothing_to_try = fixed is not None or on_device is not None
         mode = "concurrent" if wanted.mode == "auto" and nothing_to_try else wanted.mode
         auto = wanted.mode == "auto"
@@ -127,7 +126,7 @@ def planned(
     times = ROOM_MOST if on_device is None else ROOM_MOST_KEPT
     most = max(ROOM_LEAST, times * 3 * look.size[0] * look.size[1])
     room = 0 if stations is None else min(look.room, most)
-    # A place on the device is given once: who prepares a sample a second time has another.
+    # A place on the device is given once: preparing a sample again gives another.
     repeatable = store is None and (stations is None or fixed in (0.0, 1.0) or (drawn and fixed is not None))
     kind = ReuseSlotDataset if isinstance(dataset, Reused) else SlotDataset
     slots = kind(dataset, look.size, requests=requests, room=room, drawn=drawn, repeatable=repeatable)
@@ -135,7 +134,7 @@ def planned(
 
 
 def identity_of(dataset: Any) -> tuple[Any, ...]:
-    """Whether it is the same dataset with the same chain as in the last epoch."""
+    """Return a key that is equal if dataset and chain are those of the last epoch."""
     users = offered(dataset).shown
     if isinstance(dataset, StagedDataset):
         return id(users), len(dataset), dataset.chain.identity
@@ -143,7 +142,7 @@ def identity_of(dataset: Any) -> tuple[Any, ...]:
 
 
 def unsuited(dataset: Any, collate_fn: Any) -> str:
-    """What is wrong with a dataset, or nothing."""
+    """Return why a dataset is unsuited; "" if it is not."""
     if collate_fn is not default_collate:
         return "the batch is made by a collate function of yours"
     if isinstance(dataset, AdoptedFolder):
@@ -172,8 +171,8 @@ def unsuited(dataset: Any, collate_fn: Any) -> str:
 
 
 def looked(dataset: Any, *, kept_as_files: bool = True) -> Look | str:
-    """Some samples begun: whether what becomes of them is all of one size, and can be made by the kernels at all. It must not depend on what
-    is kept of them. `kept_as_files`: those that are to be kept may leave as files all the same."""
+    """Examine some samples: do all results have one size, and can the kernels make them? Must not depend on the store's content. `kept_as_files`:
+    samples to be stored may still leave as files."""
     if not len(dataset):
         return "the dataset is empty"
     sizes, needs, reasons = set(), [], []
@@ -185,7 +184,7 @@ def looked(dataset: Any, *, kept_as_files: bool = True) -> Look | str:
             continue
         size, program, file = size_of(begun.image), begun.program, len(begun.data)
         to_keep = isinstance(begun, ReuseBegun) and begun.to_keep is not None
-        if to_keep:  # workers do the first steps of it
+        if to_keep:  # workers do its first steps
             program = program[len(begun.first) :]
             size, file = program_size(begun.first, size), file if kept_as_files else 0
         opens_with = opening(program, size) or Window.whole(size)

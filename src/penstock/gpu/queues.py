@@ -1,10 +1,10 @@
-"""The queues that the CUDA driver has for the streams of this process.
+"""The CUDA driver's queues for the streams of this process.
 
-Streams that share a queue wait for one another. A decoder has a stream for each JPEG engine, so that with the driver's 8 queues some of them
-share training's, and a file waits until all steps that training has told the device are done: beside a ResNet-18 on an H200, two
-decoders made 3,050 images/s of 18,000, and 11,600 with 32 queues.
+Streams that share a queue wait for one another. A decoder has a stream per JPEG engine; with the driver's default of 8 queues some share
+training's, and a file waits for all steps training has queued: beside a ResNet-18 on an H200, two decoders made 3,050 images/s of 18,000, and
+11,600 with 32 queues.
 
-Nothing here imports torch: the package asks for queues when it is imported, which is before most programs start CUDA.
+Nothing here imports torch: the package asks for queues when it is imported, before most programs start CUDA.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import sys
 VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 """The driver reads it when CUDA starts in a process."""
 DRIVERS, ENOUGH = 8, 32
-"""Without it; and the most that there are."""
+"""The default, and the maximum."""
 
 
 def asked_for() -> bool:
-    """Ask for queues, unless somebody has; False where that comes too late."""
+    """Ask for queues, unless somebody has; False if that is too late."""
     if VARIABLE in os.environ:
         return True
     os.environ[VARIABLE] = str(ENOUGH)
@@ -31,7 +31,7 @@ IN_TIME = asked_for()
 
 
 def too_few() -> str:
-    """Why decoding will wait behind training, and what to do about it; empty where there are queues enough."""
+    """Return why decoding will wait behind training, and the fix; "" if there are enough queues."""
     if not IN_TIME:
         return f"CUDA was started before penstock was imported, with {DRIVERS} queues: files wait behind training. Import penstock first, or start the program with {VARIABLE}={ENOUGH}"
     said = os.environ.get(VARIABLE, "")

@@ -1,4 +1,4 @@
-"""What the training process wants of workers, and how much of it is on its way: numbers that all of them see, forked or spawned."""
+"""Requests of the training process to workers, and counts of files in flight, in shared memory for forked and spawned workers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from penstock.policy.dearest import FIRST, share_after
 from penstock.wire.shared_table import SharedTable
 
 AS_THERE_IS_ROOM = -1.0
-"""A share: not fixed, but as many as may be on their way."""
+"""No fixed share: as many as may be in flight."""
 ENTRIES = 4096
-"""Batches that are told apart. Where two that are under way have the same entry, the count is a little off until one of them has come."""
+"""Batches counted separately. If two in flight share an entry, the count is a little off until one arrives."""
 
 
 class Requests:
@@ -24,7 +24,7 @@ class Requests:
         self._table, self._refused = table or SharedTable(*columns), 0.0
         self._numbers, self._counts = self._table["numbers"], self._table["counts"]
         self._born = self._table["born"]
-        """How many batches had come when an entry was counted last."""
+        """How many batches had arrived when an entry was last counted."""
         if table is None:
             self._numbers[3] = FIRST
 
@@ -40,12 +40,12 @@ class Requests:
 
     @property
     def share(self) -> float:
-        """Of samples, that workers leave as files; or as there is room."""
+        """Share of samples that workers leave as files, or AS_THERE_IS_ROOM."""
         return float(self._numbers[0])
 
     @property
     def limit(self) -> float:
-        """Files that may be on their way."""
+        """Files that may be in flight."""
         return float(self._numbers[1])
 
     @property
@@ -53,15 +53,14 @@ class Requests:
         """Whether the kernels finish what workers decode."""
         return bool(self._numbers[2])
 
-    # ---- files that are on their way, by batch. What is counted for a batch that never comes (it failed, or nobody wants it any more)
-    # is forgotten when many others have come since.
+    # Files in flight, by batch. Counts of a batch that never arrives (it failed, or nobody wants it) expire after many others.
 
     @staticmethod
     def entry_of(company: Company | None) -> int:
         return 0 if company is None else company.batch % ENTRIES
 
     def has_room(self) -> bool:
-        """Whether one more may be on its way; what counts as dear follows."""
+        """Return whether one more file may be in flight; adapts what counts as expensive."""
         room = bool(self._counts.sum() < self._numbers[1])
         if not room:
             self._numbers[6] += 1
@@ -69,30 +68,30 @@ class Requests:
         return room
 
     def was_full(self) -> bool:
-        """Whether a worker has found no room since this was asked last; workers that count at the same instant count as one."""
+        """Return whether a worker found no room since the last call; workers counting at the same instant count as one."""
         before, self._refused = self._refused, float(self._numbers[6])
         return before != self._refused
 
     @property
     def dear(self) -> float:
-        """The share of samples that counts as dear: workers search it together."""
+        """Share of samples that counts as expensive: workers search it together."""
         return float(self._numbers[3])
 
     def left(self, entry: int) -> None:
-        """A worker has left one more of a batch as a file. Two workers at the same instant may count as one: the batch will tell."""
+        """Count one more file of a batch. Two workers at the same instant may count as one: the batch's arrival corrects it."""
         self._counts[entry] += 1
         self._born[entry] = self._numbers[5]
 
     def came(self, entry: int, files: int, *, lasting: int) -> None:
-        """A batch has come, with so many; what was counted more than `lasting` batches ago will not."""
+        """Set the count of an arrived batch; drop counts older than `lasting` batches."""
         self._numbers[5] += 1
         self._counts[entry], self._born[entry] = files, self._numbers[5]
         self._counts[self._born < self._numbers[5] - lasting] = 0
 
     def made(self, entry: int, files: int) -> None:
-        """So many of them are done. Called by one thread at a time."""
+        """Subtract files that are done. Called by one thread at a time."""
         self._counts[entry] = max(0, int(self._counts[entry]) - files)
 
     def forget(self) -> None:
-        """Nothing is on its way."""
+        """Reset: nothing is in flight."""
         self._counts[:] = 0

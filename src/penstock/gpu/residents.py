@@ -1,10 +1,10 @@
-"""Samples that are kept on the device (`Reuse(store="device")`), as stations use them: from their places there, without a copy.
+"""Samples stored on the device (`Reuse(store="device")`), as stations use them: in place, without a copy.
 
-Rule 1: the memory for them is taken once, when training has its own, of what is spare. Without it nothing is kept, and training goes on.
-Rule 2: a sample that is to be kept is copied from its slot to its place, and read from there. When the device is done its row is written: then
-        workers leave it where it is.
-Rule 3: what was read from a place counts only if nothing else was written there meanwhile. Otherwise the sample is made again, from its slot or its
-        file, by the CPU: the same bytes, later.
+Rule 1: their memory is allocated once, from what training leaves. Without it nothing is stored, and training goes on.
+Rule 2: a new sample is copied from its slot to its place, and read from there. Once the device is done its row is written: from then on workers
+        send only its place.
+Rule 3: a read from a place is valid only if nothing else was written there meanwhile. Otherwise the CPU makes the sample again, from its slot or
+        its file: the same bytes, later.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from penstock.transforms.steps import Program
 log = logging.getLogger("penstock")
 OFFSET = DevicePlace._fields.index("offset")
 TRIES = 3
-"""Halvings of the memory before it is given up."""
+"""Halvings of the memory before giving up."""
 
 
 class Residents:
-    """Of one lane; the store may be that of others too."""
+    """Stored samples of one lane; several lanes may share the store."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class Residents:
         again: Callable[[Wanted], Bytes],
         allocate: Callable[[int], torch.Tensor],
     ) -> None:
-        """`again`: makes the pixels of a sample anew. `allocate`: so many bytes on the device; an error where they are not spare."""
+        """`again`: makes the pixels of a sample anew. `allocate`: returns device memory; raises if it is not spare."""
         self.store, self._again, self._allocate = store, again, allocate
 
     def open(self) -> None:
-        """Take the memory, if nobody has tried to."""
+        """Allocate the memory, unless that was tried."""
         store = self.store
         with store.opening:
             if store.was_tried:
@@ -56,7 +56,7 @@ class Residents:
                     count //= 2
                     continue
                 if arena is not None:
-                    # Torch would keep it, and neither another loader nor another process could have it.
+                    # Torch would cache it, out of reach of other loaders and processes.
                     store.open(arena, torch.cuda.empty_cache if arena.is_cuda else None)
                 break
         if not store.is_open or count < whole:
@@ -71,8 +71,8 @@ class Residents:
             )
 
     def run(self, task: StationTask, kernels: Callable[[], None], finish: Callable[[], None]) -> list[int]:
-        """Bring to their places what is to be kept, have the `kernels` read all of a task's samples there, and wait until the device has
-        done so (`finish`). Gives the samples that must be made otherwise."""
+        """Copy new samples to their places, run the `kernels` on all samples of a task there, and wait (`finish`). Return the samples that must be
+        made otherwise."""
         contents, store, ordinals = task.contents, self.store, np.asarray(task.ordinals)
         arena, places = store.arena, contents.places(task.ordinals)
         if arena is None or is_outside(places, contents.nbytes[ordinals], arena):
@@ -88,7 +88,7 @@ class Residents:
                     arena[place.offset : place.offset + len(pixels)].copy_(pixels, non_blocking=True)
                 kernels()
             finally:
-                finish()  # also where it failed: copies may be under way
+                finish()  # also on failure: copies may be under way
             sizes = [contents.size(ordinal) for ordinal in ordinals[right].tolist()]
         finally:
             store.end(written, sizes)
@@ -97,7 +97,7 @@ class Residents:
         return lost
 
     def addresses(self, task: StationTask) -> NDArray[np.int64]:
-        """Where the samples of a task are."""
+        """Return the addresses of a task's samples."""
         arena = self.store.arena
         if arena is None:
             raise TaskTooLarge("nothing is kept on the device any more")
@@ -105,7 +105,7 @@ class Residents:
         return found
 
     def left(self, sample: GpuSample) -> tuple[Program, Bytes]:
-        """What is to be done to a kept sample, and its pixels, for the CPU."""
+        """Return a stored sample's program and pixels, for the CPU."""
         assert sample.place is not None
         if sample.form == KEPT:
             return sample.program, sample.image.reshape(*sample.size, CHANNELS)
@@ -113,6 +113,6 @@ class Residents:
 
 
 def is_outside(places: Places, nbytes: NDArray[np.int64], arena: torch.Tensor) -> bool:
-    """Whether any of these is not where there is memory."""
+    """Return whether any place lies outside the arena."""
     first = places[:, OFFSET]
     return bool((first < 0).any() or (first + nbytes > len(arena)).any())

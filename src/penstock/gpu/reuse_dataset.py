@@ -1,7 +1,7 @@
-"""The same dataset with reuse (`Reuse`).
+"""The slot dataset with reuse (`Reuse`).
 
-The kernels, or the worker, do the rest of a sample that is found. One that is not found may leave as a file, and is then not stored. With
-`store="device"`, a sample on the device stays there, and one for the device goes there whole, with its place.
+On a hit, the kernels or the worker do the rest of the sample. On a miss it may leave as a file, and is then not stored. With `store="device"`, a
+resident sample stays on the device, and a new one goes there whole, with its place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.reuse.stores.device import Resident
 
 class ReuseSlotDataset(SlotDataset):
     def _may_leave(self, begun: Begun, share: float) -> bool:
-        """Not one that is to be kept, where others of its uses will be made from pixels that a worker has decoded."""
+        """Refuse a sample to be stored if its other uses will be made from pixels a worker has decoded."""
         assert isinstance(begun, ReuseBegun)
         return begun.to_keep is None or (not self._drawn and share == AS_THERE_IS_ROOM)
 
@@ -42,8 +42,8 @@ class ReuseSlotDataset(SlotDataset):
         return self._prepared(found) if found.loan is None else self._lent(found, found.loan)
 
     def _lent(self, begun: ReuseBegun, loan: Loan) -> Any:
-        """Of an image that lies in a store: what was read counts only if it was there until then; otherwise it is made again. Where a second
-        worker may write the sample while the first still does, what is written must be right from the first byte on."""
+        """Return the writer of a borrowed image: valid only if it held until the end of the read; otherwise it is made again. If a second worker may
+        write the same slot concurrently, every byte written must be right from the start."""
         if not self.requests.finishes:
             return self._finished(self._source.pixels(begun))
         if not self._repeatable:
@@ -56,7 +56,7 @@ class ReuseSlotDataset(SlotDataset):
         return self._decoded(program, pixels)
 
     def _surely(self, begun: ReuseBegun, loan: Loan, write: Any, slot: torch.Tensor) -> None:
-        """One copy, from where the image lies."""
+        """Write with a single copy, straight from the store."""
         write(slot)
         if loan.holds():
             return
@@ -67,7 +67,7 @@ class ReuseSlotDataset(SlotDataset):
             raise
 
     def _kept_there(self, begun: ReuseBegun) -> Any:
-        """Left on the device, or sent there whole; None where the kernels cannot do its steps, or there is no place for it."""
+        """Leave the sample on the device, or send it there whole; None if a step has no kernel or there is no place."""
         image, size = begun.image, size_of(begun.image)
         if isinstance(image, Resident):
             packing = self._packed(RESIDENT, NO_PIXELS, size, begun.program, interleaved)

@@ -1,8 +1,8 @@
-"""A sample's slot in a batch that workers and the GPU make together: a head, then pixels or what the GPU makes them of.
+"""A sample's slot in a batch that workers and the GPU make together: a head, then pixels or the GPU's input for them.
 
-The head names the sample's form: FINISHED pixels (but for their order and the tail); DECODED pixels, as much as the program needs; the ENCODED file.
-With samples on the device: RESIDENT, only a place there; KEPT, a place and all pixels, which go there. All but FINISHED ones carry the rows for the
-kernels, and the same as steps for whoever works without kernels.
+The head names the sample's form: FINISHED pixels (but for their order and the tail); DECODED pixels, as much as the program needs; the ENCODED
+file. With samples on the device: RESIDENT, only a place there; KEPT, a place and all pixels, which go there. All but FINISHED ones carry the rows
+for the kernels, and the same as steps for the CPU.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from penstock.wire.pickles import dumps_local, dumps_plain, loads, loads_plain
 
 FINISHED, ENCODED, DECODED, RESIDENT, KEPT = range(5)
 HEAD = struct.Struct("<12i")
-"""The form; bytes of the image, of what the kernels do, of the steps; height and width of the image; the batch's entry (`requests`); of a
-layout what is in it beside its one row, which is as nearly all have it: rows, places for statistics, rounds, bytes of scratch and of the source."""
+"""Form; bytes of the image, of the rows, of the steps; height and width of the image; the batch's entry (`requests`); then, for the usual layout of
+one row: rows, statistics slots, rounds, bytes of scratch and of the source."""
 NOTHING_ELSE = (0,) * 5
 HEAD_ROOM = 64
 """Bytes before a slot's contents: pixels begin on a cache line."""
 BESIDE = 4096
-"""Of a sample left to the GPU, beside its image: about."""
+"""Estimated bytes of a GPU sample beside its image."""
 PADDED = 256
-"""Images and scratch of samples begin at multiples of this."""
+"""Alignment of images and scratch."""
 FEW = 64
-"""Samples with pixels, in a batch of four times as many, that are copied one by one."""
+"""Most samples with pixels, at most a quarter of their batch, that are copied one by one."""
 PLACE = struct.Struct("<4q")
-"""A place on the device (`reuse.stores.device`), behind the steps of those that have one."""
+"""A place on the device (`reuse.stores.device`), behind the steps, if any."""
 Bytes = NDArray[np.uint8]
 NO_PIXELS: Bytes = np.zeros(0, np.uint8)
 
 
 def slot_bytes(size: Size, room: int) -> int:
-    """Room for the pixels of a sample at least."""
+    """Return a slot's size; it holds at least the pixels of a sample."""
     return int(padded(HEAD_ROOM + max(3 * size[0] * size[1], room)))
 
 
 def padded(nbytes: Any) -> Any:
-    """A number of bytes, or many."""
+    """Round bytes up to PADDED; also for arrays."""
     return -(-nbytes // PADDED) * PADDED
 
 
 def write_pixels(pixels: Bytes, entry: int, slot: torch.Tensor) -> None:
-    """By addresses: arrays around a slot would cost as much again as the copy, for each sample."""
+    """Write by addresses: arrays around a slot would cost as much again as the copy."""
     height, width = pixels.shape[:2]
     if pixels.dtype != np.uint8 or slot.nbytes < HEAD_ROOM + pixels.nbytes:
         raise ValueError(f"{height} x {width} {pixels.dtype} pixels do not fit a slot of {slot.nbytes} bytes")
@@ -64,18 +64,18 @@ def write_pixels(pixels: Bytes, entry: int, slot: torch.Tensor) -> None:
 
 
 def write_head(size: Size, entry: int, slot: torch.Tensor) -> None:
-    """That of finished pixels, which follow."""
+    """Write the head of finished pixels, which follow."""
     memmove(slot.data_ptr(), HEAD.pack(FINISHED, 0, 0, 0, *size, entry, *NOTHING_ELSE), HEAD.size)
 
 
 class Packing(NamedTuple):
-    """A sample for the GPU that is yet to be written."""
+    """A sample for the GPU, not yet written."""
 
     head: bytes
     rows: bytes
     steps: bytes
     image: Bytes
-    """Its rows may lie apart."""
+    """Its rows need not be contiguous."""
     place: bytes = b""
 
     @classmethod
@@ -92,7 +92,7 @@ class Packing(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """With a place, whether it has one or not."""
+        """Includes a place, even if it has none."""
         return HEAD_ROOM + len(self.rows) + len(self.steps) + PLACE.size + self.image.nbytes
 
     def at(self, place: DevicePlace) -> Packing:
@@ -109,7 +109,7 @@ class Packing(NamedTuple):
 
 
 class GpuSample(NamedTuple):
-    """One sample of a batch, for whoever makes it without the kernels."""
+    """One sample of a batch, for the CPU."""
 
     ordinal: int
     form: int
@@ -125,15 +125,14 @@ class GpuSample(NamedTuple):
 
 
 class Contents:
-    """What a batch of slots holds, in columns: number i is that of sample i. Nothing here is done for each sample in Python that can be
-    done for all of them: training's thread waits meanwhile."""
+    """Contents of a batch of slots, as columns indexed by sample. Vectorized where possible: training's thread waits meanwhile."""
 
     def __init__(self, slots: torch.Tensor, size: Size) -> None:
         self.slots, self.slot = slots, slots.stride(0)
         self._bytes = slots.numpy()
         heads = np.ascontiguousarray(self._bytes[:, : HEAD.size]).view(np.int32)
         self.entry = int(heads[0, 6])
-        """Of the batch, among those that are under way."""
+        """The batch's entry in `requests`."""
         columns = heads.T.astype(np.int64)
         self.forms, self.nbytes, self._lengths, self._steps, self.heights, self.widths = columns[:6]
         self.rows, self.statistics, self.rounds, self.scratch, self.read = columns[7:]
@@ -146,9 +145,9 @@ class Contents:
         self._sent = np.where(self.forms == RESIDENT, 0, self.nbytes)
         self.nbytes[self.kept] = (3 * self.heights * self.widths)[self.kept]
         self.offsets = HEAD_ROOM + self._lengths + self._steps + PLACE.size * self.kept
-        """Of the image, from the slot's first byte on."""
+        """Offset of the image in its slot."""
         self.pixel_bytes = padded(3 * self.heights * self.widths)
-        """Of the image when it is decoded, with what lies between two of them."""
+        """Padded size of the decoded image."""
 
     def __len__(self) -> int:
         return len(self.forms)
@@ -161,13 +160,13 @@ class Contents:
         return int((self.forms == form).sum())
 
     def layout(self, ordinal: int) -> ProgramLayout:
-        """What the kernels do to a sample with several rows."""
+        """Return the layout of a sample with several rows."""
         return ProgramLayout(
             *loads_plain(self._bytes[ordinal, HEAD_ROOM : HEAD_ROOM + self._lengths[ordinal]].tobytes())
         )
 
     def row_data(self, ordinals: Sequence[int]) -> list[Any]:
-        """The row of each, of samples that have one; where it lies, or that of finished ones."""
+        """Return each sample's row, in place, or that of finished pixels. Only for samples with one row."""
         view, slot, whole = self._bytes.reshape(-1).data, self.slot, self.whole.rows[0]
         lengths = self._lengths[ordinals].tolist()
         return [
@@ -179,13 +178,13 @@ class Contents:
         return int(self.heights[ordinal]), int(self.widths[ordinal])
 
     def places(self, ordinals: Sequence[int]) -> Places:
-        """On the device, of samples that are kept there."""
+        """Return the device places of stored samples."""
         which = np.asarray(ordinals, np.int64)
         columns = self.offsets[which, None] + np.arange(-PLACE.size, 0)
         return np.ascontiguousarray(self._bytes[which[:, None], columns]).view(np.int64)
 
     def pixels(self, ordinal: int) -> torch.Tensor:
-        """The bytes of an image, in its slot."""
+        """Return the bytes of an image, in its slot."""
         at = int(self.offsets[ordinal])
         return self.slots[ordinal, at : at + int(self._sent[ordinal])]
 
@@ -203,12 +202,12 @@ class Contents:
 
 
 class StationTask(NamedTuple):
-    """Samples of a batch that a station takes at once: all of them files, or kept on the device, or neither."""
+    """Samples that a station takes at once: all files, all stored on the device, or neither."""
 
     contents: Contents
     ordinals: list[int]
     singly: bool = False
-    """Whether their pixels are copied one by one, and not with all that lies between them."""
+    """Copy their pixels one by one, without the gaps between them."""
 
     @property
     def files(self) -> bool:
@@ -226,7 +225,7 @@ class StationTask(NamedTuple):
         return self._replace(ordinals=self.ordinals[:half]), self._replace(ordinals=self.ordinals[half:])
 
     def table(self, images: Any) -> Rows:
-        """What the kernels do to images at these addresses."""
+        """Return the kernels' rows for images at these addresses."""
         contents, ordinals = self.contents, self.ordinals
         if (contents.rows[ordinals] != 1).any():
             return rows_of([*self.samples(images)])
@@ -262,12 +261,12 @@ class StationTask(NamedTuple):
 
 @cache
 def as_it_is(size: Size) -> ProgramLayout:
-    """What the kernels do to pixels that are finished but for their tail."""
+    """Return the layout of pixels that only lack their tail."""
     return lay_out([], size, interleaved(size))
 
 
 def pixels_in(slots: torch.Tensor, size: Size) -> torch.Tensor:
-    """A batch's finished pixels, samples x channels x height x width; those of others are none."""
+    """View a batch's finished pixels as samples x channels x height x width; for other samples the view is meaningless."""
     height, width = size
     down, across, channel = interleaved(size)
     strides = slots.stride(0), channel, down, across
@@ -286,8 +285,8 @@ class StationRoom(NamedTuple):
 
 
 def tasks_of(contents: Contents, room: StationRoom) -> list[StationTask]:
-    """Cut into tasks of files, of what is kept on the device, and of pixels, that fit. Of files all their pixels count; those of pixels are copied
-    as the slots lie, from the first to the last, unless they are few; what is kept has its place already."""
+    """Split a batch into tasks of files, of stored samples and of pixels that fit. Files count with all their pixels. Pixels are copied with the
+    slots between them, unless they are few. Stored samples take no room."""
     ordinals = np.arange(len(contents))
     plain = ordinals[~contents.files & ~contents.kept]
     singly = are_few(contents, plain)
@@ -300,7 +299,7 @@ def tasks_of(contents: Contents, room: StationRoom) -> list[StationTask]:
 
 
 def are_few(contents: Contents, plain: NDArray[np.int64]) -> bool:
-    """Whether copies of each cost less than one of all that lies between them. A copy costs a thread microseconds, whatever its size."""
+    """Return whether single copies cost less than one with all gaps. A copy costs a thread microseconds, whatever its size."""
     if not 0 < len(plain) <= min(FEW, len(contents) // 4):
         return False
     span = (plain[-1] + 1 - plain[0]) * contents.slot
@@ -317,7 +316,7 @@ def cut(
     most: int,
     singly: bool = False,
 ) -> list[StationTask]:
-    """In order, at most so many in each, which take so many bytes. `gaps`: what lies between two of them takes as much."""
+    """Split samples into tasks, in order, at most `most` each. `nbytes`: room each takes. `gaps`: samples between two of them take as much."""
     found: list[StationTask] = []
     rows = images = scratch = begin = 0
     counts, needs, ordinals = contents.rows.tolist(), padded(contents.scratch).tolist(), which.tolist()
@@ -336,6 +335,6 @@ def cut(
 
 
 def left(sample: GpuSample) -> tuple[Program, Bytes]:
-    """What is still to be done to the image of a sample that has pixels, and those, for the CPU."""
+    """Return a sample's remaining program and its pixels, for the CPU."""
     program = [] if sample.form == FINISHED else sample.program
     return program, sample.image.reshape(*sample.size, 3)

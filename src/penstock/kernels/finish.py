@@ -1,4 +1,4 @@
-"""Pixels that the CPU has prepared, scaled and normalised on the device: one pass from uint8 to the batch's dtype and layout."""
+"""Scale and normalise finished pixels on the device: one pass from uint8 to the batch's dtype and layout."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BLOCK = 1024
 
 
 def normalised(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
-    """What `tail` makes of uint8 pixels (samples x channels x height x width, in planes or not, but a row at the end of the other), the
-    CPU's numbers, into `out`."""
+    """Write `tail` of uint8 pixels to `out`, with the CPU's numbers. Pixels: samples x channels x height x width, planar or interleaved, rows
+    without gaps."""
     if not tail.dtype.is_floating_point:
         out.copy_(pixels)
     elif pixels.is_cuda and has_triton():
@@ -26,7 +26,7 @@ def normalised(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def looked_up(tail: Tail, pixels: torch.Tensor, out: torch.Tensor) -> None:
-    """Each level in the CPU's table: its numbers, whatever their dtype here."""
+    """Look up each level in the CPU's table: its numbers, in any dtype."""
     from penstock.kernels.levels import look_up
 
     samples, channels, height, width = pixels.shape
@@ -54,7 +54,7 @@ _levels: dict[Any, torch.Tensor] = {}
 
 
 def levels(tail: Tail, dtype: torch.dtype, channels: int, device: torch.device) -> torch.Tensor:
-    """The table on the device, brought there once."""
+    """Return the table on the device, copied there once."""
     key = (tail.scale, tuple(tail.mean), tuple(tail.std), dtype, channels, device)
     found = _levels.get(key)
     if found is None:

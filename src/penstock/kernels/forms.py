@@ -1,4 +1,4 @@
-"""What steps come to in numbers: which of them the kernels can do, their colours, their filters, their codes. Pure."""
+"""Steps as numbers: which of them the kernels support, their colours, filters and codes. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.transforms.augment import steps_of
 from penstock.transforms.steps import Code, Interpolation, Program, Size, Step, is_shift
 
 FIXED_LIMIT = 32768.0
-"""Coordinates beyond it do not fit into 16.16 fixed point; there Pillow computes in floats."""
+"""Coordinates beyond it exceed 16.16 fixed point; there Pillow computes in floats."""
 
 MODES = {"constant": w.CONSTANT, "edge": w.EDGE, "reflect": w.REFLECT, "symmetric": w.SYMMETRIC}
 FILTERS = {
@@ -28,11 +28,11 @@ KINDS = {
 
 AFFINE_WAYS = (Interpolation.NEAREST, Interpolation.BILINEAR)
 LIMITED = frozenset({Code.CALL, Code.RESIZE, Code.AFFINE, Code.ERASE, Code.GRAY, Code.MIX})
-"""Steps of which not every form has a kernel."""
+"""Steps with some forms that have no kernel."""
 
 
 def supported(step: Step) -> str:
-    """Why a step cannot be done by the kernels; "" if it can."""
+    """Return why the kernels cannot do a step; "" if they can."""
     code, args = step
     match code:
         case Code.CALL:
@@ -51,11 +51,11 @@ def supported(step: Step) -> str:
 
 
 def tensor_steps(ops: Sequence[tuple[str, float]], size: Size, version: str, interpolation: int) -> Program:
-    """A chain of MIX_TENSORS as steps. Pillow's forms of its ops are within a level of those for tensors, but for what is read between pixels:
-    None is the colour outside of an image that lies on black."""
+    """Return a chain of MIX_TENSORS as steps. Pillow's forms are within a level of those for tensors, except in interpolation: there None as colour
+    means an image on black."""
     found: Program = []
     for name, magnitude in ops:
-        if name == "Solarize" and version == "v1":  # which gives the level, not a share of white
+        if name == "Solarize" and version == "v1":  # v1 gives the level, not a share of white
             found.append(Step(Code.SOLARIZE, (magnitude,)))
             continue
         for code, args in steps_of(name, magnitude, size, interpolation, 0):
@@ -75,7 +75,7 @@ class Taps(NamedTuple):
 
 
 def pillow_taps(axis: int, kind: int, reach: float, start: float, span: float, positions: int) -> Taps:
-    """The numbers that Pillow computes its weights from."""
+    """Return the numbers from which Pillow computes its weights."""
     scale = span / positions
     wide = max(scale, 1.0)
     support = reach * wide
@@ -84,19 +84,19 @@ def pillow_taps(axis: int, kind: int, reach: float, start: float, span: float, p
 
 
 def blur_sigma(sigma: float, taps: int) -> float:
-    """OpenCV's own where none is given."""
+    """Return OpenCV's default if none is given."""
     return sigma if sigma > 0 else 0.3 * ((taps - 1) * 0.5 - 1) + 0.8
 
 
 def fits(matrix: tuple[float, ...], size: Size) -> bool:
-    """Whether the coordinates of an image of `size` fit into fixed point."""
+    """Return whether the coordinates of an image of `size` fit into fixed point."""
     a, b, c, d, e, f = matrix
     corners = [(a * x + b * y + c, d * x + e * y + f) for x in (0, size[1]) for y in (0, size[0])]
     return all(abs(value) < FIXED_LIMIT for corner in corners for value in corner)
 
 
 def fixed_point(matrix: tuple[float, ...]) -> tuple[int, ...]:
-    """A map of the middles of pixels in 16.16 fixed point, as Pillow rounds it."""
+    """Return a map of pixel centres in 16.16 fixed point, rounded as Pillow does."""
     a, b, c, d, e, f = matrix
     moved = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
     return tuple([math.floor(number * 65536.0 + 0.5) for number in moved])
@@ -108,12 +108,12 @@ def packed(channels: Sequence[int]) -> int:
 
 
 def colour(fill: Any) -> int:
-    """What uint8 pixels become when they are set to it."""
+    """Return the packed colour of uint8 pixels set to `fill`; values wrap."""
     return packed([int(value) & 0xFF for value in (fill if isinstance(fill, (tuple, list)) else (fill,))])
 
 
 def saturated(fill: Any) -> int:
-    """The same as OpenCV rounds it."""
+    """Return it rounded and saturated as OpenCV does."""
     values = fill if isinstance(fill, (tuple, list)) else (fill,)
     return packed([min(255, max(0, round(value))) for value in values])
 

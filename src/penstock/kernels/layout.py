@@ -1,13 +1,12 @@
-"""A sample's program as rows of the table that the kernels execute. Pure: needs neither Triton nor a GPU.
+"""Compile a sample's program to rows of the kernels' table. Pure: needs neither Triton nor a GPU.
 
-A *pass* makes one image from another: a reader (the image as it is, weighted sums along one axis, a stencil) and any number of
-items, moves and changes of single pixels, done to what is read. Moves are done backwards, from the place of an output pixel to
-the place it comes from, so that only what is used in the end is computed; a pixel that a move finds outside of its image takes the
-move's colour, and the changes behind it.
+A *pass* makes one image from another: a reader (the image as it is, weighted sums along one axis, a stencil), then any number of items, moves and
+changes of single pixels. Moves run backwards, from an output pixel to its source, so that only used pixels are computed. A pixel from outside of
+a move's image takes the move's colour, and the changes behind it.
 
-Rule 1: an image is written to memory only where the next step looks at a pixel's neighbours, or at all pixels (statistics).
-Rule 2: cuts and flips before the first pass cost nothing: they are another way to read the same memory.
-Rule 3: pass number i of all rows runs in one launch; so the number of launches of a task is that of its longest row.
+Rule 1: write an image to memory only if the next step needs a pixel's neighbours, or all pixels (statistics).
+Rule 2: crops and flips before the first pass are free: they only change how the same memory is read.
+Rule 3: pass i of all rows runs in one launch, so a task has as many launches as its longest row has passes.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from penstock.transforms.windows import is_inside
 
 ALIGNED = 16
 MOST_PIXELS = (1 << 31) // 3 - 1
-"""Places within an image are 32-bit numbers."""
+"""Offsets within an image are 32-bit."""
 
 
 class View(NamedTuple):
-    """An image in memory: where it begins, behind which of the row's addresses, and its strides in bytes."""
+    """An image in memory: the row's address it is relative to, its offset, and its strides in bytes."""
 
     base: int
     offset: int
@@ -75,12 +74,12 @@ class View(NamedTuple):
 
 
 def planar(size: Size) -> tuple[int, int, int]:
-    """The strides of channels x height x width, without gaps."""
+    """Return the strides of channels x height x width, without gaps."""
     return size[1], 1, size[0] * size[1]
 
 
 def interleaved(size: Size) -> tuple[int, int, int]:
-    """The strides of height x width x 3 channels, without gaps."""
+    """Return the strides of height x width x 3 channels, without gaps."""
     return 3 * size[1], 3, 1
 
 
@@ -98,7 +97,7 @@ NO_NUMBERS = (0.0,) * 6
 
 @dataclass(slots=True)
 class Scratch:
-    """Memory between passes, of all of a sample's rows."""
+    """Memory between passes, shared by a sample's rows."""
 
     top: int = 0
 
@@ -109,22 +108,22 @@ class Scratch:
 
 
 class ProgramLayout(NamedTuple):
-    """One sample's rows, without their addresses."""
+    """One sample's rows, without addresses."""
 
     rows: tuple[bytes, ...]
     slots: tuple[int, ...]
-    """Places for statistics that each row needs."""
+    """Statistics slots each row needs."""
     rounds: int
     scratch_bytes: int
     source_bytes: int
-    """Of the image that it reads."""
+    """Of the image it reads."""
     size: Size
     """Height and width of the result."""
 
 
 def lay_out(program: Program, size: Size, strides: tuple[int, int, int] | None = None) -> ProgramLayout:
-    """The rows of a program on an image of `size`; raises ValueError for what `supported` refuses. `strides`: bytes from row to row,
-    column to column and channel to channel (0 for a grey image); by default those of channels x height x width, without gaps."""
+    """Return the rows of a program on an image of `size`; ValueError for what `supported` refuses. `strides`: bytes between rows, columns and
+    channels (0 for a grey image); by default planar."""
     for step in program:
         if step.code in LIMITED and (why := supported(step)):
             raise ValueError(f"{step.code.name}: {why}")
@@ -133,7 +132,7 @@ def lay_out(program: Program, size: Size, strides: tuple[int, int, int] | None =
     row = Row(View(w.SOURCE, 0, down, across, channel, *size), scratch, rows).follow(program)
     row.emit(w.TO_BATCH)
     written = [row for row in rows if row.passes]
-    rows.clear()  # each of them knows the list: a circle, which would wait for the collector
+    rows.clear()  # each refers to the list: a cycle, which would wait for the collector
     return ProgramLayout(
         tuple([row.written() for row in written]),
         tuple([row.slots for row in written]),
@@ -145,7 +144,7 @@ def lay_out(program: Program, size: Size, strides: tuple[int, int, int] | None =
 
 
 class Row:
-    """Passes one after the other: what is still to be done to the image in `view` waits in `reader` and `items`."""
+    """Successive passes. Steps still to be done to the image in `view` wait in `reader` and `items`."""
 
     __slots__ = (
         "all_items", "free", "items", "owned", "passes", "reader", "rows", "scratch", "size", "slots", "start", "table", "view",
@@ -160,11 +159,11 @@ class Row:
         self.reader = AS_IT_IS
         self.slots = 0
         self.table = (0, 0)
-        """Kind and slot of the table that the next pass makes."""
+        """Kind and slot of the table the next pass makes."""
         self.free: list[tuple[int, int]] = []
-        """Places in the scratch, (bytes, where), that this row has done with: rows that run beside it have others."""
+        """Scratch this row has finished with, (bytes, offset). Concurrent rows have their own."""
         self.owned: tuple[int, int] | None = None
-        """The one that `view` is in, if nobody else reads it."""
+        """The scratch of `view`, if nobody else reads it."""
         rows.append(self)
 
     @property
@@ -176,7 +175,7 @@ class Row:
         return self.reader.code == w.DIRECT and not self.items
 
     def follow(self, program: Sequence[Step]) -> Row:
-        """All steps; gives the row that the program ends in."""
+        """Add all steps; return the row in which the program ends."""
         row = self
         for step in program:
             row = row.step(step)
@@ -265,12 +264,12 @@ class Row:
     # ---- what needs its image in memory
 
     def materialise(self) -> None:
-        """Writes what is waiting, so that the next reader finds it in memory."""
+        """Write what is waiting, so that the next reader finds it in memory."""
         if not self.is_bare:
             self.emit(w.TO_SCRATCH)
 
     def count(self, statistics: int) -> int:
-        """Counts the image as it is now; gives the place of the result."""
+        """Count statistics of the image as it is now; return their slot."""
         self.slots += 1
         self.emit(w.NOWHERE if self.is_bare else w.TO_SCRATCH, statistics)
         return self.slots - 1
@@ -301,7 +300,7 @@ class Row:
             down = Taps(w.DOWN, kind, taps, height, (rows / height,))
             across = Taps(w.ACROSS, kind, taps, width, (columns / width,))
             keeps_height, keeps_width, first_down = height == rows, width == columns, False
-        # Across first is how Pillow does it, but for images from which going down takes away much more.
+        # Pillow goes across first, except for images that shrink much more going down.
         order = [(down, keeps_height), (across, keeps_width)]
         self.tapped([taps for taps, keeps in (order if first_down else reversed(order)) if not keeps])
 
@@ -322,7 +321,7 @@ class Row:
             self.size = (taps.positions, columns) if taps.axis == w.DOWN else (rows, taps.positions)
 
     def mix(self, kept: float, chains: Sequence[tuple[float, Sequence[Step]]]) -> Row:
-        """Every chain is a row of its own, so that they run side by side; what follows is another that starts when all are done."""
+        """Make each chain its own row, so that they run side by side; return a new row that starts when all are done."""
         self.materialise()
         parts, start, free = [(kept, self.view)], self.round, self.free
         for weight, program in chains:
@@ -335,7 +334,7 @@ class Row:
         return after
 
     def place(self, wanted: int) -> tuple[int, int]:
-        """Scratch for an image: one that is done with, or more."""
+        """Return scratch for an image: reused if possible."""
         fitting = [one for one in self.free if one[0] >= wanted]
         if not fitting:
             return wanted, self.scratch.take(wanted)
@@ -343,7 +342,7 @@ class Row:
         return min(fitting)
 
     def emit(self, sink: int, statistics: int = 0) -> None:
-        """One pass for all that is waiting."""
+        """Add one pass for all that is waiting."""
         height, width = self.size
         code, taps, numbers, fill, mixed = self.reader
         place = self.place(3 * height * width) if sink == w.TO_SCRATCH else (0, 0)
@@ -351,7 +350,7 @@ class Row:
         self.all_items += items
         special = (0, 0, 0, 0, 0)
         if taps is not None:
-            # The weights of all passes are made before the first of them: no image may have had their place.
+            # Weights of all passes are made before the first: they must not share scratch with images.
             weights = self.scratch.take(4 * (taps.taps + 1) * taps.positions)
             special = (taps.axis, taps.taps, weights, taps.filter, taps.positions)
         elif mixed:
@@ -372,7 +371,7 @@ class Row:
             self.view = View(w.SCRATCH, place[1], width, 1, height * width, height, width)
 
     def written(self) -> bytes:
-        """The row as it stands in the table, but for its addresses."""
+        """Return the row as it stands in the table, without addresses."""
         area = w.HEAD_WORDS + w.PASS_WORDS * len(self.passes)
         return b"".join(
             [HEAD.pack(len(self.passes), self.start, 0, 0, 0, 0, area), *self.passes, *self.all_items]

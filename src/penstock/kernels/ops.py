@@ -1,7 +1,7 @@
-"""The kernel that does one pass of every row: `run_round`.
+"""The kernel that runs one pass of every row: `run_round`.
 
-Rule 1: which pass, reader and items a program does is data. A launch is the same whatever the samples' programs are.
-Rule 2: programs take blocks of pixels in turns, so that a grid is right for images of any size.
+Rule 1: pass, reader and items are data. A launch is the same whatever the samples' programs are.
+Rule 2: programs take blocks of pixels in turns, so that a grid fits images of any size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TO_BATCH, GREYS, LEVELS = tl.constexpr(w.TO_BATCH), tl.constexpr(w.GREYS), tl.co
 ITEM_WORDS, CONTRAST = tl.constexpr(w.ITEM_WORDS), tl.constexpr(w.CONTRAST)
 IN_BLACK = tl.constexpr(w.IN_BLACK)
 BITS, HALF = tl.constexpr(22), tl.constexpr(1 << 21)
-"""Of weights, behind the point; and what sums of them are rounded by."""
+"""Fractional bits of weights, and the rounding term of their sums."""
 
 
 @triton.jit

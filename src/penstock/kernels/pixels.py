@@ -1,7 +1,7 @@
-"""Changes of single pixels and moves, for the kernels: Pillow's arithmetic, bit for bit.
+"""Pixel changes and moves for the kernels: Pillow's arithmetic, bit for bit.
 
-Rule 1: nothing here may be contracted (a * b + c in one rounding): kernels are launched with `enable_fp_fusion=False`.
-Rule 2: pixels are int32 vectors, one for each channel; a vector is a block of an image's pixels.
+Rule 1: no contraction (a * b + c in one rounding): kernels are launched with `enable_fp_fusion=False`.
+Rule 2: pixels are int32 vectors, one per channel; a vector is a block of an image's pixels.
 """
 
 from __future__ import annotations

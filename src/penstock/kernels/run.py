@@ -1,10 +1,9 @@
-"""Tasks on a device: tables go up in one copy, the same few launches follow, whatever the programs are.
+"""Run tasks on a device: one copy of the table, then the same few launches, whatever the programs are.
 
-Rule 1: after `warm_up` a task allocates nothing on the device, compiles nothing and captures nothing. A task of a shape that was not
-        warmed up is launched kernel by kernel.
-Rule 2: all work goes to the stream that is current, the same for all tasks; nothing here waits for the device, but for a table that is still being copied
-        when RING tasks are under way.
-Rule 3: images, scratch and batch must stay as they are until the stream has come past the task.
+Rule 1: after `warm_up` a task allocates, compiles and captures nothing on the device. A task of another shape is launched kernel by kernel.
+Rule 2: all work goes to the current stream, the same for all tasks. Nothing here waits for the device, except for a table still being copied when
+        RING tasks are in flight.
+Rule 3: images, scratch and batch must stay unchanged until the stream has passed the task.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from penstock.kernels.table import Rows, Sample, rows_of
 from penstock.transforms.tail import Tail, level_table
 
 RING = 4
-"""Tables on their way to the device."""
+"""Tables in flight to the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an executor is made for."""
+    """Limits of an executor."""
 
     rows: int = 64
     """Rows of a task: one for each sample, five where images are mixed."""
     table_bytes: int = 1 << 18
-    """A sample's rows have about a kilobyte."""
+    """A sample's rows take about a kilobyte."""
     scratch_bytes: int = 64 << 20
-    """Images between passes, of all of a task's samples. 0: scratch comes with each task."""
+    """Images between passes, for all samples of a task. 0: scratch comes with each task."""
     slots: int = 256
-    """Places for statistics, 3 KiB each."""
+    """Statistics slots, 3 KiB each."""
     graphs: int = 32
-    """Captured launches that are kept."""
+    """Most captured launches."""
     block: int = 512
-    """Pixels that a program does at once."""
+    """Pixels a program processes at once."""
     warps: int = 4
     programs: int = 2048
-    """About how many of them a launch has: some for each of a large GPU's processors."""
+    """Target number of programs in a launch: some for each processor of a large GPU."""
 
     def __post_init__(self) -> None:
         for name in ("rows", "table_bytes", "slots", "block", "warps", "programs"):
@@ -55,15 +54,14 @@ class Limits:
 
 
 class TaskTooLarge(ValueError):
-    """The task does not fit into the executor's buffers: make it smaller."""
+    """The task exceeds the executor's buffers: make it smaller."""
 
 
 class Executor:
-    """Runs tasks of one kind: one tail, one shape of batch, one device. Called from one thread, on one stream: tasks follow each other in
-    the same buffers."""
+    """Runs tasks of one kind: one tail, one batch shape, one device. Called from one thread on one stream: tasks reuse the same buffers."""
 
     def __init__(self, like: torch.Tensor, tail: Tail, limits: Limits | None = None) -> None:
-        """`like`: a batch as it will be written to: its sample's shape, strides, dtype and device count."""
+        """`like`: a batch as it will be written: its sample's shape, strides, dtype and device count."""
         self.limits = limits = limits or Limits()
         self.prepare, self.run_round = require_triton()
         self.device, self.dtype = like.device, like.dtype
@@ -88,19 +86,19 @@ class Executor:
 
     @property
     def static_bytes(self) -> int:
-        """Device memory that is held as long as this exists."""
+        """Device memory held as long as this exists."""
         held = (self.table, self.counts, self.sums, self.luts, self.scratch, self.tail)
         return sum(tensor.nbytes for tensor in held)
 
     def run(self, samples: Sequence[Sample], batch: torch.Tensor, scratch: torch.Tensor | None = None) -> int:
-        """Launches a task; gives the number of launches. `scratch`: uint8 memory for this task, in the place of our own."""
+        """Launch a task; return the number of launches. `scratch`: uint8 memory for this task instead of our own."""
         for layout, _, _ in samples:
             if layout.size != self.shape[1:]:
                 raise ValueError(f"a sample of {layout.size} for a batch of {self.shape[1:]}")
         return self.run_rows(rows_of(samples), batch, scratch)
 
     def run_rows(self, rows: Rows, batch: torch.Tensor, scratch: torch.Tensor | None = None) -> int:
-        """The same, of a task whose samples all have the batch's size."""
+        """Launch a task whose samples all have the batch's size."""
         if (
             batch.dtype != self.dtype
             or tuple(batch.shape[1:]) != self.shape
@@ -122,7 +120,7 @@ class Executor:
     def write(
         self, staging: Staging, rows: Rows, batch: torch.Tensor, scratch: torch.Tensor
     ) -> tuple[int, int]:
-        """The task's table; gives how many rows are launched, and the bytes in use."""
+        """Write the task's table; return the number of rows launched, and the bytes used."""
         count, limits = len(rows.data), self.limits
         if not 0 < count <= limits.rows:
             raise TaskTooLarge(f"{count} rows, of 1 to {limits.rows}")
@@ -140,13 +138,13 @@ class Executor:
         if used > limits.table_bytes:
             raise TaskTooLarge(f"the table has more than {limits.table_bytes} bytes")
         words = accumulate(lengths[:-1], lambda at, length: at + length // w.WORD, initial=begin)
-        # Rows that do not exist are read as an empty one.
+        # Missing rows are read as an empty one.
         staging.index[:begin] = [*words, *[launched] * (launched - count), *[0] * w.HEAD_WORDS]
         staging.view[w.WORD * begin : used] = data
         return launched, used
 
     def launch(self, rows: int, rounds: int) -> int:
-        """The task in the table, kernel by kernel."""
+        """Launch the task in the table, kernel by kernel."""
         words, reals = self.table, self.table.view(torch.float64)
         block, parts = self.limits.block, parts_of(rows, self.limits)
         options = {"num_warps": self.limits.warps, "enable_fp_fusion": False}
@@ -162,8 +160,8 @@ class Executor:
         return rounds + 1
 
     def warm_up(self, rounds: Iterable[int] = range(1, 6), rows: Iterable[int] = ()) -> None:
-        """Compiles the kernels, and captures the launches of tasks of as many rounds and rows (default: all that fit), on the current
-        stream, which must not be the default one."""
+        """Compile the kernels and capture launches for these rounds and rows (default: all that fit), on the current stream, which must not be the
+        default one."""
         if self.device.type != "cuda":
             return
         self.table.zero_()
@@ -173,10 +171,10 @@ class Executor:
         for key in wanted[: self.limits.graphs]:
             if key in self.graphs:
                 continue
-            self.launch(*key)  # compiled before it is captured
+            self.launch(*key)  # compile before capturing
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            # Only this thread's calls belong to it: training goes on in others.
+            # Capture only this thread's calls: training goes on in others.
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 self.launch(*key)
@@ -186,7 +184,7 @@ class Executor:
 
 
 class Staging:
-    """Host memory that a table is written to, and copied from."""
+    """Host memory from which a table is copied."""
 
     def __init__(self, size: int, *, pinned: bool) -> None:
         self.words = torch.zeros(size // w.WORD, dtype=torch.int64, pin_memory=pinned)
@@ -204,7 +202,7 @@ class Staging:
 
 
 def shapes(most: int) -> list[int]:
-    """Numbers of rows that tasks are launched with."""
+    """Return the row counts that tasks are launched with."""
     found = [1]
     while found[-1] < most:
         found.append(min(most, 2 * found[-1]))
@@ -212,19 +210,19 @@ def shapes(most: int) -> list[int]:
 
 
 def parts_of(rows: int, limits: Limits) -> int:
-    """Programs for each row."""
+    """Return the programs for each row."""
     return 1 if interpreted() else max(1, min(256, limits.programs // rows))
 
 
 def interpreted() -> bool:
-    """Whether kernels run on the CPU, as Python: there more programs are only slower."""
+    """Return whether kernels run on the CPU, as Python: there more programs are only slower."""
     import triton
 
     return bool(triton.knobs.runtime.interpret)
 
 
 def tail_table(tail: Tail, dtype: torch.dtype, channels: int) -> torch.Tensor:
-    """What each level becomes in the batch: the CPU's numbers, in the batch's dtype."""
+    """Return the batch value of each level: the CPU's numbers, in the batch's dtype."""
     if not tail.dtype.is_floating_point:
         if dtype != torch.uint8:
             raise ConfigError(f"the chain ends in uint8, the batch is {dtype}")

@@ -1,6 +1,6 @@
-"""A task as the rows of a table: what is done, to which images, into which places of a batch. Pure: needs neither Triton nor a GPU.
+"""A task as rows of a table: programs, images and places in a batch. Pure: needs neither Triton nor a GPU.
 
-A task is a hundred samples, and tables are written in the training process: there is little Python for each of them.
+A task is a hundred samples, and the training process writes its table: so there is little Python per sample.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from penstock.kernels import words as w
 from penstock.kernels.layout import ALIGNED, ProgramLayout
 
 ADDRESSES = struct.Struct("<4q")
-"""Of a row's image, of its place in the batch and of its scratch; its first place for statistics."""
+"""Addresses of a row's image, of its place in the batch and of its scratch; its first statistics slot."""
 BEFORE, BEHIND = w.WORD * w.SOURCE, w.WORD * (w.FIRST_SLOT + 1)
 
 
 class Image(Protocol):
-    """Pixels in device memory: a tensor, or what looks like one."""
+    """Pixels in device memory: a tensor, or similar."""
 
     @property
     def nbytes(self) -> int: ...
@@ -27,7 +27,7 @@ class Image(Protocol):
 
 
 class Pixels(NamedTuple):
-    """An image, by where it is."""
+    """An image, by its address."""
 
     address: int
     nbytes: int
@@ -37,7 +37,7 @@ class Pixels(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One sample of a task: what is done, to which image, into which slot of the batch."""
+    """One sample of a task: its program, its image, its slot in the batch."""
 
     layout: ProgramLayout
     image: Image
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of a task, in columns, and what they need together."""
+    """The rows of a task, in columns, and their joint needs."""
 
     data: Sequence[Any]
     """Bytes, or memory that holds them."""
@@ -54,15 +54,15 @@ class Rows(NamedTuple):
     places: Sequence[int]
     """In the batch."""
     scratch: Sequence[int]
-    """Where their scratch begins, within that of the task."""
+    """Offset of their scratch in the task's."""
     statistics: Sequence[int]
-    """Their first place for statistics."""
+    """Their first statistics slot."""
     rounds: int
     scratch_bytes: int
     slots: int
 
     def joined(self, batch: int, step: int, scratch: int) -> tuple[bytes, list[int]]:
-        """The rows with their addresses, of a batch whose places are `step` bytes from each other; and how long each is."""
+        """Return the rows with their addresses, and the length of each. `step`: bytes between places of the batch."""
         parts: list[Any] = []
         lengths: list[int] = []
         for data, source, place, own, slot in zip(*self[:5], strict=True):

@@ -1,7 +1,7 @@
-"""What a task's passes need before the first of them: empty statistics, and the weights of sums.
+"""Prepare a task's passes: clear statistics, and compute weights of sums.
 
-Weights are computed as the CPU's libraries compute them, so that the sums are the same: Pillow's in double precision without
-contraction (`enable_fp_fusion=False`), OpenCV's in its fixed point.
+Weights are computed as the CPU's libraries do, so that the sums are equal: Pillow's in double precision without contraction
+(`enable_fp_fusion=False`), OpenCV's in its fixed point.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PASS_WORDS, TAPPED, DOWN = tl.constexpr(w.PASS_WORDS), tl.constexpr(w.TAPPED), t
 CUBIC, LANCZOS, GAUSS = tl.constexpr(w.CUBIC), tl.constexpr(w.LANCZOS), tl.constexpr(w.GAUSS)
 LINEAR = tl.constexpr(w.LINEAR)
 ONE = tl.constexpr(1 << 22)
-"""Weights have 22 bits behind the point, as Pillow's."""
+"""Weights have 22 fractional bits, as Pillow's."""
 PI = tl.constexpr(3.14159265358979323846)
 
 

@@ -1,1 +1,1 @@
-"""Revamper: partly prepared samples are stored and used several times."""
+"""Revamper: store partly prepared samples and use them several times."""

@@ -1,8 +1,8 @@
-"""Recordings that are partly prepared once and used several times: what `reused` is for images.
+"""Partial reuse of recordings, as `reuse.images` does for images.
 
-Rule 1: draws are keyed as there: for the first ops by (seed, sample, epoch of renewal), for the others by the sample's place in the epoch.
-Rule 2: what the first ops make, a waveform or spectra of whatever type, is kept as it is, in C order. Those behind them are given the same
-        values in the same order, whether it was kept or just made: sums of floats depend on that.
+Rule 1: draws are keyed as there: for the first ops by (seed, sample, renewal epoch), for the others by the sample's position in the epoch.
+Rule 2: the output of the first ops (waveform or spectra, of any type) is stored unchanged, in C order. Later ops see the same values in the same
+        order whether stored or fresh: float sums depend on that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ReusedAudio(Dataset[tuple[Any, Any]], Offers):
         store: PartialStore,
         tally: DrawTally | None = None,
     ) -> None:
-        """`split`: the number of ops that are the partial part."""
+        """`split`: the number of ops in the partial part."""
         self.source = source
         self.chain, self.split, self.renewal, self.store = source.chain, split, renewal, store
         self.schedule, self.tally = Schedule(renewal, store), tally
@@ -62,7 +62,7 @@ class ReusedAudio(Dataset[tuple[Any, Any]], Offers):
         borrowed = self.store.borrow(wanted) if when.kept else None
         if borrowed is not None:
             kept = borrowed.entry.values
-            if self._has_functions:  # which may change it in place
+            if self._has_functions:  # a function may change it in place
                 kept = kept.copy()
             found = self._final(wanted, kept, seed)
             if np.may_share_memory(found, borrowed.entry.values):
@@ -75,7 +75,7 @@ class ReusedAudio(Dataset[tuple[Any, Any]], Offers):
         return self._final(wanted, made, seed)
 
     def _partial(self, wanted: Wanted) -> Any:
-        """Up to the split, from the file on."""
+        """Run the ops up to the split, from the file on."""
         notes = self._notes(wanted.sample)
         seed = partial_seed(self.renewal.seed, wanted.renewed, wanted.sample)
         made = self.chain.through(self.source.wave(wanted.sample), seed, 0, self.split, notes)

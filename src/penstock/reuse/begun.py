@@ -1,4 +1,4 @@
-"""A sample of a dataset that reuses: begun, and perhaps in a store, or to be put there."""
+"""A begun sample of a reusing dataset: found in a store, or to be put there."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from penstock.transforms.tail import Tail
 
 
 class Loan(NamedTuple):
-    """An image that lies in a store, where something else may be written over it."""
+    """An image inside a store, where it may be overwritten at any time."""
 
     wanted: Wanted
     holds: Callable[[], bool]
-    """Whether all that was read of it up to now was the image."""
+    """Return whether everything read so far was the image."""
     mark: tuple[int, int]
-    """Where a number lies, and that number: if it is still the same, the image holds. Both are 0 of one that always does."""
+    """An address and the number expected there: while they match, the image is valid. Both are 0 for an image that cannot change."""
 
 
 class ToKeep(NamedTuple):
-    """That a sample is to be in a store when its first steps are done."""
+    """Store the sample when its first `steps` are done."""
 
     wanted: Wanted
     steps: int
@@ -36,31 +36,32 @@ class ToKeep(NamedTuple):
 @dataclass(slots=True)
 class ReuseBegun(Begun):
     kept: Wanted | None = None
-    """The name that the image has in a store on the device, where it is or could be kept there."""
+    """Key of the image in the device store, if it is or could be resident there."""
     loan: Loan | None = None
-    """Of an image that is not the sample's own: whoever has used it asks whether it was there all the time."""
+    """Set if the image is borrowed: check that it still holds after using it."""
     to_keep: ToKeep | None = None
-    """Of a sample that was not in a store: whoever prepares it here asks for it `partly` done, and has it kept by that."""
+    """Set on a store miss: whoever prepares the sample here calls `partly`, which stores it."""
 
     @property
     def first(self) -> Program:
-        """Of a sample that is to be kept the same in all its uses: so it is always dear or never, and what workers keep is found again."""
+        """The steps that set a sample's cost: only the partial part if it is to be stored. That part is equal in all uses, so a sample is always
+        expensive or never, and entries that workers store are found again."""
         return self.program if self.to_keep is None else self.program[: self.to_keep.steps]
 
 
 class Partly(Drawing, Protocol):
     def partly(self, begun: ReuseBegun, *, perhaps_there: bool = False) -> ReuseBegun:
-        """A sample that is to be kept, with its partial part done, and kept. `perhaps_there`: it may be in the store by now."""
+        """Make the partial part of a sample and store it. `perhaps_there`: look it up first, it may be stored by now."""
 
 
 class DeferredReuse(Deferred):
-    """Of one task: images are read where they lie in a store, and what is to be kept is put there."""
+    """Deferred samples of one task: read images inside the store, and put missing ones there."""
 
     def __init__(self, dataset: Partly, tail: Tail, form: Form | None = None) -> None:
         super().__init__(dataset, tail, form)
         self._partly = dataset.partly
         self._kept: set[Wanted] = set()
-        """What this task has put into a store."""
+        """Keys this task has put into the store."""
 
     def _row(self, begun: Begun, slot: torch.Tensor) -> bytes | None:
         assert isinstance(begun, ReuseBegun)
@@ -71,7 +72,7 @@ class DeferredReuse(Deferred):
         return NO_MARK if begun.loan is None else begun.loan.mark
 
     def _write(self, begun: Begun, slot: torch.Tensor) -> None:
-        """Of a sample that is in the task for the second time, what the first has put is used."""
+        """Write the sample; if it occurs twice in the task, reuse the entry the first one stored."""
         assert isinstance(begun, ReuseBegun)
         if begun.to_keep is not None:
             again = begun.to_keep.wanted in self._kept

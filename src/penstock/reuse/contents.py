@@ -1,7 +1,7 @@
-"""What samples are, and what the first ops of a chain make of them, as texts: equal only where the bytes are, also in another run.
+"""Identity texts of samples and of the first ops of a chain: equal only if the bytes are equal, also across runs.
 
-Rule 1: whoever reads a file does so after it was looked at: what is kept for a text is never older than that text says.
-Rule 2: where any part is not known for sure, there is no text, but a reason. A guess would give someone else's pixels.
+Rule 1: a file's identity is taken before the file is read, so stored bytes are never older than their identity.
+Rule 2: if any part is uncertain, return no text but a reason. A guess could return other pixels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 def contents_of(dataset: Any) -> tuple[str, str]:
-    """A text that is another where any sample's bytes are; or nothing, and why not."""
+    """Return a text that changes with any sample's bytes; or "" and the reason."""
     if not isinstance(dataset, StagedDataset):
         return "", f"{type(dataset).__name__} cannot say when its samples change"
     if dataset.decoder is not None:  # guard: own-decoder
@@ -32,7 +32,7 @@ def contents_of(dataset: Any) -> tuple[str, str]:
 
 
 def partial_identity(dataset: Any, split: int) -> tuple[str, str]:
-    """A text that is another where the first ops, the decoder or the libraries would make other pixels; or nothing, and why not."""
+    """Return a text that changes if the first ops, the decoder or the libraries would make other pixels; or "" and the reason."""
     if not isinstance(dataset, StagedDataset):
         return "", f"{type(dataset).__name__} cannot say what its first ops make"
     if inexact := [op.name for op in dataset.chain.ops[:split] if not is_exact(op.identity())]:
@@ -47,7 +47,7 @@ def first_ops(chain: Chain, split: int) -> str:
 
 
 def is_exact(value: Any) -> bool:
-    """Whether a parameter's text says all of it; that of an array, for one, leaves digits out."""
+    """Return whether the value's repr is complete; an array's repr, for one, omits digits."""
     return all(map(is_exact, value)) if type(value) is tuple else type(value) in PLAIN
 
 

@@ -1,9 +1,9 @@
-"""What was drawn for some samples, noted by all processes of a loader in shared memory: diversity is measured from it.
+"""Draws of some samples, recorded by all processes of a loader in shared memory, to measure diversity.
 
-Rule 1: of all samples `FOLLOWED` are followed, spread evenly over the places at which samples are renewed: in every process the same, and all where there
-        are no more. The others cost nothing.
-Rule 2: a sample is used once in an epoch, so what was drawn for it has a place of its own there. Whoever prepares it again writes the same.
-Rule 3: a use counts when it is known what was drawn for the kept part of it too; what was kept by an earlier run, of which nothing was noted, does not.
+Rule 1: `FOLLOWED` samples are followed (all, if there are fewer), spread evenly over the renewal places, the same in every process. The others
+        cost nothing.
+Rule 2: a sample is used once an epoch, so each draw has its own cell. Preparing it again writes the same.
+Rule 3: a use counts only if the draw of its stored part is known; entries of an earlier run do not count.
 Rule 4: epochs from `EPOCHS` on are not counted.
 """
 
@@ -20,32 +20,32 @@ from penstock.policy.diversity import LARGE, Followed
 from penstock.wire.shared_table import SharedTable
 
 FOLLOWED, EPOCHS = 128, 512
-"""A kilobyte for each epoch and kind of draw: a megabyte in all."""
+"""A kilobyte per epoch and kind of draw: a megabyte in all."""
 
 
 class DrawTally:
     def __init__(self, renewal: Renewal) -> None:
-        """OSError where there is no memory."""
+        """Raise OSError if there is no memory."""
         self.renewal = renewal
         count = min(FOLLOWED, renewal.length)
         self.samples = renewal.places(np.arange(count) * renewal.length // max(1, count))
         self.slots = {sample: slot for slot, sample in enumerate(self.samples.tolist())}
-        """Of the samples that are followed."""
+        """Table columns of the followed samples."""
         drawn = [(name, np.int64, (EPOCHS, count)) for name in ("partial", "uses")]
         self._table = SharedTable(*drawn, ("outcomes", np.float64, (2, count)))
-        """`partial`: what was drawn for the part that is kept, by the epoch of its renewal; 0: not known. `uses`: for both parts, by the epoch
-        of the use; 0: none was seen. `outcomes`: of the kept part and of the final one."""
+        """`partial`: draw of the stored part, by renewal epoch; 0: unknown. `uses`: draw of both parts, by epoch of use; 0: none seen. `outcomes`:
+        of the stored part and of the final one."""
         self._renewed: dict[int, NDArray[np.int64]] = {}
 
     def partial(self, sample: int, renewed: int, drawn: int, outcomes: float) -> None:
-        """What is kept of a sample was drawn so, one of so many outcomes. To be noted before it is kept."""
+        """Record the draw of a stored part and its number of outcomes. Call it before the part is stored."""
         if renewed < EPOCHS:
             slot = self.slots[sample]
             self._table["outcomes"][0, slot] = min(outcomes, LARGE)
             self._table["partial"][renewed, slot] = (drawn & (MASK64 >> 1)) | 1
 
     def use(self, sample: int, epoch: int, renewed: int, drawn: int, outcomes: float) -> None:
-        """What was kept in the epoch `renewed` is used, with this draw for the final part."""
+        """Record a use of the part stored in epoch `renewed`, with this draw for the final part."""
         if epoch < EPOCHS:
             slot = self.slots[sample]
             kept = int(self._table["partial"][renewed, slot])
@@ -56,12 +56,12 @@ class DrawTally:
 
     @property
     def epochs(self) -> list[int]:
-        """In which uses were seen."""
+        """Epochs in which uses were seen."""
         found: list[int] = np.flatnonzero(self._table["uses"].any(axis=1)).tolist()
         return found
 
     def followed(self) -> list[Followed]:
-        """What was seen of each sample."""
+        """Return the observations of each sample."""
         epochs = self.epochs
         if not epochs:
             return []

@@ -1,10 +1,9 @@
-"""A staged dataset whose samples are partly prepared once and used several times (Revamper): only the final ops are done anew.
+"""A staged dataset that stores partly prepared samples and reuses them (Revamper): each use runs only the final ops.
 
-Rule 1: what is drawn for the first ops, the *partial* part, depends on (seed, sample, epoch in which the sample was renewed); for the others on the
-        sample's place in the epoch, as ever. So a sample's bytes do not depend on whether anything was kept.
-Rule 2: a sample that is kept has its partial part done first, then the rest, also where it was not found: both ways give the same. One that is
-        never kept is prepared in one go. Whoever can leave a sample to others as the file it is (`gpu.dataset`) may do so with one that was not
-        found; then it is not kept.
+Rule 1: draws of the first ops, the *partial* part, depend on (seed, sample, renewal epoch); those of the others on the sample's position in the
+        epoch, as usual. So a sample's bytes do not depend on the store.
+Rule 2: a storable sample runs its partial part first, then the rest, also on a miss: hit and miss give the same bytes. A sample that is never
+        stored runs in one go. A caller that can pass on the encoded file (`gpu.dataset`) may do so on a miss; it is then not stored.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Reused(StagedDataset):
         store: PartialStore,
         tally: DrawTally | None = None,
     ) -> None:
-        """`split`: the number of ops that are the partial part."""
+        """`split`: the number of ops in the partial part."""
         super().__init__(
             source.read,
             source.chain,
@@ -81,7 +80,7 @@ class Reused(StagedDataset):
         return DeferredReuse(self, self.chain.tail, form) if suits else None
 
     def begun(self, index: int) -> ReuseBegun:
-        """The sample up to its final part where that is kept; else from its file on, and with what is to be kept of it."""
+        """Begin the sample from its stored partial part; else from its file, with a note of what to store."""
         index, seed = index % len(self), call_seed("staged")
         when = self.schedule.of(index)
         wanted = Wanted(index, when.renewed)
@@ -89,7 +88,7 @@ class Reused(StagedDataset):
         return found or self._from_file(wanted, seed, kept=when.kept)
 
     def unfound(self, index: int) -> ReuseBegun:
-        """The sample as it is begun where nothing of it is kept, whatever is."""
+        """Begin the sample as on a store miss, without a lookup."""
         index, seed = index % len(self), call_seed("staged")
         when = self.schedule.of(index)
         return self._from_file(Wanted(index, when.renewed), seed, kept=when.kept)
@@ -103,7 +102,7 @@ class Reused(StagedDataset):
         return ReuseBegun(data, image, first + final, target, to_keep=to_keep)
 
     def _found(self, wanted: Wanted, seed: int) -> ReuseBegun | None:
-        """The sample up to its final part, if it is there."""
+        """Begin the sample from its stored partial part, if found."""
         borrowed = self.store.borrow(wanted)
         there = None if borrowed is None else self._there(wanted.sample, borrowed.entry)
         if borrowed is None or there is None:
@@ -130,7 +129,7 @@ class Reused(StagedDataset):
         return ReuseBegun(b"", pixels, final, begun.target, loan=loan)
 
     def again(self, wanted: Wanted) -> Image:
-        """The partial part of a sample that was to be in the store, in whichever process and thread this is."""
+        """Make the partial part of a sample again; works in any process and thread."""
         image = self.source.image(self.read(wanted.sample)[0])
         seed = partial_seed(self.renewal.seed, wanted.renewed, wanted.sample)
         return executed(self.chain.draw(seed, size_of(image), None, 0, self.split), image)
@@ -154,20 +153,20 @@ class Reused(StagedDataset):
     # ---- parts
 
     def _partial(self, index: int, renewed: int, image: Any) -> Any:
-        """The program of the partial part."""
+        """Draw the program of the partial part."""
         seed, size = partial_seed(self.renewal.seed, renewed, index), size_of(image)
         if self.meter is not None:
             self.meter.partial(index, renewed, seed, size)
         return self.chain.draw(seed, size, None, 0, self.split)
 
     def _final(self, index: int, renewed: int, size: Size, seed: int) -> Any:
-        """The program of the final part."""
+        """Draw the program of the final part."""
         if self.meter is not None:
             self.meter.use(index, self.schedule.epoch, renewed, seed, size, company())
         return self.chain.draw(seed, size, company(), self.split)
 
     def _there(self, index: int, entry: Entry) -> tuple[Image, Any] | None:
-        """The partial part as it was kept; and the target. None: that cannot be read."""
+        """Return the stored partial part and the target; None if the target cannot be read."""
         if self.source.knows_targets:
             return entry.values, self.source.target_of(index)
         try:
@@ -176,7 +175,7 @@ class Reused(StagedDataset):
             return None
 
     def _extra(self, target: Any) -> bytes | None:
-        """A target as it can be kept; None: it cannot be, and neither can its sample."""
+        """Serialize a target; None if that fails, and then the sample cannot be stored."""
         if self.source.knows_targets:
             return b""
         try:

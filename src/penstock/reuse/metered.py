@@ -1,4 +1,4 @@
-"""What is drawn for the samples that a tally follows, noted beside their preparation."""
+"""Record the draws of samples that a tally follows, beside their preparation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Meter(NamedTuple):
     split: int
 
     def partial(self, sample: int, renewed: int, seed: int, size: Size) -> None:
-        """The partial part of a sample is drawn from this seed."""
+        """Record that the partial part is drawn from this seed."""
         if sample in self.tally.slots:
             ops = self.chain.ops
             drawn = chain_outcome(ops, seed, size, None, 0, self.split)
@@ -29,7 +29,7 @@ class Meter(NamedTuple):
     def use(
         self, sample: int, epoch: int, renewed: int, seed: int, size: Size, company: Company | None
     ) -> None:
-        """Its final part is, on what was kept of it, which has this size."""
+        """Record the draw of the final part; `size` is that of the stored part."""
         if sample in self.tally.slots:
             ops = self.chain.ops
             drawn = chain_outcome(ops, seed, size, company, self.split, len(ops))
@@ -38,7 +38,7 @@ class Meter(NamedTuple):
 
 
 class SoundNotes:
-    """Of a recording, what its ops draw; to be told of each, with the shape that it is given."""
+    """Collects the draws of one recording; call it for each op, with the input shape."""
 
     def __init__(self) -> None:
         self.outcomes: float = 1

@@ -1,9 +1,8 @@
-"""A staged dataset whose partly prepared samples are kept on the device that trains: their final part is done there, and only there.
+"""A staged dataset whose partly prepared samples are resident on the training device: the final part runs there, and only there.
 
-Rule 1: a sample that lies on the device is begun without its file and without its pixels (`Resident`). Whoever cannot leave it to the device asks for
-        the pixels `again`.
-Rule 2: one that does not leaves as the file it is, or is prepared up to its final part, and then may be given a place (`ReuseBegun.kept`) by whoever
-        sends its pixels there.
+Rule 1: a resident sample is begun without its file and pixels (`Resident`). A caller that cannot use the device makes the pixels `again`.
+Rule 2: any other sample leaves as its file, or is prepared up to its final part. In the latter case, whoever sends its pixels to the device may
+        store it there (`ReuseBegun.kept`).
 """
 
 from __future__ import annotations

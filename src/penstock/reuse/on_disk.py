@@ -1,9 +1,9 @@
-"""The store on disk of one loader (`Reuse(store="disk")`): where it lies, under which name, and when it goes.
+"""The disk store of one loader (`Reuse(store="disk")`): its place, name and lifetime.
 
-Rule 1: the name of a store is a digest of all that its bytes depend on: the samples, the first ops and who does them, the seed. Whatever
-        differs in any of these has a store of its own, and nothing need be compared or thrown away.
-Rule 2: a store is of one run, unless it was asked for that it lasts and its samples can be told from others for sure. One of a run has a name
-        that nobody can have again. It goes with its last user; what is left of a run that was killed, the next one removes.
+Rule 1: a store's name is a digest of everything its bytes depend on: the samples, the first ops and the libraries behind them, the seed. Any
+        difference gives another store, so nothing need be compared or discarded.
+Rule 2: a store belongs to one run, unless persistence was requested and its samples have a reliable identity. A run's store has a unique name and
+        is removed with its last user; the next run removes what a killed run left.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from penstock.reuse.stores.disk_listing import clear_temporary, removed
 
 log = logging.getLogger("penstock")
 FORMAT = 1
-"""To be raised when what is kept of a sample comes to be another thing."""
+"""Raise it when the stored form of a sample changes."""
 LEAVING_S = 0.5
 """How long the last user waits for workers that are about to end."""
 
 
 def check_path(wanted: Reuse) -> None:
-    """ConfigError where nothing can be kept at the path: now, not when training has begun."""
+    """Raise ConfigError if the path is not writable: now, not once training has begun."""
     path = Path(os.fspath(wanted.path or ""))
     if wanted.bytes < LEAST_BYTES:
         raise ConfigError(
@@ -57,14 +57,14 @@ def check_path(wanted: Reuse) -> None:
 
 
 def identity(dataset: Any, split: int) -> tuple[str, str]:
-    """A text of the samples and of what is kept of them, for a store that lasts; or nothing, and why not."""
+    """Return the identity of the samples and of their stored part, for a persistent store; or "" and the reason."""
     samples, why = contents_of(dataset)
     ops, why_not = partial_identity(dataset, split)
     return (samples + ops, "") if samples and ops else ("", why or why_not)
 
 
 def run_name(*, several: bool) -> str:
-    """A name that no other run has; the same on all ranks of this machine. `several`: there are others, and all are here."""
+    """Return a unique name, equal on all ranks of this machine. `several`: there are other ranks, and all call this."""
     own = [secrets.randbits(62), secrets.randbits(62)]
     if several:
         machine = int.from_bytes(Files().boot()[:7], "little")
@@ -73,7 +73,7 @@ def run_name(*, several: bool) -> str:
 
 
 class KeptOnDisk:
-    """The store, and its end."""
+    """Opens the store, and closes or removes it."""
 
     def __init__(self, wanted: Reuse, dataset: Any, split: int, renewal: Renewal, *, several: bool) -> None:
         path = os.fspath(wanted.path or "")
@@ -91,7 +91,7 @@ class KeptOnDisk:
         said = (FORMAT, known or run, renewal.seed, renewal.length, wanted.times, os.geteuid())
         namespace = hashlib.blake2b(repr(said).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         clear_temporary(path)  # guard: killed-runs
-        samples = max(1, renewal.length)  # an empty dataset is a loader as any
+        samples = max(1, renewal.length)  # an empty dataset is allowed
         mark = FolderMark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
         store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark)
         self.store = DiskAhead(store)
@@ -102,7 +102,7 @@ class KeptOnDisk:
 
 
 def ended(store: DiskStore, pid: int, *, temporary: bool) -> None:
-    """In the process that made it; a forked child has nothing to end."""
+    """Close the store, only in the process that made it: a forked child does not own it."""
     if os.getpid() != pid:
         return
     store.close()
@@ -111,7 +111,7 @@ def ended(store: DiskStore, pid: int, *, temporary: bool) -> None:
 
 
 def about(dataset: Any, split: int, renewal: Renewal) -> str:
-    """For people who list stores."""
+    """Describe a store for people who list stores."""
     names = [op.name for op in dataset.chain.ops[:split]]
     kind = type(dataset).__name__
     place = getattr(dataset, "root", None) or next(iter(getattr(dataset, "urls", ())), "")

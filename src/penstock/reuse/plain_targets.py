@@ -1,7 +1,7 @@
-"""Targets as text, for a disk: numbers, words, lists, tuples, dictionaries, arrays and tensors of numbers, and what is made of these.
+"""Targets as text, for a disk: numbers, strings, lists, tuples, dictionaries, numeric arrays and tensors, nested.
 
-Rule 1: reading gives what was written, types included; what cannot be written so is refused.
-Rule 2: reading makes nothing but such values, whatever the text says. A pickle from a disk could do anything.
+Rule 1: reading returns what was written, types included; anything else is refused on writing.
+Rule 2: reading makes only such values, whatever the text says. A pickle from a disk could run code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ NUMBERS = "biufc"
 
 
 class Unwritable(TypeError):
-    """It is none of these."""
+    """A value of an unsupported type."""
 
 
 def dumps(target: Any) -> bytes:
-    """Raises Unwritable."""
+    """Raise Unwritable for unsupported types."""
     return json.dumps(_said(target)).encode("utf-8")
 
 

@@ -1,11 +1,12 @@
-"""How many samples a loader with `reuse=` keeps, and in how much memory. The order of a shuffled epoch depends on it, so ranks must have the same number, or samples would
-come twice and others not at all.
+"""How many samples a loader with `reuse=` stores, and in how much memory.
 
-Rule 1: ranks of a process group agree when their loaders are made: the fewest that any of them has room for.
-Rule 2: without a group the number depends on the data and on what was asked for, and on nothing that a rank happens to find. A sample whose size
-        cannot be read counts as the mean of the others; where that could make a difference, it is said.
-Rule 3: memory is left to others: samples take at most half of what the machine, or the container, has left when the loader is made.
-Rule 4: ranks that are in a group by their first epoch, and do not have the same number, do not begin it.
+The order of a shuffled epoch depends on that number. Ranks must agree on it, or samples would repeat and others be missing.
+
+Rule 1: ranks of a process group agree when their loaders are made: the fewest any of them has room for.
+Rule 2: without a group the number depends only on the data and the request, not on the state of a rank's machine. A sample whose size cannot be
+        read counts as the mean of the others; if that could matter, a warning says so.
+Rule 3: leave memory to others: samples take at most half of what the machine or container has free when the loader is made.
+Rule 4: ranks that are in a group by their first epoch and disagree on the number do not begin it.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from penstock.transforms.steps import program_size
 
 log = logging.getLogger("penstock")
 LOOKED_AT = 64
-"""Samples whose sizes tell how large those that are kept will be."""
+"""Samples whose sizes estimate the size of an entry."""
 LISTENED_TO = 16
-"""Of recordings, which must be decoded for it."""
+"""The same for recordings, which must be decoded for it."""
 FILLED = 0.85
-"""Share of the memory, or of the disk, that entries are expected to fill: the rest is what chunks leave over."""
+"""Share of the memory or disk that entries are expected to fill; chunks leave the rest unused."""
 FILLED_ON_DISK = 0.65
-"""Of small ones on a disk: some of it is dead until it is worth copying the rest."""
+"""The same for small entries on disk: some space is dead until compaction pays."""
 UNKNOWN = -1
-"""What a rank says that could read no sample."""
+"""Reported by a rank that could read no sample."""
 
 
 class Sizes(NamedTuple):
-    """Of some samples, as they would be kept."""
+    """Sizes of some samples as stored."""
 
     known: list[int]
     unread: list[str]
@@ -51,20 +52,20 @@ class Sizes(NamedTuple):
 
 
 class Room(NamedTuple):
-    """For samples that are kept."""
+    """Capacity for stored samples."""
 
     kept: int
-    """How many; some may turn out to be too large."""
+    """How many samples; some may turn out to be too large."""
     entry_bytes: int
-    """Of one, about."""
+    """Estimated size of an entry."""
     max_bytes: int
-    """That all may take."""
+    """Limit for all entries."""
     too_large: float
-    """The share of those that are larger than a chunk, and prepared anew each time."""
+    """Share of samples that are larger than a chunk, and so prepared each time."""
 
 
 def room_of(wanted: Reuse, dataset: StagedDataset | AudioFolder, split: int, *, shared: bool) -> Room:
-    """What a loader has; `shared`: it is one of several ranks'. Those of a process group must all be here."""
+    """Return a loader's capacity. `shared`: it is one of several ranks; all ranks of a process group must call this."""
     sizes, length, several = sizes_of(dataset, split), len(dataset), ranks_are_here(shared=shared)
     asked = estimated(wanted, wanted.bytes, length, sizes.known)
     spare = spared(wanted, 1 if several else local_world())
@@ -90,7 +91,7 @@ def room_of(wanted: Reuse, dataset: StagedDataset | AudioFolder, split: int, *, 
 
 
 def spared(wanted: Reuse, stores: int) -> int:
-    """Bytes that one of so many stores may take on this machine. Not to the byte, so that most runs on a machine come to the same."""
+    """Return the bytes each of `stores` stores may take here. Rounded down, so that most runs on a machine agree."""
     if wanted.store != "memory":
         return wanted.bytes
     half = memory_left() // 2 // stores
@@ -99,7 +100,7 @@ def spared(wanted: Reuse, stores: int) -> int:
 
 
 def agreed(room: Room) -> Room:
-    """What all ranks can have."""
+    """Return the capacity that all ranks have."""
     known = [numbers for numbers in gathered(room[:3]) if numbers[0] != UNKNOWN]
     if not known:
         return room
@@ -108,8 +109,7 @@ def agreed(room: Room) -> Room:
 
 
 def check_agreed(kept: int) -> None:
-    """ConfigError, on all ranks of a group, where they do not keep as many: their loaders were made before there was a group, or resumed from
-    states of different jobs."""
+    """Raise ConfigError on all ranks of a group if their numbers differ: their loaders were made before the group, or resumed from different jobs."""
     theirs = [number for (number,) in gathered([kept])]
     if len(set(theirs)) > 1:
         raise ConfigError(
@@ -150,7 +150,7 @@ def say_none_fits(wanted: Reuse, length: int, entry_bytes: int) -> None:
 
 
 def estimated(wanted: Reuse, max_bytes: int, length: int, sizes: list[int]) -> Room:
-    """In so many bytes, for so many samples, of which some have these sizes. What is too large for a chunk takes nothing."""
+    """Estimate the capacity from sample `sizes`. Samples too large for a chunk take nothing."""
     if not sizes:
         return Room(UNKNOWN, 0, max_bytes, 0.0)
     mean = math.ceil(statistics.fmean(sizes))
@@ -167,7 +167,7 @@ def estimated(wanted: Reuse, max_bytes: int, length: int, sizes: list[int]) -> R
 
 
 def sizes_of(dataset: StagedDataset | AudioFolder, split: int) -> Sizes:
-    """Of samples that are spread over all: the same ones wherever the same data is."""
+    """Measure samples spread over the dataset: the same ones wherever the data is the same."""
     most = LISTENED_TO if isinstance(dataset, AudioFolder) else LOOKED_AT
     count, sizes = min(most, len(dataset)), Sizes([], [])
     for at in range(count):
@@ -180,7 +180,7 @@ def sizes_of(dataset: StagedDataset | AudioFolder, split: int) -> Sizes:
 
 
 def partial_bytes(dataset: StagedDataset | AudioFolder, index: int, split: int) -> int:
-    """Of a sample in the store, about; a recording is prepared so far to see."""
+    """Estimate the stored size of a sample; a recording is prepared that far to measure it."""
     if isinstance(dataset, AudioFolder):
         return HEAD + int(dataset.chain.through(dataset.wave(index), 0, 0, split).nbytes)
     image = dataset.image(dataset.read_header_bytes(index))

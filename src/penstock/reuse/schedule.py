@@ -1,4 +1,4 @@
-"""When the samples of a task were renewed, looked up before the first of them is prepared."""
+"""Renewal epochs of a task's samples, looked up before the first is prepared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Schedule:
         self.announced: dict[int, When] = {}
 
     def begin(self, epoch: int, keys: Sequence[Any]) -> None:
-        """Samples of these keys are prepared next: what will be asked of the store, it is told."""
+        """Announce the samples that are prepared next, also to the store."""
         self.epoch = self.store.now = epoch
         places = [index(key) % self.renewal.length for key in keys]
         self.announced = {place: self.renewal.of(place, epoch) for place in places}
@@ -25,5 +25,5 @@ class Schedule:
         )
 
     def of(self, sample: int) -> When:
-        """Also of another than was announced: it replaces one that cannot be prepared."""
+        """Return the renewal of a sample; also of an unannounced one, which replaces a sample that cannot be prepared."""
         return self.announced.get(sample) or self.renewal.of(sample, self.epoch)

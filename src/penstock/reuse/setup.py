@@ -1,4 +1,4 @@
-"""Whether and how a loader's samples are partly kept (`reuse=`): where its chain is split, how many fit, and the store they are in."""
+"""Set up partial reuse for a loader (`reuse=`): where to split its chain, how many samples fit, and their store."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ log = logging.getLogger("penstock")
 def reusing(
     wanted: Reuse, dataset: Any, prep: GpuPrep | None = None, *, shared: bool = False
 ) -> Reusing | None:
-    """What a loader with `reuse=` has; ConfigError where its samples cannot be kept. Used once, nothing need be kept. `prep`: how the GPU
-    helps, if there is one; `shared`: the samples are dealt out to ranks."""
+    """Return the reuse setup of a loader; ConfigError if its samples cannot be stored; None if each is used once. `prep`: the GPU's part in
+    preparation, if any; `shared`: samples are distributed over ranks."""
     return None if wanted.times == 1 else Reusing(wanted, dataset, prep, shared=shared)
 
 
 class Reusing:
-    """Of one loader. The store outlives its epochs."""
+    """Reuse setup of one loader. The store outlives its epochs."""
 
     def __init__(
         self, wanted: Reuse, dataset: Any, prep: GpuPrep | None = None, *, shared: bool = False
@@ -72,11 +72,11 @@ class Reusing:
         self._tally: DrawTally | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a copy of the loader, which has a store of its own."""
+        """Drop the store: a copy of the loader makes its own."""
         return {**self.__dict__, "_store": None, "_on_disk": None, "_renewal": None, "_tally": None}
 
     def dataset(self, source: Any, seed: int, kept: int, *, shared: bool) -> Reused | ReusedAudio:
-        """The dataset for workers; `shared`: its samples are dealt out anew to all ranks in each epoch."""
+        """Return the dataset for workers. `shared`: each epoch redistributes its samples over all ranks."""
         if isinstance(self.source, AdoptedImages):
             if not self.source.is_as_it_was:
                 raise ConfigError(
@@ -105,7 +105,7 @@ class Reusing:
         return found
 
     def _made(self, source: Any, renewal: Renewal, *, several: bool) -> PartialStore:
-        if self.wanted.store == "device":  # of this rank alone: its memory is
+        if self.wanted.store == "device":  # per rank, as its memory is
             return DeviceStore(renewal, self.wanted.bytes, self.room.entry_bytes)
         if self.wanted.store == "disk":
             if self._on_disk is not None:
@@ -116,7 +116,7 @@ class Reusing:
         return made(renewal, self.room.max_bytes, self.room.entry_bytes)
 
     def line(self, dataset: StagedDataset | AudioFolder, kept: int) -> str:
-        """For `explain()`; `kept`: as many as are in force, which a loaded state may say."""
+        """Describe the setup for `explain()`. `kept`: the number in force, which a loaded state may set."""
         names = [op.name for op in dataset.chain.ops]
         what = f"all up to {names[self.split - 1]}" if self.split else "decoding"
         rest = ", ".join(names[self.split :]) or "nothing"
@@ -127,7 +127,7 @@ class Reusing:
         return said + self._where(dataset) + self._trouble() + diversity_line(self.diversity())
 
     def _so_far(self, kept: int) -> str:
-        """How many samples are kept, of those that are to be."""
+        """Say how many of the samples are stored so far."""
         if self._store is None:
             return f"kept of {kept:,} samples"
         return f"kept {min(kept, self._store.stats()['entries']):,} of {kept:,} samples so far"
@@ -151,14 +151,14 @@ class Reusing:
         )
 
     def stats(self, kept: int) -> dict[str, Any]:
-        """Numbers of the store, and of what was drawn; `kept`: as many as are in force."""
+        """Return counters of the store, and diversity. `kept`: the number in force."""
         found: dict[str, Any] = {"times": self.wanted.times, "split": self.split, "kept": kept}
         if self._store is not None:
             found |= self._store.stats()
         return {**found, "diversity": self.diversity()}
 
     def diversity(self) -> dict[str, Any] | None:
-        """Different draws of the samples that are followed, beside what was expected; None before the first."""
+        """Return the measured and expected number of different draws of followed samples; None before the first."""
         found = None if self._tally is None else measured(self._tally.followed())
         if self._tally is None or found is None:
             return None
@@ -177,7 +177,7 @@ def diversity_line(found: dict[str, Any] | None) -> str:
 
 
 def store_of_machine(renewal: Renewal, max_bytes: int, entry_bytes: int) -> MemoryStore:
-    """One that all ranks of this machine have in common: the first of them makes it. All ranks must be here."""
+    """Return the store shared by all ranks of this machine; the first of them makes it. All ranks must call this."""
     machine = int.from_bytes(Files().boot()[:7], "little")
     ranks = [rank for rank, (theirs,) in enumerate(gathered([machine])) if theirs == machine]
     store = MemoryStore(renewal, max_bytes, entry_bytes) if dist.get_rank() == ranks[0] else None
@@ -196,7 +196,7 @@ def store_of_machine(renewal: Renewal, max_bytes: int, entry_bytes: int) -> Memo
 
 
 def unsuited(dataset: Any) -> str:
-    """Why samples of a dataset cannot be kept half done; nothing if they can be."""
+    """Return why a dataset's samples cannot be stored partly prepared; "" if they can."""
     of_its_own = f"{type(dataset).__name__} has a __getitem__ of its own, which would not be called"
     if isinstance(dataset, AudioFolder):
         return of_its_own if type(dataset).__getitem__ is not AudioFolder.__getitem__ else ""
@@ -214,7 +214,7 @@ def unsuited(dataset: Any) -> str:
 
 
 def refuse_on_device(dataset: Any, prep: GpuPrep | None) -> None:
-    """ConfigError where samples cannot be kept on the device, though they could be elsewhere."""
+    """Raise ConfigError if samples cannot be stored on the device, though they could elsewhere."""
     reason = ""
     if isinstance(dataset, AudioFolder):
         reason = "recordings are not prepared on the GPU"
@@ -234,8 +234,8 @@ def refuse_on_device(dataset: Any, prep: GpuPrep | None) -> None:
 
 
 def refuse_draws_beside_training(ops: Sequence[Any]) -> None:
-    """ConfigError where what is gone from the device could not be made again without touching the program's own generator: that is done
-    in a thread of the training process."""
+    """Raise ConfigError if a partial op draws from the program's generator: evicted samples are remade in a thread of the training process, which
+    must not touch it."""
     names = [op.name for op in ops if isinstance(op, Theirs)]
     if names:
         raise ConfigError(
@@ -245,12 +245,12 @@ def refuse_draws_beside_training(ops: Sequence[Any]) -> None:
 
 
 def first_unfit(chain: Chain | AudioChain) -> int:
-    """The first op that cannot be in the partial part."""
+    """Return the first op that cannot be in the partial part."""
     return next((at for at, op in enumerate(chain.ops) if why_anew(op)), len(chain.ops))
 
 
 def split_of(wanted: Reuse, chain: Chain | AudioChain) -> int:
-    """How many ops are the partial part."""
+    """Return the number of ops in the partial part."""
     names = [op.name for op in chain.ops]
     most = first_unfit(chain)
     if wanted.split == AUTO_SPLIT:

@@ -1,1 +1,1 @@
-"""Where bytes come from: files, tar shards, http servers, object stores. One interface for reading them."""
+"""Byte sources behind one read interface: files, tar shards, http servers, object stores."""

@@ -1,4 +1,4 @@
-"""Any name of a file: a path, or a URL, read by whoever knows its kind."""
+"""Route a path or URL to the source that can read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.sources.sources import LocalFiles, Source
 
 
 class AnyFiles(Source):
-    """Local files by path or file:// URL, http(s) by ranges, and other URLs by fsspec."""
+    """Read local files by path or file:// URL, http(s) by ranges, other URLs through fsspec."""
 
     chunk_bytes = 64 << 10
 
@@ -21,7 +21,7 @@ class AnyFiles(Source):
         self._others: dict[str, Source] = {}
 
     def of(self, name: str) -> tuple[Source, str]:
-        """The source of a name, and what it calls it."""
+        """Return the source for a name, and the name as that source spells it."""
         if (path := local_path(name)) is not None:
             return self.local, path
         kind = "http" if name.lower().startswith(("http://", "https://")) else "other"
@@ -46,7 +46,7 @@ class AnyFiles(Source):
         return source.stamp(name)
 
     def identity(self, name: str) -> str | None:
-        """Like a stamp, but of a file that is certainly the same where the text is; None where its source cannot be that sure."""
+        """Return a stamp that guarantees equal content; None if the source cannot guarantee it."""
         source, name = self.of(name)
         if isinstance(source, LocalFiles):
             return source.identity(name)
@@ -58,7 +58,7 @@ class AnyFiles(Source):
 
 
 def local_path(name: str) -> str | None:
-    """The path that a name stands for; None where it is a URL of somewhere else."""
+    """Return the local path of a name; None for a remote URL."""
     if name.startswith("file://"):
         return url2pathname(urlsplit(name).path)
     return None if "://" in name else name

@@ -1,12 +1,12 @@
-"""Files of http and https servers, read by byte ranges over connections that are kept.
+"""Files on http(s) servers, read by byte ranges over pooled connections.
 
-Rule 1: an answer is judged by its head, before its body is read: a server that ignores the range is an error, not a download.
-Rule 2: what may pass is tried again, within limits (`penstock.sources.retries`): 408, 429 and 5xx, lost connections, timeouts. All else fails at
-        once. A kept connection that the server closed before it answered is replaced by a new one, and is no failure.
-Rule 3: every wait has a deadline, and a server that only trickles has one too.
+Rule 1: check the response head before reading the body: a server that ignores the range is an error, not a download.
+Rule 2: retry transient failures within limits (`penstock.sources.retries`): 408, 429, 5xx, lost connections, timeouts. All else fails at once. If
+        the server closed a pooled connection before answering, reconnect; that is no failure.
+Rule 3: every wait has a deadline, including a body that trickles.
 
-The standard library's client, not fsspec's: that one runs in a thread, takes whatever body comes, and in a forked worker its
-finalizer takes the parent's sockets out of the event loop that both share.
+This uses the standard library's client. fsspec's runs in a thread, accepts any body, and in a forked worker its finalizer removes the parent's
+sockets from the shared event loop.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from penstock.sources.retries import Fleeting, persistently, retry_after_s
 from penstock.sources.sources import BadRead, PerProcess, RemoteFiles, changed, shown
 
 MOST_IDLE = 8
-"""Connections that a process keeps for its next read."""
+"""Idle connections pooled per process."""
 MOST_REDIRECTS = 5
 TIMEOUT_S = 60.0
 LEAST_BYTES_PER_S = 16 << 10
-"""Slower answers are given up, some time after `TIMEOUT_S`."""
+"""Abort slower responses, some time after `TIMEOUT_S`."""
 PIECE = 1 << 20
 
 RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 
 class Known(NamedTuple):
-    """What a server said of a file."""
+    """Size and stamp of a file as the server reported them."""
 
     size: int
     stamp: str
 
 
 class HttpFiles(RemoteFiles):
-    """Files by their URLs."""
+    """Read files by URL."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class HttpFiles(RemoteFiles):
         return self._ask(name).stamp
 
     def identity(self, name: str) -> str | None:
-        """By its etag, if that is a strong one; a time says seconds only."""
+        """Return the stamp if its etag is strong; a modification time only has one-second resolution."""
         known = self._ask(name).stamp
         return known if known.endswith('"') and "W/" not in known else None
 
@@ -97,7 +97,7 @@ class HttpFiles(RemoteFiles):
         return self._known[name]
 
     def _get(self, name: str, start: int, end: int) -> tuple[bytes, Known]:
-        """Bytes [start, end), or those of them that there are, and what the file is."""
+        """Return bytes [start, end), clipped to the file, and the file's size and stamp."""
         return persistently(partial(self._get_once, name, start, end), name, self.limits)
 
     def _get_once(self, name: str, start: int, end: int) -> tuple[bytes, Known]:
@@ -118,7 +118,7 @@ class HttpFiles(RemoteFiles):
         raise BadRead(f"{shown(name)} redirects more than {MOST_REDIRECTS} times")
 
     def _exchange(self, url: str, name: str, start: int, end: int) -> tuple[bytes, Known] | str:
-        """One request and its answer, or where it is to be asked for instead."""
+        """Send one request; return its answer, or the redirect location."""
         pool, place = self._pool.get(), urlsplit(url)
         connection, response = self._send(pool, place, start, end)
         sound = False
@@ -145,7 +145,7 @@ class HttpFiles(RemoteFiles):
     def _send(
         self, pool: Pool, place: SplitResult, start: int, end: int
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Send a request; the head of its answer has come."""
+        """Send a request and wait for the response head."""
         connection, kept = pool.take(place, self.timeout_s)
         while True:
             try:
@@ -173,7 +173,7 @@ class HttpFiles(RemoteFiles):
 
 
 def judged(response: http.client.HTTPResponse, name: str, start: int, end: int) -> tuple[int, Known]:
-    """How many bytes the body must have, and what the file is; raises where the answer is to something else."""
+    """Return the due body length and the file's facts; raise if the response answers another request."""
     status, said = response.status, response.getheader("Content-Range", "")
     if status in (404, 410):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), shown(name))
@@ -209,7 +209,7 @@ def judged(response: http.client.HTTPResponse, name: str, start: int, end: int) 
 
 
 def may_pass(exc: BaseException) -> bool:
-    """Whether an exchange that failed in this way may succeed a little later."""
+    """Return whether a retry may succeed after this failure."""
     if isinstance(exc, socket.gaierror):
         return exc.errno == socket.EAI_AGAIN
     cut = (http.client.BadStatusLine, http.client.IncompleteRead, ssl.SSLEOFError)
@@ -222,14 +222,14 @@ def may_pass(exc: BaseException) -> bool:
 
 @dataclass(slots=True)
 class Pool:
-    """Connections of one process that wait for their next request, the longest waiting first."""
+    """Idle connections of one process, longest idle first."""
 
     idle: list[tuple[tuple[str, str], http.client.HTTPConnection]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     context: ssl.SSLContext | None = None
 
     def take(self, place: SplitResult, timeout_s: float) -> tuple[http.client.HTTPConnection, bool]:
-        """A connection, and whether it is one that was kept."""
+        """Return a connection, and whether it came from the pool."""
         with self.lock:
             for at in range(len(self.idle) - 1, -1, -1):
                 if self.idle[at][0] == (place.scheme, place.netloc):
@@ -245,7 +245,7 @@ class Pool:
             old.close()
 
     def connect(self, place: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
-        """A new connection, by way of the environment's proxy if it names one."""
+        """Open a connection, through the environment's proxy if one is set."""
         host, port = place.hostname or "", place.port
         proxy = "" if proxy_bypass(host) else getproxies().get(place.scheme, "")
         via = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
@@ -269,7 +269,7 @@ class Pool:
 
 
 def target(place: SplitResult, connection: http.client.HTTPConnection) -> str:
-    """What stands in the request's line: a path, or all of the URL where a proxy is asked."""
+    """Return the request target: a path, or the whole URL for a proxy."""
     path = quote(
         place._replace(scheme="", netloc="", fragment="").geturl() or "/", safe="%/:=&?~+!$,;'@()*[]"
     )

@@ -1,4 +1,4 @@
-"""Files of object stores and whatever else fsspec knows (s3://, gs://, ...): the extra `penstock[cloud]`."""
+"""Files in object stores and other fsspec backends (s3://, gs://, ...); needs the extra `penstock[cloud]`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def require_fsspec() -> Any:
 
 @dataclass(slots=True)
 class Systems:
-    """File systems of one process, by the protocol and place of their URLs."""
+    """The fsspec file systems of one process, by protocol and host."""
 
     made: dict[str, Any] = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class Systems:
 
 
 class FsspecFiles(RemoteFiles):
-    """Files by their URLs. `options` are fsspec's for the protocol: keys, endpoints and so on."""
+    """Read files by URL. `options` go to fsspec: keys, endpoints and so on."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -88,5 +88,5 @@ class FsspecFiles(RemoteFiles):
             return function(*args, **kwargs)
         except FileNotFoundError as exc:
             raise FileNotFoundError(exc.errno or 2, os.strerror(2), shown(name)) from exc
-        except Exception as exc:  # every store has errors of its own, and not all of them can be pickled
+        except Exception as exc:  # each store raises its own errors, and some cannot be pickled
             raise BadRead(f"reading {shown(name)} failed: {type(exc).__name__}: {exc}") from exc

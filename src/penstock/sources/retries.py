@@ -1,8 +1,8 @@
-"""Reads that are tried again after a failure that may pass: a busy server, a lost connection.
+"""Retry reads after transient failures: a busy server, a lost connection.
 
-Rule 1: what may pass is for the source to say (`Fleeting`); `policy.retry` says when to try again.
-Rule 2: pauses are drawn from the system's own randomness: a sample's random numbers do not depend on whether a server was busy.
-Rule 3: this process counts its retries, for `stats()`. A log line says that there are some, once a minute at most.
+Rule 1: the source says which failures are transient (`Fleeting`); `policy.retry` says when to retry.
+Rule 2: pauses use the system's randomness, so a sample's random numbers do not depend on a busy server.
+Rule 3: each process counts its retries for `stats()`, and logs them at most once a minute.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from penstock.sources.sources import BadRead, shown
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 QUIET_S = 60.0
-"""Between two log lines of a process."""
+"""Least time between two log lines of a process."""
 BEAT_S = 0.5
-"""Between two signs of life in a pause: a server may ask for minutes."""
+"""Interval of `paused` calls during a pause, since a server may ask for minutes."""
 
 
 class Fleeting(BadRead):
-    """A failure that may pass. `asked_s`: how long the server asks to be left alone."""
+    """A transient failure. `asked_s`: the server's Retry-After."""
 
     asked_s: float | None = None
 
 
 @dataclass(slots=True)
 class RetryTally:
-    """Retries of this process; those of a parent are counted in it."""
+    """Retry count of this process; a forked child starts from its parent's count."""
 
     count: int = 0
     said_s: float | None = None
     told: Callable[[], None] = lambda: None
-    """Hears of each."""
+    """Called at each retry."""
     paused: Callable[[], None] = lambda: None
-    """Hears again and again that a pause goes on."""
+    """Called repeatedly during a pause."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, at_s: float) -> bool:
-        """Count one; whether it is time to say so."""
+        """Count one retry; return whether a log line is due."""
         with self.lock:
             self.count += 1
             self.told()
@@ -67,7 +67,7 @@ def persistently(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """What `read` gives, tried again within the limits; then its last failure."""
+    """Return `read()`, retried within the limits; finally raise its last failure."""
     failures, began_s = 0, 0.0
     while True:
         try:
@@ -96,8 +96,8 @@ def persistently(
 
 
 def retry_after_s(said: str | None, date: str | None) -> float | None:
-    """The seconds in a Retry-After header, which has a number or a date; None where it has neither. A date counts from the answer's own Date: this
-    machine's clock may be wrong."""
+    """Parse a Retry-After header (seconds or a date); None if it is neither. A date counts from the response's own Date: the local clock may be
+    wrong."""
     text = "" if said is None else said.strip()
     if text.isascii() and text.isdigit():
         return float(text)

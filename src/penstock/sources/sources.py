@@ -1,13 +1,11 @@
-"""Where bytes come from: files, http servers, object stores. Reading only.
+"""Read-only byte sources: the one interface between datasets and bytes.
 
-This is the one seam between datasets and bytes: a dataset says where a sample's bytes are (`ByteRange`) and reads them from its source. A cache, or
-another machine, is one more `Source`.
+A dataset says where a sample's bytes are (`ByteRange`) and reads them from its source. A cache or another machine is one more `Source`.
 
-Rule 1: exactly the bytes asked for, or an error that names the file: never fewer, never others.
-Rule 2: a file whose stamp was asked for and that is found changed later is an error, since what was learnt of it (an index of
-        offsets) no longer holds.
-Rule 3: a process opens descriptors and connections for itself, at first use, a bounded number of them. What a fork inherited
-        is neither used nor closed: it is the parent's.
+Rule 1: return exactly the bytes requested, or raise an error that names the file.
+Rule 2: once a file's stamp was requested, a later change of the file is an error, since facts derived from it (an index of offsets) are stale.
+Rule 3: each process opens its own descriptors and connections, at first use, a bounded number. It neither uses nor closes inherited ones: they
+        belong to the parent.
 Rule 4: no writes and no listening sockets.
 """
 
@@ -28,38 +26,37 @@ from urllib.parse import urlsplit
 from penstock.errors import ConfigError
 
 MOST_OPEN = 32
-"""Descriptors of local files that a process keeps open."""
+"""Open local files per process."""
 NEAR_BYTES = 16 << 10
-"""Ranges of a file that lie no further apart are read at once: a request costs more than a few kilobytes."""
+"""Largest gap between ranges that are read together: a request costs more than a few kilobytes."""
 
 
 ByteRange = tuple[str, int, int | None]
-"""The bytes [start, end) of a named file; without an end, all from `start` on: how many that is, only reading tells. (A plain tuple: one is made for
-each sample.)"""
+"""Bytes [start, end) of a named file; `end` None means to the end of the file. A plain tuple, because one is made for each sample."""
 
 
 class BadRead(OSError):
-    """A source did not give the bytes that were asked for."""
+    """A source did not return the requested bytes."""
 
 
 class Source(Protocol):
-    """Named files of bytes. Any thread of any process may call it; a copy can be pickled."""
+    """Named files of bytes. Any thread of any process may call it; it can be pickled."""
 
     chunk_bytes: int
-    """How much is best read at once by someone who goes through a whole file."""
+    """Best read size for a pass over a whole file."""
     near_bytes: int = NEAR_BYTES
-    """Ranges of a file that lie no further apart are best read at once."""
+    """Largest gap between ranges that are best read together."""
 
     def is_local(self, name: str) -> bool:  # noqa: ARG002 - for some the same of all
-        """Whether no network lies between; known without a request."""
+        """Return whether the file is read without a network; makes no request."""
         return True
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """The bytes [start, end) of a file, or all from `start` on; BadRead if there are fewer."""
+        """Return the bytes [start, end), or all from `start` on; raise BadRead if there are fewer."""
         ...
 
     def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """The bytes of each range, in this order. By default with one read for each run of ranges that lie near each other."""
+        """Return the bytes of each range, in order. By default, one read covers each run of neighbouring ranges."""
         found: list[bytes] = []
         while (at := len(found)) < len(ranges):
             name, first, last = ranges[at]
@@ -81,17 +78,17 @@ class Source(Protocol):
     def size(self, name: str) -> int: ...
 
     def stamp(self, name: str) -> str:
-        """A text that is another when the content is; from now on a change is an error."""
+        """Return a text that changes with the content. After this call a change of the file is an error."""
         ...
 
     def close(self) -> None:
-        """Let go of what this process has open; a later read opens it again."""
+        """Close what this process has open; a later read opens it again."""
         ...
 
 
 T = TypeVar("T", bound="Closes")
 _inherited: list[object] = []
-"""Of a parent's, in a forked child: kept, so that no finalizer closes what has these descriptor numbers by now."""
+"""Inherited objects in a forked child: referenced so that no finalizer closes descriptor numbers that have been reused."""
 
 
 class Closes(Protocol):
@@ -99,7 +96,7 @@ class Closes(Protocol):
 
 
 class PerProcess(Generic[T]):
-    """Something with descriptors that every process makes for itself, at its first use."""
+    """An object with descriptors that each process makes for itself, at first use."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -112,7 +109,7 @@ class PerProcess(Generic[T]):
         if made is not None:
             _inherited.append(made[1])
         mine = self._make()
-        self._made = pid, mine  # should two threads come here at once, both of theirs are closed in the end
+        self._made = pid, mine  # if two threads race here, both objects get closed in the end
         weakref.finalize(self, _close_own, pid, mine)
         return mine
 
@@ -132,7 +129,7 @@ def _close_own(pid: int, made: Closes) -> None:
 
 
 def span(name: str, start: int, end: int | None, size: int) -> tuple[int, int]:
-    """[start, end) of a file of `size` bytes; raises BadRead where it has fewer."""
+    """Return [start, end) within a file of `size` bytes; raise BadRead if it is too short."""
     stop = size if end is None else end
     if not 0 <= start <= stop:
         raise ConfigError(f"bytes [{start}, {end}) of {shown(name)} were asked for")
@@ -150,7 +147,7 @@ def changed(name: str, was: str, found: str) -> BadRead:
 
 
 def shown(name: str) -> str:
-    """A name for messages: without the secrets that a URL may carry."""
+    """Return a name for messages, without the secrets of a URL."""
     if "://" not in name:
         return name
     parts = urlsplit(name)
@@ -159,7 +156,7 @@ def shown(name: str) -> str:
 
 
 class RemoteFiles(Source):
-    """Files behind a network."""
+    """Files read over a network."""
 
     chunk_bytes = 4 << 20
 
@@ -175,7 +172,7 @@ class RemoteFiles(Source):
 
     @abstractmethod
     def _fetch(self, name: str, start: int, end: int) -> bytes:
-        """Exactly these bytes, one or more; or BadRead."""
+        """Return exactly these bytes, at least one; or raise BadRead."""
 
 
 # ---- local files
@@ -185,7 +182,7 @@ class RemoteFiles(Source):
 class _File:
     fd: int
     users: int = 0
-    """Reads going on. A file that is dropped meanwhile is closed by the last of them."""
+    """Reads in progress. The last one closes a dropped file."""
     dropped: bool = False
 
 
@@ -209,7 +206,7 @@ class _Opened:
 
 
 class LocalFiles(Source):
-    """Files by their paths, read with `pread`."""
+    """Read files by path with `pread`."""
 
     chunk_bytes = 4 << 10
 
@@ -233,7 +230,7 @@ class LocalFiles(Source):
             return self._stamps.setdefault(name, stamp_of(os.fstat(fd)))
 
     def identity(self, name: str) -> str:
-        """Of the file that is read under this name. When its entry was last changed is the kernel's own: nobody can set that back."""
+        """Return the stamp with the inode's change time, which only the kernel sets: nobody can set it back."""
         with self._file(name) as fd:
             status = os.fstat(fd)
             return f"{stamp_of(status)}-{status.st_ctime_ns}"
@@ -261,7 +258,7 @@ class LocalFiles(Source):
                     os.close(file.fd)
 
     def _open(self, name: str) -> int:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # the last, lest a pipe be waited for
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # O_NONBLOCK: do not wait on a pipe
         status = os.fstat(fd)
         was, found = self._stamps.get(name), stamp_of(status)
         if not stat.S_ISREG(status.st_mode):
@@ -274,12 +271,12 @@ class LocalFiles(Source):
 
 
 class WholeFiles(Source):
-    """Files by their paths, each read from its start to its end, and not kept open: those of a folder, with one sample each."""
+    """Read whole files by path without caching descriptors: folders with one sample per file."""
 
     chunk_bytes = 1 << 20
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """With less around it than `open` has."""
+        """Read with less overhead than `open`."""
         handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if start or end is not None:
@@ -288,12 +285,12 @@ class WholeFiles(Source):
             data = os.read(handle, size + 1)
             if len(data) == size:
                 return data
-            parts = [data]  # it grows, or is longer than one read gives, or has no size, like a pipe
+            parts = [data]  # it grows, exceeds one read, or has no size, like a pipe
             while parts[-1]:
                 parts.append(os.read(handle, self.chunk_bytes))
             return b"".join(parts)
         except IsADirectoryError as exc:
-            exc.filename = name  # as `open` has it
+            exc.filename = name  # as `open` sets it
             raise
         finally:
             os.close(handle)
@@ -302,7 +299,7 @@ class WholeFiles(Source):
         return os.stat(name).st_size  # noqa: PTH116 - a path as the caller has it
 
     def stamp(self, name: str) -> str:
-        """A change is no error later: nothing is learnt of such a file but its bytes."""
+        """Return the stamp. A later change is no error: nothing is derived from the file but its bytes."""
         return stamp_of(os.stat(name))  # noqa: PTH116 - as above
 
     def close(self) -> None:
@@ -312,7 +309,7 @@ class WholeFiles(Source):
 def read_span(fd: int, name: str, start: int, end: int | None) -> bytes:
     start, end = span(name, start, end, os.fstat(fd).st_size)
     data = os.pread(fd, end - start, start)
-    while len(data) < end - start:  # a signal, or more than the 2 GiB that one call gives
+    while len(data) < end - start:  # a signal, or more than the 2 GiB limit of one call
         more = os.pread(fd, end - start - len(data), start + len(data))
         if not more:
             raise BadRead(f"{name} ended at byte {start + len(data):,} while it was read")

@@ -1,11 +1,9 @@
-"""The index of a tar file, kept so that it is built once: names, offsets and sizes of its members.
+"""The persistent index of a tar file: names, offsets and sizes of its members.
 
-Rule 1: an index holds for one stamp (size and time, or etag) of its tar file. Any other, or a file that is corrupt, foreign or
-        unreadable, is as good as none: the index is built again, and nobody is bothered.
-Rule 2: a file appears whole or not at all, under its final name; of several processes that build it, the last one's stays,
-        and all of them wrote the same.
-Rule 3: an index is data from outside: plain text with a checksum, no larger than its tar file, and every member it names lies
-        within that.
+Rule 1: an index is valid for one stamp (size and time, or etag) of its tar file. A stale, corrupt, foreign or unreadable index is silently
+        rebuilt.
+Rule 2: an index file appears whole or not at all. If several processes build it, the last one wins; all write the same.
+Rule 3: an index is untrusted: plain text with a checksum, no larger than its tar file, and every member lies within that.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ VERSION = 1
 MAGIC = b"penstock tar index"
 SUFFIX = ".penstock-index"
 SLACK = 4096
-"""Bytes that an index may have beyond the size of its tar file, which for a small one is less than our own head."""
+"""Bytes an index may exceed its tar file by: a small tar file is shorter than our header."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +55,7 @@ class TarIndex:
 
 
 def index_of(source: Source, name: str, places: Sequence[Path]) -> tuple[TarIndex, bool]:
-    """The index of a tar file: the one kept at one of `places`, or a new one; and whether it is new."""
+    """Load the index of a tar file from one of `places`, or build and save it; also return whether it is new."""
     stamp, size = source.stamp(name), source.size(name)
     for place in places:
         kept = load(place, stamp, size)
@@ -74,7 +72,7 @@ def index_of(source: Source, name: str, places: Sequence[Path]) -> tuple[TarInde
 
 
 def places_of(name: str, path: str | None, index_dir: str | os.PathLike[str] | None) -> list[Path]:
-    """Where the index of a tar file may be, the best place first. `path`: of one on this machine."""
+    """Return the candidate paths of an index, best first. `path`: of a local tar file."""
     hashed = f"{hashlib.blake2b(name.encode('utf-8', 'surrogateescape'), digest_size=16).hexdigest()}{SUFFIX}"
     if index_dir is not None:
         return [Path(index_dir) / hashed]
@@ -94,7 +92,7 @@ def encode(index: TarIndex, stamp: str) -> bytes:
 
 
 def decode(data: bytes, stamp: str, size: int) -> TarIndex | None:
-    """The index in a file; None unless it is one of ours, intact, and of the tar file with this stamp and size."""
+    """Decode an index; None unless it is ours, intact, and matches this stamp and size."""
     head, _, body = data.partition(b"\n")
     if head != b"%s %d %08x" % (MAGIC, VERSION, crc32(body)):  # guard: index-checksum
         return None
@@ -114,7 +112,7 @@ def decode(data: bytes, stamp: str, size: int) -> TarIndex | None:
 
 
 def load(place: Path, stamp: str, size: int) -> TarIndex | None:
-    """The index kept at a place; None where there is none that can be used."""
+    """Load the index at a path; None if there is no usable one."""
     try:
         fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # guard: index-link
     except OSError:
@@ -132,7 +130,7 @@ def load(place: Path, stamp: str, size: int) -> TarIndex | None:
 
 
 def ours(status: os.stat_result, place: Path) -> bool:
-    """Whether a file was written by this user, by the owner of the tar file beside it, or by root."""
+    """Return whether the file's owner is this user, root, or the owner of the tar file beside it."""
     trusted = {0, os.geteuid()}
     if place.name.endswith(SUFFIX):
         with contextlib.suppress(OSError):
@@ -141,7 +139,7 @@ def ours(status: os.stat_result, place: Path) -> bool:
 
 
 def save(place: Path, index: TarIndex, stamp: str) -> None:
-    """Keep an index; raises OSError where that is not possible."""
+    """Write an index atomically; raise OSError if that fails."""
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = place.with_name(f".{place.name[-100:]}.{os.getpid()}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)

@@ -1,9 +1,8 @@
-"""What is in a tar file and where: a pass over its headers, by ranges, so that it works on a server's file too.
+"""List the members of a tar file by reading its headers with range reads, so that remote files work too.
 
-Rule 1: ustar, GNU (long names, base-256 sizes) and pax (`path`, `size`). What cannot be read at random (compressed, sparse and
-        multi-volume archives) is refused.
-Rule 2: a file that is cut off or corrupt is an error, whatever it holds: checksums are checked, members must end before the
-        file does, and a zero block must end the archive.
+Rule 1: ustar, GNU (long names, base-256 sizes) and pax (`path`, `size`). Archives without random access (compressed, sparse, multi-volume) are
+        refused.
+Rule 2: a truncated or corrupt file is an error: checksums must match, members must end within the file, a zero block must end the archive.
 Rule 3: no header makes us read more than `MOST_EXTENDED` bytes, and each step goes forward.
 """
 
@@ -17,34 +16,34 @@ from penstock.sources.sources import Source, shown
 
 BLOCK = 512
 MOST_EXTENDED = 1 << 20
-"""Bytes of a long name or of a pax header."""
+"""Size limit of a long name or a pax header."""
 
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 REGULAR = frozenset(b"\x0007")
 WITHOUT_DATA = frozenset(b"123456V")
-"""Links, devices, folders, pipes and volume labels: whatever size their header gives, no data follows."""
+"""Links, devices, folders, pipes and volume labels: no data follows, whatever size the header gives."""
 
 
 class BadTar(PenstockError, ValueError):
-    """A tar file that is cut off, corrupt, or of a kind that cannot be read at random."""
+    """A tar file that is truncated, corrupt, or without random access."""
 
 
 class Member(NamedTuple):
     name: str
     offset: int
-    """Of its first byte in the tar file."""
+    """Of the first byte of data in the tar file."""
     size: int
 
 
 class ReadWindow:
-    """Bytes of a file at any place, read from its source in chunks: headers of small files lie close together."""
+    """Buffered random reads: headers of small files lie close together, so one chunk covers several."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source, self._name, self.size = source, name, source.size(name)
         self._start, self._data = 0, b""
 
     def get(self, start: int, count: int) -> bytes:
-        """`count` bytes; fewer where the file ends."""
+        """Return `count` bytes, fewer at the end of the file."""
         stop = min(start + count, self.size)
         if not self._start <= start <= stop <= self._start + len(self._data):
             end = min(max(stop, start + self._source.chunk_bytes), self.size)
@@ -53,7 +52,7 @@ class ReadWindow:
 
 
 def walk(source: Source, name: str) -> Iterator[Member]:
-    """The regular files of a tar file in their order; raises BadTar."""
+    """Yield the regular files in archive order; raise BadTar."""
     window = ReadWindow(source, name)
     begin = window.get(0, BLOCK)
     for magic, how in COMPRESSED.items():
@@ -95,15 +94,15 @@ def walk(source: Source, name: str) -> Iterator[Member]:
 
 
 class Malformed(ValueError):
-    """What is wrong with one header."""
+    """A header is invalid."""
 
 
 def checked_kind(header: bytes) -> int:
-    """A header's type; raises unless its checksum is right and its kind can be read at random."""
+    """Return a header's type; raise unless its checksum matches and its type allows random access."""
     said = number(header[148:156])
     bare = header[:148] + b" " * 8 + header[156:]
     total = sum(bare)
-    signed = total - 256 * sum(byte > 127 for byte in bare)  # as some old tars have it
+    signed = total - 256 * sum(byte > 127 for byte in bare)  # some old tars sum signed bytes
     if said not in (total, signed):
         raise Malformed("its header's checksum is wrong: this is no tar file, or a corrupt one")
     kind = header[156]
@@ -115,7 +114,7 @@ def checked_kind(header: bytes) -> int:
 
 
 def number(data: bytes) -> int:
-    """A numeric field: octal digits, or base 256 where the first byte says so."""
+    """Parse a numeric field: octal digits, or base 256 if the first byte says so."""
     if data[0] & 0x80:
         if data[0] != 0x80:
             raise Malformed("a number in its header is negative or out of range")
@@ -127,14 +126,14 @@ def number(data: bytes) -> int:
 
 
 def count(text: str) -> int:
-    """A pax header's size."""
+    """Parse the size in a pax header."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise Malformed(f"its pax header gives the size {text!r}")
     return int(text)
 
 
 def plain_name(header: bytes) -> str:
-    """The name in a header itself; ustar splits long ones at a slash."""
+    """Return the name in the header itself; ustar splits long names at a slash."""
     name = header[:100].partition(b"\0")[0]
     prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
     return as_text(prefix + b"/" + name if prefix else name)
@@ -145,7 +144,7 @@ def as_text(name: bytes) -> str:
 
 
 def extension(kind: int, data: bytes, everywhere: dict[str, str]) -> dict[str, str]:
-    """What an extended header says of the next member; what it says of all further ones goes to `everywhere`."""
+    """Return what an extended header says of the next member; add what it says of all later ones to `everywhere`."""
     if kind == ord("K"):
         return {}
     if kind == ord("L"):
@@ -161,7 +160,7 @@ def extension(kind: int, data: bytes, everywhere: dict[str, str]) -> dict[str, s
 
 
 def records(data: bytes) -> Iterator[tuple[str, str]]:
-    """The lines of a pax header, each `length key=value`, the length being the whole line's."""
+    """Yield the records of a pax header, each `length key=value`; the length covers the whole line."""
     at = 0
     while at < len(data) and data[at]:
         space = data.find(b" ", at, at + 20)

@@ -1,7 +1,7 @@
-"""Memory for what is read, used again: fresh memory costs more than the reading, since the kernel clears it page by page.
+"""Reusable read buffers: fresh memory costs more than the read, since the kernel clears it page by page.
 
-Rule 1: a buffer is used again only when nobody refers to it: whatever is made of it, an array or a view, refers to it.
-Rule 2: no more is kept than `MOST_BYTES`; what is needed beyond is memory like any other.
+Rule 1: reuse a buffer only when nobody refers to it; every array or view made from it does.
+Rule 2: pool at most `MOST_BYTES`; beyond that, allocate normally.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import sys
 
 LEAST_BYTES = 64 << 10
-"""Below, the interpreter's own memory is warm enough."""
+"""Below this the interpreter's allocator is warm enough."""
 MOST_BYTES = 32 << 20
 
 
 class Buffers:
-    """Of one thread at a time."""
+    """A buffer pool for one thread at a time."""
 
     def __init__(self) -> None:
         self._kept: list[bytearray] = []
         self._bytes = 0
 
     def of(self, nbytes: int) -> bytearray:
-        """At least so many bytes, with anything in them."""
+        """Return a buffer of at least `nbytes`, with arbitrary content."""
         for at in range(len(self._kept)):
             # guard: buffer-in-use
             if nbytes <= len(self._kept[at]) <= 2 * nbytes and sys.getrefcount(self._kept[at]) == 2:

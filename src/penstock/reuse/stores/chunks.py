@@ -1,16 +1,12 @@
-"""Where partly prepared samples lie: an index in shared memory, of chunks and of rows. The bytes are behind it (`memory`), or elsewhere
-(`device`).
+"""The index of stored samples in shared memory: a table of chunks and a table of rows. The bytes follow it (`memory`) or lie elsewhere (`device`).
 
-Rule 1: memory is given out in chunks. All that a process writes into one chunk is renewed in the same epoch, the chunk's *end*: then the
-        whole chunk is free at once, and nothing is ever moved or left over between entries. What is put a second time, or removed, keeps its
-        place until then.
-Rule 2: a chunk has a generation, which grows before it is written again. What was read from a chunk counts only if its generation is still the
-        same afterwards: so nobody need wait for anybody.
-Rule 3: a row says where a sample's entry is. It is written last: of what a process leaves half done when it is killed, there is no row. A row that
-        is torn is none, by its check.
-Rule 4: who writes to a chunk has a lock of the kernel's on it, which ends with whoever has it: nobody else claims the chunk meanwhile.
-Rule 5: the head of the file says how it is laid out, by whoever made it. Others read its sign and that first, and change nothing in a file
-        that is not the one they were told of.
+Rule 1: memory is allocated in chunks. Everything a process writes into one chunk is renewed in the same epoch, the chunk's *end*; then the whole
+        chunk is free at once, with no moves and no fragmentation. A replaced or removed entry keeps its space until then.
+Rule 2: a chunk's generation grows before the chunk is rewritten. A read is valid only if the generation is unchanged afterwards, so nobody waits
+        for anybody.
+Rule 3: a row locates a sample's entry. It is written last, so a killed process leaves no row for unfinished work. The check rejects a torn row.
+Rule 4: a writer holds a kernel lock on its chunk, which ends with the process; nobody else claims the chunk meanwhile.
+Rule 5: the file's head holds the layout, written by its maker. Others first check its sign, and change nothing in any other file.
 """
 
 from __future__ import annotations
@@ -37,28 +33,28 @@ from penstock.wire.extents import aligned
 
 ROW, CHUNK = 5, 3
 TAG, OFFSET, SIZE, GENERATION, CHECK = range(ROW)
-"""Of a row: the epoch of renewal + 1; where the entry begins; its size; the generation of its chunk; a check of all four."""
+"""Columns of a row: renewal epoch + 1; offset and size of the entry; generation of its chunk; check of these four."""
 BORN, END = 1, 2
-"""Of a chunk, beside its generation: the epoch in which it was claimed + 1; that in which all that is in it is renewed."""
+"""Columns of a chunk after its generation: epoch of the claim + 1; epoch in which all its entries are renewed."""
 LARGEST_CHUNK, SMALLEST_CHUNK, CHUNKS, FEWEST, ENTRIES = 8 << 20, 1 << 20, 512, 8, 4
-"""Chunks of 1 to 8 MiB, so that there are about 512, or larger, so that 4 entries fit; of less than 8 MiB it is an eighth, since each end has
-chunks of its own."""
+"""Chunks of 1 to 8 MiB, aiming at 512 of them; larger if 4 entries would not fit; an eighth of the room below 8 MiB, since each end needs its own
+chunks."""
 LINE = 64
-"""Entries begin at multiples of this."""
+"""Alignment of entries."""
 HEAD_NUMBERS = 16
 SIGN, PROCESSES, THERE, SAID, LAYOUT = range(5)
-"""Of the head: a random number that tells this file from others; how many processes have come; how many chunks have memory elsewhere; whether it
-was said that entries are too large; and from here on, the layout."""
+"""The head: a random number that identifies the file; processes so far; chunks with memory elsewhere; whether the too-large warning was given; from
+here on, the layout."""
 COUNTERS = 5
 FOUND, MISSED, REFUSED, TOO_LARGE, PUT = range(COUNTERS)
-"""Of each process. `PUT` is all that was to be kept, `TOO_LARGE` what was refused since no chunk can hold it."""
+"""Counters of each process. `PUT`: all put attempts; `TOO_LARGE`: those refused because no chunk can hold them."""
 SLOTS = 512
-"""Rows of counters, one for each process, around and around."""
+"""Rows of counters, assigned to processes round-robin."""
 MANY, FEW = 0.1, 4
-"""What may be too large without a word: such a share of all that was put, and so many."""
+"""Entries that may be too large without a warning: this share of all puts, and this many."""
 COUNTS = aligned(8 * HEAD_NUMBERS)
 ROWS = aligned(COUNTS + 8 * COUNTERS * SLOTS)
-"""Where the counters begin, and the rows."""
+"""Offsets of the counters and of the rows."""
 ODD = 0x9E37_79B9_7F4A_7C15 & (2**63 - 1)
 
 log = logging.getLogger("penstock")
@@ -66,8 +62,7 @@ _fence = threading.Lock()
 
 
 def fence() -> None:
-    """What this process has read or written before, it has done before what follows, on machines that would turn that around too. A lock is
-    as good only where the processor makes it so, as x86-64 does."""
+    """Memory barrier: order earlier reads and writes before later ones. The fallback lock suffices only where the CPU makes it so, as on x86-64."""
     loops = compiled()
     if loops is not None:
         loops.penstock_fence()
@@ -85,7 +80,7 @@ class Address(NamedTuple):
 
 
 class ChunkLayout(NamedTuple):
-    """Of a file: rows, chunks, and the bytes of each chunk; and of all, as was asked for. Without a chunk there are no rows."""
+    """Rows, chunks, bytes of a chunk, and the requested limit. Without chunks there are no rows."""
 
     rows: int
     chunks: int
@@ -94,28 +89,28 @@ class ChunkLayout(NamedTuple):
 
     @property
     def table(self) -> int:
-        """Where the chunks' numbers begin."""
+        """Offset of the chunk table."""
         return aligned(ROWS + 8 * ROW * self.rows)
 
     @property
     def end(self) -> int:
-        """Where the index ends."""
+        """End of the index."""
         return aligned(self.table + 8 * CHUNK * self.chunks)
 
 
 class ChunkIndex:
     IN_FILE: ClassVar[bool] = True
-    """Whether the bytes lie behind the index, and both together take `max_bytes`; or only the bytes, elsewhere, do."""
+    """Whether the bytes follow the index and `max_bytes` covers both; else it covers only the bytes, which lie elsewhere."""
 
     def __init__(self, renewal: Renewal, max_bytes: int, entry_bytes: int = 0) -> None:
-        """`entry_bytes`: of an entry, about. Where there is no memory for it, it is smaller than was asked for, or keeps nothing."""
+        """Make the store. `entry_bytes`: estimated size of an entry. If memory is short it is smaller than requested, or empty."""
         self.renewal = renewal
         size, first = max_bytes, self._made(max_bytes, entry_bytes)
         failed = first
         while failed is not None and size >= SMALLEST_CHUNK:
             size //= 2
             failed = self._made(size, entry_bytes)
-        if failed is None and first is not None:  # others need some of what there is
+        if failed is None and first is not None:  # leave some memory for others
             self.close()
             size //= 2
             failed = self._made(size, entry_bytes)
@@ -132,7 +127,7 @@ class ChunkIndex:
             )
 
     def _made(self, max_bytes: int, entry_bytes: int) -> OSError | None:
-        """Make the file, for so many bytes; why it cannot be, if so."""
+        """Make the file; return the error if that fails."""
         layout, fd = layout_of(self.renewal.length, max_bytes, entry_bytes, in_file=self.IN_FILE), -1
         try:
             fd = anonymous_file()
@@ -148,11 +143,11 @@ class ChunkIndex:
         return None
 
     def _size(self, layout: ChunkLayout) -> int:
-        """Of the file."""
+        """Size of the file."""
         return layout.end + (layout.chunks * layout.chunk_bytes if self.IN_FILE else 0)
 
     def _join(self, address: Address) -> None:
-        """Have the file of another process; OSError where it cannot be reached, or is another."""
+        """Map the file of another process; OSError if it is unreachable or another file."""
         fd, layout = joined(address)
         try:
             if layout.rows not in (0, self.renewal.length) or os.fstat(fd).st_size < self._size(layout):
@@ -168,7 +163,7 @@ class ChunkIndex:
         self._let_go: Callable[[], object] = weakref.finalize(self, os.close, fd)
 
     def _have_nothing(self) -> None:
-        """Keep nothing, in this process, as one that was closed does."""
+        """Act as a closed, empty store in this process."""
         self._lay(bytearray(ROWS + 8), ChunkLayout(0, 0, LINE, 0))
         self._let_go = lambda: None
         self.close()
@@ -176,7 +171,7 @@ class ChunkIndex:
     def _lay(self, memory: mmap.mmap | bytearray, layout: ChunkLayout) -> None:
         self.max_bytes, self.chunk_bytes = layout.max_bytes, layout.chunk_bytes
         self._data = layout.end if self.IN_FILE else 0
-        """Where the first chunk begins."""
+        """Offset of the first chunk."""
         self._bytes = np.frombuffer(memory, np.uint8)
         self._head = np.frombuffer(memory, np.int64, HEAD_NUMBERS)
         self._counts = np.frombuffer(memory, np.int64, COUNTERS * SLOTS, COUNTS).reshape(-1, COUNTERS)
@@ -185,9 +180,9 @@ class ChunkIndex:
         self._marks = pointer(self.chunks)
         self._fd, self.now = -1, 0
         self._filling: dict[int, tuple[int, int]] = {}
-        """This process's chunk for each end, and how many of its bytes are taken."""
+        """This process's chunk for each end, and its used bytes."""
         self._mapped: set[int] = set()
-        """Chunks that it has all pages of."""
+        """Chunks with all pages mapped in this process."""
         self._pid = self._slot = 0
 
     @property
@@ -213,10 +208,10 @@ class ChunkIndex:
     # ---- rows
 
     def expect(self, wanted: Sequence[Wanted]) -> None:
-        """These will be asked for next. They need not be fetched from anywhere."""
+        """Do nothing: entries are in memory already."""
 
     def found(self, wanted: Wanted) -> tuple[list[int], int] | None:
-        """The row of an entry that is there, and its chunk."""
+        """Return the row of a valid entry, and its chunk."""
         row = self.rows[wanted.sample].tolist()
         if row[TAG] != wanted.renewed + 1 or row[CHECK] != check_of(row):
             return None
@@ -225,11 +220,11 @@ class ChunkIndex:
         return (row, chunk) if int(self.chunks[chunk, 0]) == row[GENERATION] else None
 
     def mark_at(self, chunk: int) -> int:
-        """Where the generation of a chunk lies."""
+        """Return the address of a chunk's generation."""
         return self._marks + 8 * CHUNK * chunk
 
     def note(self, wanted: Wanted, offset: int, size: int, generation: int) -> None:
-        """Write the row of an entry that lies there."""
+        """Write the row of an entry."""
         row = [wanted.renewed + 1, offset, size, generation, 0]
         row[CHECK] = check_of(row)
         fence()
@@ -242,7 +237,7 @@ class ChunkIndex:
     # ---- chunks
 
     def _room(self, size: int, end: int) -> int:
-        """Where so many bytes can be written that are kept until an epoch; -1: nowhere."""
+        """Allocate space that stays valid until epoch `end`; -1 if there is none."""
         self._settle()
         chunk, used = self._filling.get(end, (-1, self.chunk_bytes))
         if used + size > self.chunk_bytes:
@@ -255,8 +250,8 @@ class ChunkIndex:
         return self._data + chunk * self.chunk_bytes + used
 
     def _claimed(self, end: int) -> int:
-        """A chunk of our own: one that has come to its end, or was never used, or, if there are no others, was claimed in an epoch that is still
-        to come: time was set back, or others are ahead. One that somebody else still writes to is locked."""
+        """Claim a chunk: one past its end, else a fresh one, else one claimed in a future epoch (time was set back, or others are ahead). Chunks
+        that others still write to are locked."""
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, 0)
         try:
             _, born, ends = self._usable().T
@@ -278,7 +273,7 @@ class ChunkIndex:
         return -1
 
     def _fill_up(self, chunk: int) -> None:
-        """Take the memory of a chunk that was never used; OSError where there is none, and then others may try."""
+        """Allocate the memory of a fresh chunk; on OSError others may try."""
         try:
             os.posix_fallocate(self._fd, self._data + chunk * self.chunk_bytes, self.chunk_bytes)
         except OSError:
@@ -286,11 +281,11 @@ class ChunkIndex:
             raise
 
     def _usable(self) -> NDArray[np.int64]:
-        """The chunks that there is memory for."""
+        """Return the chunks that have memory."""
         return self.chunks
 
     def _settle(self) -> None:
-        """In a process that is new to the store: chunks that are being filled, and pages, are those of the one that it was forked from."""
+        """Register a process that is new to the store: inherited chunks and pages are its parent's."""
         if self._pid != os.getpid() and self._fd >= 0:
             self._pid, self._filling, self._mapped = os.getpid(), {}, set()
             fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, 0)
@@ -299,7 +294,7 @@ class ChunkIndex:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, 0)
 
     def _refuse(self, size: int) -> None:
-        """Count what is not kept; where chunks are too small for many, it is said, once for all processes."""
+        """Count a refused entry; warn once for all processes if chunks are too small for many."""
         self._count(REFUSED)
         if size <= self.chunk_bytes or not len(self.chunks):
             return
@@ -349,7 +344,7 @@ class ChunkIndex:
         return int(sizes.sum())
 
     def close(self) -> None:
-        """From now on nothing is found here or put; what was borrowed does not hold. The memory ends with the last process that has it."""
+        """Detach this process: lookups miss, puts are refused, borrowed entries are invalid. The memory ends with the last process that maps it."""
         self.rows, self._counts, self.chunks = (
             self.rows[:0].copy(),
             self._counts.copy(),
@@ -361,8 +356,8 @@ class ChunkIndex:
 
 
 def joined(address: Address) -> tuple[int, ChunkLayout]:
-    """The file at an address, opened, and its layout; OSError where there is none, or another: with processes in namespaces of their own, a
-    number may be that of any file of any process, so it is looked at before it is opened for writing."""
+    """Open the file at an address and read its layout; OSError if there is none or another. Across PID namespaces the number may name any file of
+    any process, so check it before opening it for writing."""
     looked = os.open(
         f"/proc/{address.pid}/fd/{address.fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     )
@@ -379,7 +374,7 @@ def joined(address: Address) -> tuple[int, ChunkLayout]:
 
 
 def layout_of(samples: int, max_bytes: int, entry_bytes: int = 0, *, in_file: bool) -> ChunkLayout:
-    """For so many samples in so many bytes; where not one has room beside the index, there is none of either."""
+    """Compute the layout; no rows and no chunks if not one entry fits beside the index."""
     room = room_beside(samples, max_bytes) if in_file else max_bytes
     size = chunk_bytes(room, entry_bytes)
     count = room // size if entry_bytes <= size else 0
@@ -387,23 +382,23 @@ def layout_of(samples: int, max_bytes: int, entry_bytes: int = 0, *, in_file: bo
 
 
 def room_beside(samples: int, max_bytes: int) -> int:
-    """What an index of so many samples leaves of the bytes."""
+    """Return the bytes left beside an index of `samples` rows."""
     table = aligned(8 * CHUNK * max_bytes // SMALLEST_CHUNK)
     return max(0, max_bytes - ChunkLayout(samples, 0, 0, 0).table - table)
 
 
 def chunk_bytes(room: int, entry_bytes: int = 0) -> int:
-    """Of each chunk, of so many bytes; entries take about so many, or a little more."""
+    """Choose the chunk size for `room` bytes; entries take about `entry_bytes`, or a little more."""
     entry = aligned(entry_bytes + entry_bytes // 32, LINE)
     usual = min(LARGEST_CHUNK, max(SMALLEST_CHUNK, room // CHUNKS))
     size = min(max(usual, ENTRIES * entry), room // FEWEST)
-    if size < ENTRIES * entry:  # then it should hold them without a rest
+    if size < ENTRIES * entry:  # then chunks should hold entries without a remainder
         size = min(max(1, size // entry) * entry, room)
     return max(LINE, size // LINE * LINE)
 
 
 def check_of(row: Sequence[int]) -> int:
-    """Of the other numbers of a row; never 0."""
+    """Return a check of the row's other numbers; never 0."""
     found = ODD
     for number in row[:CHECK]:
         found = ((found ^ number) * ODD) & (2**63 - 1)

@@ -1,13 +1,13 @@
-"""Partly prepared samples in a device's memory: the index lies in shared memory (`chunks`), the bytes in one tensor of the training process.
+"""Partly prepared samples in device memory: the index lies in shared memory (`chunks`), the bytes in one tensor of the training process.
 
-Workers look a sample up, or reserve a place for it; they never see its bytes. Whoever brings batches to the device (`gpu.residents`) copies it
-to its place and has it read from there.
+Workers look up a sample or reserve a place for it; they never see its bytes. The thread that transfers batches (`gpu.residents`) copies it to its
+place and reads it from there.
 
-Rule 1: until there is memory on the device, and where there is none, no place is given out.
-Rule 2: a row is written when the bytes lie there, by the process that has the memory: what a worker reserves and never sends has no row.
-Rule 3: the first write to a chunk that was claimed anew is noted before it is begun (`begin`). What was read from a chunk counts only if none was
-        begun by then (`hold`). A chunk may have been claimed long before: what is on its way to the device is still right until then.
-Rule 4: nobody writes to a chunk while what was meant for an earlier or a later generation of it is being written.
+Rule 1: without memory on the device, no place is given out.
+Rule 2: the owner of the memory writes a row once the bytes are there: a reserved place that is never sent has no row.
+Rule 3: the first write to a newly claimed chunk is recorded before it begins (`begin`). A read from a chunk is valid only if no such write had
+        begun by then (`hold`). A claim alone invalidates nothing: entries in transit stay right until the first write.
+Rule 4: writes for different generations of a chunk never overlap.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from penstock.reuse.stores.contract import Entry, Make, Wanted
 from penstock.wire.extents import aligned
 
 CHANNELS = 3
-"""Of all that is kept here: what has others, and what is not of bytes, is not."""
+"""Required number of channels; other images, and non-byte types, are not stored here."""
 HALF = 32
-"""Bits of a row's size: its height is above them, its width below."""
+"""Bits for the width in a row's size; the height is above them."""
 
 
 class DevicePlace(NamedTuple):
-    """Of a sample on the device, as its slot names it."""
+    """Place of a sample on the device, as its slot names it."""
 
     sample: int
     renewed: int
@@ -57,11 +57,11 @@ class DevicePlace(NamedTuple):
 
 
 Places = NDArray[np.int64]
-"""Many of them: their numbers in columns."""
+"""Many places: one row each."""
 
 
 class Resident(NamedTuple):
-    """An image that lies on the device."""
+    """An image that is resident on the device."""
 
     size: tuple[int, int]
     place: DevicePlace
@@ -78,15 +78,15 @@ class DeviceStore(ChunkIndex):
     def _lay(self, memory: mmap.mmap | bytearray, layout: ChunkLayout) -> None:
         super()._lay(memory, layout)
         self.arena: Any = None
-        """The bytes, in the process that has them."""
+        """The bytes, in the process that owns them."""
         self._returned: Callable[[], None] | None = None
         self.opening, self.was_tried = threading.Lock(), False
-        """For whoever takes the memory: once."""
+        """For allocating the memory once."""
         self._guard = threading.Lock()
         self._written = np.zeros(len(self.chunks), np.int64)
-        """Of each chunk the generation whose bytes it holds, or is about to."""
+        """Generation whose bytes each chunk holds, or is about to."""
         self._writing: dict[int, list[int]] = {}
-        """Chunks that are being written, with how many writes there are."""
+        """Chunks being written: generation and number of writes."""
 
     # ---- workers
 
@@ -101,7 +101,7 @@ class DeviceStore(ChunkIndex):
         return self.chunks[: self._there()]
 
     def find(self, wanted: Wanted) -> Resident | None:
-        """Where a sample is; it may be gone when it is used."""
+        """Return where a sample is; it may be evicted before it is used."""
         if not 0 <= wanted.sample < len(self.rows):
             return None
         there = self.found(wanted) if self.is_open else None
@@ -113,7 +113,7 @@ class DeviceStore(ChunkIndex):
         return Resident(size, DevicePlace(*wanted, row[OFFSET], row[GENERATION]))
 
     def reserve(self, wanted: Wanted, size: tuple[int, int]) -> DevicePlace | None:
-        """A place for a sample that is not there; None where it is not to be kept."""
+        """Reserve a place for a missing sample; None if it should not be stored."""
         if not 0 <= wanted.sample < len(self.rows) or not self.is_open:
             return None
         self.now = max(self.now, wanted.renewed)
@@ -129,16 +129,16 @@ class DeviceStore(ChunkIndex):
         return DevicePlace(*wanted, offset, int(self.chunks[offset // self.chunk_bytes, 0]))
 
     def borrow(self, wanted: Wanted) -> None:
-        """Never an entry: there are no bytes on the host."""
+        """Return nothing: the host has no bytes."""
 
     def get(self, wanted: Wanted) -> None:
-        """Never, either."""
+        """Return nothing, as `borrow`."""
 
     def get_many(self, wanted: Sequence[Wanted]) -> list[Entry | None]:
         return [None for _ in wanted]
 
     def put(self, wanted: Wanted, entry: Entry) -> bool:  # noqa: ARG002 - as other stores have it
-        """Never here: whoever sends it to the device keeps it."""
+        """Refuse: whoever sends the sample to the device stores it."""
         return False
 
     def make(
@@ -149,14 +149,14 @@ class DeviceStore(ChunkIndex):
     # ---- the process that has the memory; any thread
 
     def open(self, arena: Any, returned: Callable[[], None] | None = None) -> None:
-        """From now on places are given out, in as many chunks as fit there. `returned`: called when the memory was let go of."""
+        """Enable reservations, in as many chunks as fit the arena. `returned`: called when the memory is released."""
         with self._guard:
             self.arena, self._returned = arena, returned
             fence()
             self._head[THERE] = min(len(self.chunks), len(arena) // self.chunk_bytes)
 
     def begin(self, places: Sequence[DevicePlace]) -> list[bool]:
-        """Which of these may be written now; `end` must be told of those."""
+        """Return which places may be written now; call `end` for those."""
         found: list[bool] = []
         with self._guard:
             for place in places:
@@ -171,7 +171,7 @@ class DeviceStore(ChunkIndex):
         return found
 
     def end(self, places: Sequence[DevicePlace], sizes: Sequence[tuple[int, int]] | None) -> None:
-        """These were written, and the device is done with it; their sizes, unless something went wrong."""
+        """Complete writes after the device is done. `sizes`: of the images; None on failure."""
         with self._guard:
             for number, place in enumerate(places):
                 chunk = place.offset // self.chunk_bytes
@@ -183,7 +183,7 @@ class DeviceStore(ChunkIndex):
                     del self._writing[chunk]
 
     def hold(self, places: Places) -> NDArray[np.bool_]:
-        """Whether what was read of each up to now was the sample."""
+        """Return for each place whether everything read so far was the sample."""
         chunks = places[:, DevicePlace._fields.index("offset")] // self.chunk_bytes
         with self._guard:
             if self.arena is None:
@@ -194,7 +194,7 @@ class DeviceStore(ChunkIndex):
             return found
 
     def _is_of(self, chunk: int, place: DevicePlace) -> bool:
-        """Whether a place is in a chunk of that generation still."""
+        """Return whether the chunk still has the place's generation."""
         return 0 <= chunk < self._there() and int(self.chunks[chunk, 0]) == place.generation
 
     # ---- the rest
@@ -206,7 +206,7 @@ class DeviceStore(ChunkIndex):
         return int((CHANNELS * (sizes >> HALF) * (sizes & ((1 << HALF) - 1))).sum())
 
     def close(self) -> None:
-        """From now on nothing is found here or given a place; what is on its way does not hold."""
+        """Release the memory: lookups miss, nothing is reserved, entries in transit are invalid."""
         with self._guard:
             self._give_back()
             if len(self._head):
@@ -219,5 +219,5 @@ class DeviceStore(ChunkIndex):
             self._returned()
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter may be going, or it was never opened
+        with contextlib.suppress(Exception):  # the interpreter may be exiting, or it was never opened
             self._give_back()

@@ -1,17 +1,15 @@
-"""The store on disk: partly prepared samples that stay, across epochs, runs and jobs.
+"""The disk store: partly prepared samples that persist across epochs, runs and jobs.
 
-    <path>/<namespace>/FORMAT                 what it is, and of how many samples
+    <path>/<namespace>/FORMAT                 what it holds, and for how many samples
                        index                  where each sample's record lies (`disk_index`)
                        segments/<number>      small entries, one after another (`disk_segments`)
-                       large/<xx>/<number>    large entries, each in a file of its own
-                       lock, compact, users   of the kernel's locks only
+                       large/<xx>/<number>    large entries, one file each
+                       lock, compact, users   for kernel locks only
 
-Rule 1: a namespace stands for a data set, what is done to its samples, the seed and the libraries: its name is a digest of them. Entries of
-        one are never read for another.
-Rule 2: what is read was checked (`disk_records`). What does not match is a miss, and counted.
-Rule 3: a disk that is full, slow or broken costs time. Only a store that was made for something else is an error, when it is opened.
-Rule 4: every process has a store of its own: one that was forked begins anew, and one that was sent to another process goes as its
-        arguments. What they find and miss they count together.
+Rule 1: a namespace is a digest of the data set, the ops, the seed and the libraries. Entries are never read across namespaces.
+Rule 2: every read is checked (`disk_records`). A mismatch is a miss, and counted.
+Rule 3: a full, slow or broken disk costs time only. A store made for something else is an error, on opening.
+Rule 4: every process opens its own store: a forked one reopens, and pickling sends the arguments. They share their counters.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ NAMESPACE = re.compile(r"[0-9a-f]{8,128}")
 TRIES = 5
 LEAST_BYTES = 1 << 16
 SMALL_BYTES = 16 << 10
-"""Entries below it lie in segments."""
+"""Smaller entries go to segments."""
 
 
 @dataclass(slots=True)
@@ -57,7 +55,7 @@ class _Mine:
 
 
 class DiskStore:
-    """A `PartialStore`. May be used by several threads, by processes forked from this one, and by those it is sent to."""
+    """The entries on disk; `DiskAhead` makes a `PartialStore` of it. Threads, forked processes and processes it is pickled to may share it."""
 
     def __init__(
         self,
@@ -72,8 +70,8 @@ class DiskStore:
         mark: FolderMark | None = None,
         tally: Tally | None = None,
     ) -> None:
-        """`upkeep_s`: how long an entry may wait before others see it; 0: there is no background thread, see `flush`, `compact`.
-        `mark`: what a new store says of itself. `tally`: of those who count together."""
+        """`upkeep_s`: longest delay until others see an entry; 0: no background thread, call `flush` and `compact`. `mark`: written into a new
+        store. `tally`: the shared counters."""
         if not NAMESPACE.fullmatch(namespace):
             raise ConfigError(
                 f"the namespace of a store must be 8 to 128 hexadecimal digits, got {namespace!r}"
@@ -84,7 +82,7 @@ class DiskStore:
             )
         if small_bytes < 0 or not 4096 <= segment_bytes <= 1 << 31:
             raise ConfigError(f"segment_bytes must lie between 4096 and {1 << 31}, small_bytes must be >= 0")
-        path = Path(path).absolute()  # one that it is sent to may be elsewhere
+        path = Path(path).absolute()  # a process it is pickled to may have another working directory
         self._arguments = (
             str(path),
             namespace,
@@ -106,7 +104,7 @@ class DiskStore:
         return type(self), self._arguments
 
     def _here(self) -> OpenStore | None:
-        """This process's own (Rule 4); None where it has none, and can have none."""
+        """Return this process's open store (Rule 4); None if it cannot be opened."""
         mine = self._by_process.get(os.getpid())  # guard: own-store
         if mine is None:
             for process, theirs in list(self._by_process.items()):
@@ -134,12 +132,12 @@ class DiskStore:
                     exc,
                 )
             return None
-        if parent_process() is not None:  # a worker ends without the interpreter's own finalizers
+        if parent_process() is not None:  # a worker exits without the interpreter's finalizers
             Finalize(self, opened.close, kwargs={"sync": False}, exitpriority=10)
         return opened
 
     def _opened(self, files: Files) -> OpenStore:
-        """Again, where someone removes the store while it is opened. OSError where it cannot be."""
+        """Open the store; retry if it is removed meanwhile. OSError if that fails."""
         _, namespace, samples, max_bytes, *sizes, upkeep_s, _, mark, tally = self._arguments
         own = (files, self.folder, namespace, samples, max_bytes, (sizes[0], sizes[1]), upkeep_s)
         Path(self.folder).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -163,7 +161,7 @@ class DiskStore:
 
     @property
     def is_open(self) -> bool:
-        """False: it could not be opened, and keeps nothing."""
+        """False if it could not be opened, and so stores nothing."""
         return self._here() is not None
 
     def get(self, wanted: Wanted) -> Entry | None:
@@ -183,8 +181,8 @@ class DiskStore:
             store.remove(sample)
 
     def stats(self) -> dict[str, int]:
-        """Also what all processes of this store `found`, `missed`, `refused`, and found `damaged`; how often one was
-        `locked_out` by a process that did not let go; and whether any of them had to become `read_only`."""
+        """Return counters, including those of all processes: `found`, `missed`, `refused`, `damaged`; `locked_out`: how often another process did
+        not release a lock; `read_only`: whether any process stopped writing."""
         store = self._here()
         if store is None:
             kept = {"entries": 0, "bytes": 0, "held_bytes": 0, "max_bytes": self._arguments[3]}
@@ -192,18 +190,18 @@ class DiskStore:
         return store.stats()
 
     def flush(self) -> None:
-        """Let other processes see what this one has put."""
+        """Make this process's puts visible to other processes."""
         store = self._here()
         if store is not None:
             store.flush()
 
     def compact(self) -> bool:
-        """Make the space free of entries that were replaced, unless another process does; whether any was."""
+        """Free the space of replaced entries, unless another process is doing so; return whether any was freed."""
         store = self._here()
         return store is not None and store.compact()
 
     def rebuild(self) -> int:
-        """Find all entries again by reading everything; how many there are."""
+        """Rebuild the index by reading everything; return the number of entries."""
         store = self._here()
         if store is None:
             return 0
@@ -212,7 +210,7 @@ class DiskStore:
             return rebuild(store.shelf) if may else 0
 
     def verify(self, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verified:
-        """Read everything, and count what is right; bytes read so far, and of how many, are told after each file."""
+        """Read and check everything. `on_progress` gets the bytes read and the total after each file."""
         store = self._here()
         if store is None:
             return Verified()
@@ -229,7 +227,7 @@ class DiskStore:
 
 
 def _close(by_process: dict[int, _Mine]) -> None:
-    """For a store that nobody has any more."""
+    """Close a store that was garbage collected."""
     mine = by_process.get(os.getpid())
     if mine is not None and mine.store is not None:
         mine.store.close()

@@ -1,7 +1,7 @@
-"""Reading ahead from the store on disk: what a task will ask for is read at once, and let go of as it is taken.
+"""Read-ahead for the disk store: read a task's entries in bulk, and release each as it is taken.
 
-Rule 1: no more is held than `MOST_BYTES`, or one stretch of a task: a task of any length is read in stretches.
-Rule 2: what a task puts, others see when it has ended: a worker may be gone the moment after.
+Rule 1: hold at most `MOST_BYTES`, or one stretch of a task: long tasks are read in stretches.
+Rule 2: flush a task's puts when it ends: its worker may exit the next moment.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from penstock.reuse.stores.disk import DiskStore
 
 MOST_BYTES = 16 << 20
 FEWEST, MOST = 4, 256
-"""Entries of a stretch: by the size of those that were read last."""
+"""Limits for the entries of a stretch, which adapts to recent entry sizes."""
 
 
 class Given(NamedTuple):
-    """An entry that is the caller's."""
+    """An entry the caller owns."""
 
     entry: Entry
 
     @property
     def mark(self) -> tuple[int, int]:
-        """There is no number that could change."""
+        """No number: the entry cannot change."""
         return 0, 0
 
     def holds(self) -> bool:
@@ -35,11 +35,11 @@ class Given(NamedTuple):
 
 
 class DiskAhead:
-    """A store on disk as a loader uses it. Of one thread."""
+    """The disk store as a loader uses it, from one thread."""
 
     lasts = True
     lends_many = False
-    """What is read ahead is held until it is used."""
+    """Prefetched entries are held until used."""
 
     def __init__(self, store: DiskStore) -> None:
         self.store = store
@@ -54,7 +54,7 @@ class DiskAhead:
         self.__init__(store)  # type: ignore[misc]
 
     def expect(self, wanted: Sequence[Wanted]) -> None:
-        """These will be asked for next, in this order, once each."""
+        """Announce the next lookups, in order, once each."""
         self._expected = list(wanted)
         self._place = {each: at for at, each in enumerate(self._expected)}
         self._read: dict[Wanted, Entry | None] = {}
@@ -62,14 +62,14 @@ class DiskAhead:
 
     def get(self, wanted: Wanted) -> Entry | None:
         place = self._place.pop(wanted, None)
-        if place is None:  # nobody said so
+        if place is None:  # unannounced
             return self.store.get(wanted)
         if wanted not in self._read:
             self._read_from(place)
         found = self._read.pop(wanted)
         self._ends = not self._place
         # guard: flush-last-found
-        if self._ends:  # whether anything is put for the last of them, nobody knows
+        if self._ends:  # a put for the last one may or may not follow
             self.store.flush()
         return found
 

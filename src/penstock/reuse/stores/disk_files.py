@@ -1,8 +1,8 @@
-"""All that the store on disk asks of the file system: one thin object, so that tests can record it and have it fail.
+"""All file-system calls of the disk store, in one thin object that tests can record and make fail.
 
-Rule 1: nothing else in the store's files opens, writes, renames or removes a file.
-Rule 2: folders are 0700, files 0600, and no name is followed that is a symbolic link.
-Rule 3: a kernel lock is waited for with a deadline: its holder may be stopped, and whoever waits has an epoch to finish.
+Rule 1: no other code of the store opens, writes, renames or removes a file.
+Rule 2: folders are 0700, files 0600, and symbolic links are never followed.
+Rule 3: waiting for a kernel lock has a deadline: its holder may be stopped, and the waiter has an epoch to finish.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class LockHeldError(TimeoutError):
-    """Another process holds a lock of the store and does not let go: it may be stopped, and the disk is all right."""
+    """Another process holds a lock of the store and does not release it: it may be stopped; the disk is fine."""
 
 
 class Files:
-    """Calls of the system, as they are. Of several threads; has no state."""
+    """Plain system calls. Thread-safe; stateless."""
 
     def boot(self) -> bytes:
-        """16 bytes that differ after the machine was started anew: then what nobody had synced may be gone."""
+        """Return 16 bytes that change at a reboot: unsynced writes may then be lost."""
         try:
             return bytes.fromhex(BOOT.read_text().strip().replace("-", ""))[:16].ljust(16, b"\0")
         except (OSError, ValueError):
@@ -44,7 +44,7 @@ class Files:
         os.close(fd)
 
     def read(self, fd: int, nbytes: int, offset: int) -> bytes:
-        """Fewer bytes only where the file ends."""
+        """Read `nbytes`; fewer only at the end of the file."""
         data = os.pread(fd, nbytes, offset)
         while len(data) < nbytes:
             more = os.pread(fd, nbytes - len(data), offset + len(data))
@@ -54,7 +54,7 @@ class Files:
         return data
 
     def read_into(self, fd: int, memory: memoryview, offset: int) -> int:
-        """How many bytes there were; fewer than there is memory only where the file ends."""
+        """Fill `memory` and return the byte count; fewer only at the end of the file."""
         done = 0
         while done < len(memory):
             more = os.preadv(fd, [memory[done:]], offset + done)
@@ -64,19 +64,19 @@ class Files:
         return done
 
     def will_jump(self, fd: int) -> None:
-        """What lies beyond a read is not likely to be wanted next."""
+        """Turn off kernel read-ahead: access is random."""
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def will_need(self, fd: int, offset: int, nbytes: int) -> None:
-        """Have the disk begin to read, and no more than this."""
+        """Start reading exactly this range in the background."""
         try:  # `contextlib.suppress` would take longer than the call
             os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_WILLNEED)
         except OSError:
             return
 
     def write(self, fd: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
-        """All of the pieces, one after another."""
+        """Write all pieces, one after another."""
         left = [memoryview(piece) for piece in pieces if len(piece)]
         while left:
             done = os.pwritev(fd, left[:512], offset)
@@ -89,7 +89,7 @@ class Files:
                 left[0] = left[0][done:]
 
     def reserve(self, fd: int, start: int, nbytes: int) -> None:
-        """Take the space now, or say that there is none: a full disk must not show first in a mapping, as SIGBUS."""
+        """Allocate the space now, or raise: a full disk must not first show as SIGBUS in a mapping."""
         os.posix_fallocate(fd, start, nbytes)
 
     def cut(self, fd: int, nbytes: int) -> None:
@@ -105,7 +105,7 @@ class Files:
         os.unlink(path)  # noqa: PTH108
 
     def make_folder(self, path: str) -> bool:
-        """Whether it is new."""
+        """Make a folder; return whether it is new."""
         try:
             os.mkdir(path, 0o700)  # noqa: PTH102
         except FileExistsError:
@@ -123,14 +123,14 @@ class Files:
             os.close(fd)
 
     def names(self, path: str) -> list[str]:
-        """What is in a folder; nothing, where there is none."""
+        """List a folder; empty if there is none."""
         try:
             return os.listdir(path)  # noqa: PTH208
         except OSError:
             return []
 
     def size(self, path: str) -> int:
-        """Bytes of a file; 0 where there is none."""
+        """Return the size of a file; 0 if there is none."""
         try:
             return os.lstat(path).st_size
         except OSError:
@@ -139,8 +139,8 @@ class Files:
 
 @contextmanager
 def own_folder(path: str) -> Iterator[str | None]:
-    """A name for a folder of this user that leads to it alone, whatever becomes of its path meanwhile; None where there is none, or a link, or
-    one of another user: what those lead to is not ours to read or remove."""
+    """Yield a name that leads to this folder alone, whatever happens to its path. None if there is no folder, or it is a link or another user's:
+    those are not ours to read or remove."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # guard: no-links-removed
     except OSError:
@@ -157,17 +157,17 @@ def size_of(fd: int) -> int:
 
 
 def is_plain(fd: int) -> bool:
-    """Whether it is a file, and not a pipe or a device."""
+    """Return whether it is a regular file."""
     return stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def is_gone(fd: int) -> bool:
-    """Whether no name leads to an open file any more."""
+    """Return whether an open file has no name left."""
     return os.fstat(fd).st_nlink == 0
 
 
 def is_at(fd: int, path: str) -> bool:
-    """Whether a name still leads to an open file."""
+    """Return whether the path still leads to the open file."""
     try:
         named, mine = os.lstat(path), os.fstat(fd)
     except OSError:
@@ -176,7 +176,7 @@ def is_at(fd: int, path: str) -> bool:
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
-    """Take or change the kernel lock of an open file, if that can be done at once. It ends with its holder."""
+    """Take or change the kernel lock of an open file, without waiting. It ends with its holder."""
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -190,15 +190,15 @@ def unlock(fd: int) -> None:
 
 
 def close_locked(files: Files, fd: int) -> None:
-    """Close a file that may be locked. A child that was forked meanwhile has it too, and would keep the lock: so it is given up first."""
+    """Unlock and close a file. Unlock first: a child forked meanwhile shares the descriptor and would retain the lock."""
     unlock(fd)  # guard: unlock-first
     files.close(fd)
 
 
 def wait_lock(fd: int, *, shared: bool = False, wait_s: float = LOCK_WAIT_S) -> None:
-    """Take or change a kernel lock; LockHeldError, which is an OSError, when it was not to be had in time (Rule 3)."""
+    """Take or change a kernel lock; LockHeldError, an OSError, at the deadline (Rule 3)."""
     held, pause_s, until_s = try_lock(fd, shared=shared), 0.0002, 0.0
-    while not held:  # the kernel knows no deadline for a lock, so it is asked again and again
+    while not held:  # flock has no deadline, so poll
         until_s = until_s or time.monotonic() + wait_s
         if time.monotonic() >= until_s:
             raise LockHeldError(
@@ -211,7 +211,7 @@ def wait_lock(fd: int, *, shared: bool = False, wait_s: float = LOCK_WAIT_S) -> 
 
 @contextmanager
 def locked(fd: int, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
-    """Hold the kernel lock of an open file; LockHeldError when it was not to be had in time."""
+    """Hold the kernel lock of an open file; LockHeldError at the deadline."""
     wait_lock(fd, wait_s=wait_s)
     try:
         yield
@@ -220,7 +220,7 @@ def locked(fd: int, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
 
 
 def write_whole(files: Files, path: str, data: bytes) -> None:
-    """A small file that appears whole or not at all, and stays."""
+    """Write a small file atomically and durably."""
     folder, _, name = path.rpartition("/")
     temporary = f"{folder}/{name}.{secrets.token_hex(8)}.tmp"
     fd = files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)

@@ -1,10 +1,10 @@
-"""The folder of one store on disk: whose it is, what it says that it holds, and that nobody removes it while it is used.
+"""The folder of one disk store: its owner, its mark, and protection against removal while in use.
 
-Rule 1: whoever uses a store holds a shared kernel lock on its file `users`, from before it has a mark until after it is closed. Whoever removes
-        one holds that lock alone, and the index's lock, under which users change theirs.
-Rule 2: only a folder with a mark is ever removed by us. The mark comes after the lock of its first user and goes last but for the index's lock,
-        which whoever removes it holds to the end. So someone who has come in meanwhile, with a new `users`, finds when he has that lock that
-        it is not there any more, or else that the mark is not (`is_marked`).
+Rule 1: a user of a store holds a shared kernel lock on its file `users`, from before the mark is written until after closing. A remover holds
+        that lock exclusively, and the index's lock, under which users change theirs.
+Rule 2: only a marked folder is ever removed. The mark is written after its first user's lock, and removed last but for the index's lock, which
+        the remover holds to the end. So a process that came in meanwhile, with a new `users`, finds on getting that lock that the lock file or
+        the mark is gone (`is_marked`).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from penstock.reuse.stores.disk_files import (
 VERSION = 1
 MOST_BYTES = 4096
 MOST_WORDS = 1000
-"""Letters of `about`."""
+"""Most characters of `about`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderMark:
-    """What a store's folder says of it."""
+    """What a store's folder says about it."""
 
     samples: int
     temporary: bool = False
-    """It is of one run: whoever finds it without users removes it."""
+    """It belongs to one run: whoever finds it without users removes it."""
     about: str = ""
-    """What is kept in it, for people."""
+    """A description for people."""
 
 
 def entered(files: Files, folder: str) -> int:
-    """Make a store's folder, if there is none, and have nobody remove it (Rule 1): the descriptor of its `users`."""
+    """Make a store's folder if needed and protect it from removal (Rule 1); return the descriptor of its `users`."""
     until_s = time.monotonic() + LOCK_WAIT_S
     users = f"{folder}/users"
     while True:
@@ -53,7 +53,7 @@ def entered(files: Files, folder: str) -> int:
                 files.sync_folder(folder.rpartition("/")[0])
             check_owner(folder)
             fd = files.open(users, os.O_RDWR | os.O_CREAT)
-        except FileNotFoundError:  # it was removed between two of these lines
+        except FileNotFoundError:  # removed between two of these lines
             if time.monotonic() >= until_s:
                 raise
             continue
@@ -66,12 +66,12 @@ def entered(files: Files, folder: str) -> int:
 
 
 def is_marked(files: Files, folder: str, lock_fd: int) -> bool:
-    """Whether a store that was opened, and had the index's lock once, is still there (Rule 2)."""
+    """Return whether an opened store, which has held the index's lock once, still exists (Rule 2)."""
     return is_at(lock_fd, f"{folder}/lock") and read_format(files, folder) is not None
 
 
 def check_owner(folder: str) -> None:
-    """A store of another user, or one that a link leads to, is not ours to trust."""
+    """Raise ConfigError for a store of another user or behind a link: neither can be trusted."""
     found = os.lstat(folder)
     if found.st_uid != os.geteuid() or not os.path.isdir(folder) or os.path.islink(folder):  # noqa: PTH112, PTH114
         raise ConfigError(
@@ -82,16 +82,16 @@ def check_owner(folder: str) -> None:
 def encode_format(mark: FolderMark) -> bytes:
     said = {"store": "penstock", "version": VERSION, "samples": mark.samples}
     body = json.dumps({**said, "temporary": mark.temporary, "about": mark.about[:MOST_WORDS]}).encode()
-    if len(body) > MOST_BYTES - 16:  # letters that JSON writes as several
+    if len(body) > MOST_BYTES - 16:  # JSON escapes of some characters are long
         body = json.dumps({**said, "temporary": mark.temporary}).encode()
     return b"%s\n%08x\n" % (body, crc32(body))
 
 
 def read_format(files: Files, folder: str) -> dict[str, object] | None:
-    """What a folder says that it holds; None where it says nothing, or nothing that is right."""
+    """Read a folder's mark; None if it is missing or invalid."""
     try:
         # guard: mark-is-pipe
-        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
+        fd = files.open(f"{folder}/FORMAT", os.O_RDONLY | os.O_NONBLOCK)  # do not wait on a pipe
     except FileNotFoundError:
         return None
     try:
@@ -109,7 +109,7 @@ def read_format(files: Files, folder: str) -> dict[str, object] | None:
 
 
 def mark_of(said: dict[str, object] | None) -> FolderMark | None:
-    """What a folder says, if it speaks of a store of ours and every word is of its kind."""
+    """Parse a mark; None unless it is ours and every field has its type."""
     if said is None or said.get("store") != "penstock":
         return None
     samples, temporary, about = said.get("samples"), said.get("temporary", False), said.get("about", "")
@@ -119,9 +119,9 @@ def mark_of(said: dict[str, object] | None) -> FolderMark | None:
 
 
 def check_format(files: Files, folder: str, mark: FolderMark) -> None:
-    """Leave the mark of a store in a new folder; ConfigError where there is that of another one."""
+    """Mark a new folder; ConfigError if it holds another store."""
     found = read_format(files, folder)
-    if found is None:  # where it is damaged, records still say what they are
+    if found is None:  # if the mark is damaged, records still identify themselves
         write_whole(files, f"{folder}/FORMAT", encode_format(mark))
         found = read_format(files, folder) or {}
     if found.get("version") != VERSION:

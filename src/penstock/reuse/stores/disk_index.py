@@ -1,12 +1,12 @@
-"""The index of the store on disk: where each sample's record lies. One file, mapped by all processes of all jobs.
+"""The index of the disk store: where each sample's record lies. One file, mapped by all processes of all jobs.
 
-Rule 1: it is a hint. What a row leads to says itself what it is (`disk_records`), so a row that is stale, torn or lost costs
-        time and never bytes. A row whose checksum is wrong is no row.
-Rule 2: rows and counters are written only under the index's kernel lock, and after what they speak of has been written. So whoever
-        is killed leaves an old row or a new one; readers take no lock.
-Rule 3: writing goes through the descriptor, not through the mapping: a full or broken disk is then an error, never a SIGBUS.
-Rule 4: `state` says whether rows can be counted on. `STALE`: they must be found again in the segments before anything may be
-        removed because no row leads to it. So a new index is stale, and so is one that was in use when the machine stopped.
+Rule 1: the index is a hint. Records identify themselves (`disk_records`), so a stale, torn or lost row costs time, never correctness. A row with
+        a wrong checksum is no row.
+Rule 2: rows and counters are written only under the index's kernel lock, after the data they refer to. So a killed process leaves an old row or a
+        new one; readers take no lock.
+Rule 3: write through the descriptor, not the mapping: a full or broken disk is then an error, never a SIGBUS.
+Rule 4: `state` says whether rows are complete. `STALE`: rebuild them from the segments before removing anything for lack of a row. A new index is
+        stale, and so is one that was in use when the machine stopped.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from numpy.typing import NDArray
 from penstock.reuse.stores.disk_files import Files, locked, size_of
 
 Rows = NDArray[Any]
-"""Many rows at once, of the type `ROW`."""
+"""Many rows, of dtype `ROW`."""
 
 ROW = np.dtype(
     [("segment", "<u8"), ("renewed", "<i8"), ("length", "<u8"), ("offset", "<u4"), ("check", "<u4")]
 )
-"""32 bytes, so none lies across a page. Segment 0: there is no entry."""
+"""32 bytes, so none crosses a page. Segment 0: no entry."""
 ROW_WORDS = struct.Struct("<QqQII")
 LARGE = 1 << 63
-"""Set in the number of a file that holds a single entry."""
+"""Flag in the number of a file that holds a single entry."""
 
 
 class IndexRow(NamedTuple):
-    """One row without its checksum, as plain numbers: for one, they take a tenth of the time that arrays do."""
+    """One row without its checksum, as plain numbers: for a single row ten times faster than arrays."""
 
     segment: int
     renewed: int
@@ -50,10 +50,10 @@ class IndexRow(NamedTuple):
 
 NO_ROW = IndexRow(0, 0, 0)
 FEW = 16
-"""Up to so many rows are read one by one: of that many, arrays take longer than numbers."""
+"""Up to this many rows, plain numbers are faster than arrays."""
 FIRST_ROW = 4096
 HEAD = struct.Struct("<8sIIQ16sI")
-"""Magic, version, bytes of a row, samples, boot, state; the checksum of these follows."""
+"""Magic, version, bytes of a row, samples, boot, state; their checksum follows."""
 MAGIC, VERSION = b"PnIndex\n", 1
 STALE, IN_USE, CLEAN = 0, 1, 2
 HELD_AT, GONE_AT = 512, 520
@@ -62,7 +62,7 @@ WORD = (1 << 64) - 1
 
 
 def check_of(sample: Any, segment: Any, renewed: Any, length: Any, offset: Any) -> Any:
-    """The checksum of a sample's row; or of many, given as arrays of 64 unsigned bits."""
+    """Return the checksum of a sample's row, or of many, given as uint64 arrays."""
     mixed = (segment * ODD[0] & WORD) ^ (renewed * ODD[1] + offset & WORD)
     mixed = (mixed + length * ODD[2] & WORD) ^ (sample * ODD[3] & WORD)
     mixed ^= mixed >> 32
@@ -70,10 +70,10 @@ def check_of(sample: Any, segment: Any, renewed: Any, length: Any, offset: Any) 
 
 
 class DiskIndex:
-    """The index of one namespace, opened by one process. Of several threads."""
+    """The index of one namespace, opened by one process. Thread-safe."""
 
     def __init__(self, files: Files, folder: str, samples: int) -> None:
-        """Open it, or make a new one; OSError where there is no space for it."""
+        """Open or make the index; OSError if there is no space."""
         self.files, self.samples = files, samples
         self.nbytes = FIRST_ROW + ROW.itemsize * samples
         self._path = f"{folder}/index"
@@ -90,14 +90,14 @@ class DiskIndex:
     def _open(self, folder: str) -> int:
         with self.locked():
             for name in self.files.names(folder):
-                if name.startswith("index.") and name.endswith(".tmp"):  # whoever made it was killed
+                if name.startswith("index.") and name.endswith(".tmp"):  # its maker was killed
                     self.files.unlink(f"{folder}/{name}")
             with contextlib.suppress(FileNotFoundError):
                 fd = self.files.open(self._path, os.O_RDWR)
                 if size_of(fd) == self.nbytes and self._head(fd) is not None:
                     return fd
                 self.files.close(fd)
-            # Those who have the old file open keep it: what they note there is not seen from here, which costs time.
+            # Processes with the old file open continue with it: their rows are not seen here, which only costs time.
             temporary = f"{folder}/index.{secrets.token_hex(8)}.tmp"
             fd = self.files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
@@ -114,7 +114,7 @@ class DiskIndex:
     # ---- head and counters
 
     def _head(self, fd: int) -> tuple[bytes, int] | None:
-        """Boot and state; None unless it is the head of an index of ours for as many samples."""
+        """Return boot and state; None unless the head is ours and for as many samples."""
         data = self.files.read(fd, HEAD.size + 4, 0)
         if len(data) < HEAD.size + 4 or data[HEAD.size :] != struct.pack("<I", crc32(data[: HEAD.size])):
             return None
@@ -126,7 +126,7 @@ class DiskIndex:
         self.files.write(fd, [head, struct.pack("<I", crc32(head))], 0)
 
     def begin(self, *, alone: bool) -> None:
-        """Note that it is in use, so that it is not trusted should the machine stop. `alone`: nobody else uses it now."""
+        """Mark the index as in use, so that it is not trusted after a power cut. `alone`: nobody else uses it now."""
         boot, state = self._head(self.fd) or (b"", STALE)
         if state == CLEAN or (state == IN_USE and alone and boot != self.files.boot()):  # guard: power-cut
             self._write_head(self.fd, IN_USE if state == CLEAN else STALE)
@@ -137,11 +137,11 @@ class DiskIndex:
         return (self._head(self.fd) or (b"", STALE))[1] == STALE
 
     def is_whole(self) -> None:
-        """All that is in the segments has its row now."""
+        """Mark the rows as complete."""
         self._write_head(self.fd, IN_USE)
 
     def end(self) -> None:
-        """Nobody uses it any more: keep it, and have it trusted again."""
+        """Sync the index and mark it as trusted; nobody uses it any more."""
         if not self.is_stale:
             self.files.sync(self.fd)
             self._write_head(self.fd, CLEAN)
@@ -149,21 +149,21 @@ class DiskIndex:
 
     @property
     def held_bytes(self) -> int:
-        """That segments and large files take, as far as is known."""
+        """Bytes of segments and large files, as far as known."""
         return int(struct.unpack_from("<Q", self._map, HELD_AT)[0])
 
     @property
     def gone(self) -> int:
-        """Rises when files are removed: whoever has one open should let go of it."""
+        """Grows when files are removed: whoever has them open should close them."""
         return int(struct.unpack_from("<Q", self._map, GONE_AT)[0])
 
     def count(self, *, held_bytes: int, gone: int = 0) -> None:
-        """Set what is held, and add to what is gone. Under the lock."""
+        """Set the held bytes and add to `gone`. Under the lock."""
         gone = (self.gone + gone) & 0xFFFF_FFFF
         self.files.write(self.fd, [struct.pack("<QQ", max(0, held_bytes), gone)], HELD_AT)
 
     def grow(self, fd: int, start: int, nbytes: int, most_bytes: int) -> bool:
-        """Give a file more space, if no more than `most_bytes` are held then. OSError where the disk has none."""
+        """Allocate more space for a file, unless that exceeds `most_bytes`. OSError if the disk is full."""
         with self.locked():
             if self.held_bytes + nbytes > most_bytes:  # guard: held-limit
                 return False
@@ -172,7 +172,7 @@ class DiskIndex:
             return True
 
     def shrink(self, fd: int, nbytes: int) -> None:
-        """Cut a file back to so many bytes."""
+        """Truncate a file."""
         with self.locked():
             freed = size_of(fd) - nbytes
             if freed > 0:
@@ -183,26 +183,26 @@ class DiskIndex:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the right to write; LockHeldError when it was not to be had in time."""
+        """Hold the right to write; LockHeldError at the deadline."""
         with self._thread_lock, locked(self.lock_fd):
             yield
 
     def row(self, sample: int) -> IndexRow:
-        """NO_ROW where there is none, or none that is right."""
+        """Return a sample's row; NO_ROW if it is missing or invalid."""
         *found, check = ROW_WORDS.unpack_from(self._map, FIRST_ROW + ROW.itemsize * sample)
         if check != check_of(sample, *found):  # guard: one-row-checksum
             return NO_ROW
         return IndexRow(*found)
 
     def rows(self, samples: Sequence[int]) -> list[IndexRow]:
-        """As `row`, of several."""
+        """Return several rows, as `row`."""
         if len(samples) <= FEW:
             return [self.row(sample) for sample in samples]
         rows = self.table(np.array(samples, np.int64))
         return list(map(IndexRow, *(rows[name].tolist() for name in IndexRow._fields)))
 
     def table(self, samples: NDArray[np.int64]) -> Rows:
-        """Copies of these samples' rows; all zero where there is none, or none that is right."""
+        """Return copies of these samples' rows; zero if missing or invalid."""
         rows = self._rows[samples]
         numbers = [rows[name].astype(np.uint64) for name in IndexRow._fields]
         rows[rows["check"] != check_of(samples.astype(np.uint64), *numbers)] = 0  # guard: row-checksum
@@ -212,7 +212,7 @@ class DiskIndex:
         return self.table(np.arange(self.samples))
 
     def large_numbers(self) -> NDArray[np.uint64]:
-        """Of all files that hold a single entry."""
+        """Return the numbers of all single-entry files."""
         numbers: NDArray[np.uint64] = self._large()["segment"]
         return numbers
 
@@ -223,7 +223,7 @@ class DiskIndex:
         return self.table(np.flatnonzero(self._rows["segment"] & np.uint64(LARGE)))
 
     def write(self, rows: Mapping[int, IndexRow]) -> None:
-        """Put samples' rows in place, neighbours at once. Under the lock."""
+        """Write rows, neighbours in one call. Under the lock."""
         run: list[bytes] = []
         for sample in sorted(rows):
             row = rows[sample]
@@ -234,7 +234,7 @@ class DiskIndex:
                 run = []
 
     def switch(self, before: Mapping[int, IndexRow], after: Mapping[int, IndexRow]) -> None:
-        """Put rows in the place of those that are still as they were `before`."""
+        """Replace those rows that are still as `before`."""
         with self.locked():
             same = [sample for sample in after if self.row(sample) == before[sample]]  # guard: row-changed
             self.write({sample: after[sample] for sample in same})

@@ -1,10 +1,10 @@
-"""Files of large entries, one each. What replaces an entry of the same length is written over it.
+"""Files of large entries, one each. A replacement of the same length overwrites the file.
 
-Rule 1: a file is written under a temporary name. It gets a number that no other entry ever had, and its row, under one lock.
-Rule 2: the file of an entry that is replaced loses its row and then its name before it is written over: space and memory of it are there already,
-        which are most of what a new file costs. A kill at any point leaves a file that no row leads to.
-Rule 3: a writer has the file's kernel lock alone, from when it has no row until it gets one; readers have it together, and neither waits: who reads
-        a file that is being written over finds nothing, who would write over one that is being read makes a new one.
+Rule 1: a file is written under a temporary name. Under one lock it gets a number that was never used, and its row.
+Rule 2: before it is overwritten, a replaced entry's file loses its row, then its name. Reusing its blocks and page cache saves most of the cost
+        of a new file. A kill at any point leaves a file without a row.
+Rule 3: a writer holds the file's kernel lock exclusively while it has no row; readers share it. Neither waits: a reader of a file being
+        overwritten misses, a writer whose file is being read makes a new one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.reuse.stores.disk_segments import StoreParts
 
 
 def replaced_file(shelf: StoreParts, sample: int, length: int, temporary: str) -> int | None:
-    """The file of a sample's entry, locked and renamed, if it is as long; None where a new one must be made. OSError where the disk fails."""
+    """Return the file of a sample's entry, locked and renamed, if its length fits; None if a new one is needed. OSError if the disk fails."""
     row = shelf.index.row(sample)
     if not row.segment & LARGE or row.length != length:
         return None
@@ -37,12 +37,12 @@ def replaced_file(shelf: StoreParts, sample: int, length: int, temporary: str) -
 
 
 def _take(shelf: StoreParts, sample: int, row: IndexRow, fd: int, path: str, temporary: str) -> bool:
-    """Take its row, its lock and its name from a file; not if somebody else has replaced the entry meanwhile, or reads it."""
+    """Take the file's row, lock and name; False if the entry was replaced meanwhile or is being read."""
     index = shelf.index
     with index.locked():
         if index.row(sample) != row:  # guard: large-replaced
             return False
-        index.write({sample: NO_ROW})  # first: who finds the file locked looks for its row again
+        index.write({sample: NO_ROW})  # first: who finds the file locked looks up its row again
         if not try_lock(fd):  # guard: large-in-use
             index.write({sample: row})
             return False
@@ -55,11 +55,11 @@ def _take(shelf: StoreParts, sample: int, row: IndexRow, fd: int, path: str, tem
 
 
 def new_file(shelf: StoreParts, length: int, temporary: str) -> int | None:
-    """A new one, locked, with its space; None when someone took it for a dead writer's. OSError where the disk is full or fails."""
+    """Make a file, locked and allocated; None if it was removed as a dead writer's. OSError if the disk is full or fails."""
     fd = shelf.files.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     made = False
     try:
-        # Between that line and this one someone may take it for a dead writer's, and remove it.
+        # Between these two lines another process may remove it as a dead writer's.
         if try_lock(fd) and not is_gone(fd):  # guard: swept-file
             shelf.files.reserve(fd, 0, length)
             made = True
@@ -70,7 +70,7 @@ def new_file(shelf: StoreParts, length: int, temporary: str) -> int | None:
 
 
 def let_go(shelf: StoreParts, fd: int, remove: str) -> None:
-    """Close a file; and remove it, where it has a name that nobody knows."""
+    """Close a file, and remove it by its temporary name, if given."""
     close_locked(shelf.files, fd)
     if remove:
         with contextlib.suppress(OSError):
@@ -78,7 +78,7 @@ def let_go(shelf: StoreParts, fd: int, remove: str) -> None:
 
 
 def remove_files(shelf: StoreParts, numbers: list[int], nbytes: int, more_bytes: int = 0) -> None:
-    """Files, of so many bytes, that no row leads to any more; count that, and what has come instead. Under the index's lock."""
+    """Remove files without rows; subtract `nbytes` from the held bytes and add `more_bytes`. Under the index's lock."""
     for number in numbers:
         with contextlib.suppress(OSError):
             shelf.files.unlink(shelf.path_of(number))

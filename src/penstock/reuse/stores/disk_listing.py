@@ -1,9 +1,9 @@
-"""What stores lie on a disk, and how to be rid of them: for a command line.
+"""List and remove disk stores, for the command line.
 
-Rule 1: only what carries our mark is listed, and only files with our names are removed; a folder with anything else in it stays.
-Rule 2: a store that a process has open is not removed.
-Rule 3: many users may share a path, and any of them may leave anything there. What is not a folder of this user is neither read nor removed,
-        nor is what lies behind a link; each folder is held open while it is looked at, so that none can be put in its place.
+Rule 1: list only what carries our mark; remove only files with our names. A folder with anything else in it stays.
+Rule 2: never remove a store that a process has open.
+Rule 3: many users may share a path and leave anything there. Only folders of this user are read or removed, never through links; each is held
+        open meanwhile, so that it cannot be swapped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.reuse.stores.disk_segments import number_of
 from penstock.reuse.stores.disk_upkeep import TEMPORARY
 
 OWN_FILES = ("index", "compact", "users", "FORMAT", "lock")
-"""In the order in which they are removed: a folder is ours to clear as long as it has its mark, and the lock keeps others from it until then."""
+"""In order of removal: a folder is ours to clear while it has its mark, and the lock excludes others until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +36,20 @@ class Listed:
     large_files: int
     in_use: bool
     temporary: bool
-    """Of one run, and removed with it."""
+    """It belongs to one run, and is removed with it."""
     about: str
-    """Letters that move a terminal's cursor are not in it."""
+    """Without terminal control characters."""
     used_at_s: float
     """When it was last opened or closed, or an entry put."""
 
 
 def listing(path: str | os.PathLike[str]) -> list[Listed]:
-    """The stores of this user below a path, by name."""
+    """List this user's stores below a path, by name."""
     return [_listed(name, folder, mark) for name, folder, mark in _marked(path)]
 
 
 def _marked(path: str | os.PathLike[str]) -> Iterator[tuple[str, str, FolderMark]]:
-    """Of each store below a path: its name, its folder, which is good until the next, and what it says that it holds."""
+    """Yield each store's name, folder (valid until the next) and mark."""
     files = Files()
     for name in sorted(files.names(os.fspath(path))):
         if not NAMESPACE.fullmatch(name):
@@ -91,7 +91,7 @@ def _changed_s(path: str) -> float:
 
 
 def clear(path: str | os.PathLike[str], namespace: str | None = None) -> tuple[list[Listed], list[Listed]]:
-    """Remove one store below a path, or all: those that are gone, and those that stay because they are in use."""
+    """Remove one store below a path, or all; return those removed, and those still in use."""
     gone: list[Listed] = []
     kept: list[Listed] = []
     for name, folder, mark in _marked(path):
@@ -102,12 +102,12 @@ def clear(path: str | os.PathLike[str], namespace: str | None = None) -> tuple[l
 
 
 def clear_temporary(path: str | os.PathLike[str]) -> int:
-    """Remove what runs of this user that were killed have left; how many stores that was."""
+    """Remove the stores that killed runs of this user left; return how many."""
     return sum(removed(f"{os.fspath(path)}/{name}") for name, _, mark in _marked(path) if mark.temporary)
 
 
 def removed(path: str, wait_s: float = 0.0) -> bool:
-    """Remove a store, unless it is in use still after a while; whether it is gone."""
+    """Remove a store, unless it is still in use after `wait_s`; return whether it is gone."""
     files, until_s = Files(), time.monotonic() + wait_s
     while True:
         with own_folder(path) as folder:
@@ -126,7 +126,7 @@ def removed(path: str, wait_s: float = 0.0) -> bool:
 
 @contextlib.contextmanager
 def _alone(files: Files, folder: str) -> Iterator[bool]:
-    """Whether nobody has a store open, or can open it meanwhile: users change their lock under that of the index."""
+    """Yield whether nobody has the store open or can open it meanwhile: users change their lock under the index's."""
     with contextlib.ExitStack() as held:
         lock = f"{folder}/lock"
         try:
@@ -141,7 +141,7 @@ def _alone(files: Files, folder: str) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _users(files: Files, folder: str) -> Iterator[bool]:
-    """Whether a process has a store open; if none has, none opens it meanwhile."""
+    """Yield whether a process has the store open; if none, none can open it meanwhile."""
     try:
         fd = files.open(f"{folder}/users", os.O_RDWR)
     except FileNotFoundError:
@@ -157,7 +157,7 @@ def _users(files: Files, folder: str) -> Iterator[bool]:
 
 
 def _files_of(files: Files, folder: str) -> Iterator[tuple[str, str]]:
-    """All files of ours in a store's folder, each with the part that it is of; a file's path is good until the next."""
+    """Yield our files in a store's folder, each with its part; a path is valid until the next."""
     for part, at in _parts(files, folder):
         for name in files.names(at):
             if number_of(name.removesuffix(TEMPORARY)):
@@ -167,14 +167,14 @@ def _files_of(files: Files, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _own(files: Files, folder: str) -> list[str]:
-    """Names of our files in no part, in the order in which they are to go."""
+    """Return our top-level files, in order of removal."""
     found = [name for name in files.names(folder) if (Path(folder) / name).is_file()]
     left = [name for name in found if name.endswith(TEMPORARY) and name.partition(".")[0] in OWN_FILES]
     return left + [name for name in OWN_FILES if name in found]
 
 
 def _parts(files: Files, folder: str) -> Iterator[tuple[str, str]]:
-    """The folders of segments and of large files (Rule 3)."""
+    """Yield the folders of segments and of large files (Rule 3)."""
     with own_folder(f"{folder}/segments") as segments:
         if segments is not None:
             yield "segments", segments
@@ -186,7 +186,7 @@ def _parts(files: Files, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _remove(files: Files, folder: str) -> None:
-    """All of it but the folder: what others may make anew as soon as they can come in goes before."""
+    """Remove everything but the folder; first what others would recreate as soon as they can enter."""
     for part, file in _files_of(files, folder):
         if part:
             _gone(files.unlink, file)

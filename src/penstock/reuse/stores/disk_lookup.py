@@ -1,4 +1,4 @@
-"""Finding entries of the store on disk: their rows, what these lead to, and whether it is what is wanted."""
+"""Look up entries of the disk store: read their rows, follow them and check the records."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def look_up(
     left: list[int],
     found: list[Entry | None],
 ) -> int:
-    """Put what there is of those that are `left` into `found`; how many were not what their rows said."""
+    """Fill `found` for the positions in `left`; return how many records did not match their rows."""
     wrong: dict[int, IndexRow] = {}
     # guard: moved-record
-    for _ in range(2):  # compaction may move a record while we look for it; its row then says where to
+    for _ in range(2):  # compaction may move a record meanwhile; its row then says where
         tried, wrong = wrong, {}
         for at, row in zip(left, shelf.index.rows([wanted[at].sample for at in left]), strict=True):
             if row.segment and row.renewed == wanted[at].renewed and row.length <= shelf.max_bytes:

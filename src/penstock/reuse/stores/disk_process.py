@@ -1,12 +1,11 @@
-"""The store on disk as one process has it open: what it has yet to write, what it reads, and its background thread.
+"""The disk store as one process has it open: its write buffer, its reader and its background thread.
 
-Rule 1: an entry is readable here as soon as `put` has said yes, and by others once it is written out: when `BUFFER_BYTES` or `BUFFER_ENTRIES`
-        wait, or one has waited for `upkeep_s`.
-Rule 2: a disk that is full or fails makes the store read-only for this process: what waited is forgotten, reads go on. There is one warning,
-        by the first of all processes that count together (`Tally`).
-        A lock that another process does not let go is none of this: what waits goes on waiting, puts are refused for `LOCKED_OUT_S`, and then
-        it is tried again.
-Rule 3: locks are taken in one order: of writing, of upkeep, of the index.
+Rule 1: an entry is readable here once `put` returns True, and by others once written out: when `BUFFER_BYTES` or `BUFFER_ENTRIES` wait, or one
+        has waited for `upkeep_s`.
+Rule 2: a full or failing disk makes the store read-only for this process: buffered entries are dropped, reads go on. The first of all processes
+        that share the `Tally` logs one warning. A lock that another process does not release is different: buffered entries stay, puts are
+        refused for `LOCKED_OUT_S`, then writing is retried.
+Rule 3: lock order: writing, upkeep, index.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ log = logging.getLogger(__name__)
 BUFFER_BYTES = 1 << 20
 BUFFER_ENTRIES = 256
 COUNTED = ("found", "missed", "refused", "damaged", "read_only", "locked_out")
-"""By all processes together; the last two: how often one stopped writing for good, or for a while. The first of these says so."""
+"""Counters shared by all processes. The last two count how often one stopped writing for good, or for a while; the first to do so warns."""
 LOCKED_OUT_S = 30.0
-"""So long nothing is written after a lock was not to be had: to wait for it costs seconds, of every batch."""
+"""No writes for this long after a lock timeout: each wait costs seconds of a batch."""
 LEAST_LARGE = 64
-"""Large entries, and a sixteenth of all samples, that are replaced between two searches for large files that nobody knows."""
+"""Search for orphaned large files after this many replaced large entries, or a sixteenth of all samples if that is more."""
 RETRY_S = 1.0
-"""A full store is searched for dead space no more often than this, unless much was replaced."""
+"""Least time between two searches of a full store for dead space, unless much was replaced."""
 
 
 class Waiting(NamedTuple):
@@ -62,7 +61,7 @@ class Waiting(NamedTuple):
 
 
 class OpenStore:
-    """All methods may be called by several threads; none raises for what a disk does."""
+    """One process's open store. Thread-safe; no method raises for disk failures."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class OpenStore:
         users_fd: int,
         tally: Tally,
     ) -> None:
-        """`sizes`: of a small entry and of a segment, at most. `users_fd`: locked by `entered`. OSError where the index has no space."""
+        """`sizes`: limits of a small entry and of a segment. `users_fd`: locked by `entered`. OSError if the index has no space."""
         self.files = files
         segment_bytes = max(4096, min(sizes[1], max_bytes // 16))
         self.small_bytes = min(sizes[0], segment_bytes // 2)
@@ -89,13 +88,13 @@ class OpenStore:
         self._write = threading.Lock()
         self._writer: SegmentWriter | None = None
         self._full: list[SegmentWriter] = []
-        """Segments to be synced and let go of."""
+        """Full segments, to be synced and closed."""
         self._waiting: dict[int, Waiting] = {}
         self._replaced_bytes = self._tended_bytes = self._reclaimed_bytes = 0
-        """What was replaced so far in segments; and had been when upkeep was last run by the thread, and for a full store."""
+        """Bytes replaced in segments: in total, at the thread's last upkeep, and at the last reclaim for a full store."""
         self._replaced_large = self._tended_large = 0
-        """Such files are gone at once. What may be left of killed processes is looked for when some share of all was replaced."""
-        self._folders: set[str] = set()  # of large files, that are there: to ask each time takes a while
+        """Replaced large files are removed at once. After enough replacements, upkeep searches for files that killed processes left."""
+        self._folders: set[str] = set()  # existing folders of large files: asking each time is slow
         self._retry_at_s = self._locked_out_until_s = 0.0
         self._upkeeping = threading.Lock()
         self._upkeep_s, self._stop = upkeep_s, threading.Event()
@@ -109,13 +108,13 @@ class OpenStore:
     def _begin(self) -> None:
         index = self.shelf.index
         if self.files.make_folder(self.shelf.segments) | self.files.make_folder(f"{self.shelf.folder}/large"):
-            self.files.sync_folder(self.shelf.folder)  # or what is synced in them could be lost with them
+            self.files.sync_folder(self.shelf.folder)  # or a power cut could lose both
         with index.locked():
             is_alone = try_lock(self._users_fd)
             index.begin(alone=is_alone)
             if is_alone:
                 recount(self.shelf)
-            wait_lock(self._users_fd, shared=True)  # a lock that could not be changed is lost
+            wait_lock(self._users_fd, shared=True)  # a failed lock conversion loses the lock
         if index.is_stale:
             with alone(self.shelf) as may:
                 if may:
@@ -127,7 +126,7 @@ class OpenStore:
         found: list[Entry | None] = [None] * len(wanted)
         left: list[int] = []
         for at, want in enumerate(wanted):
-            waiting = self._waiting.get(want.sample)  # before its row: it leaves here after it has that
+            waiting = self._waiting.get(want.sample)  # before its row: it leaves after that is written
             if waiting is None and 0 <= want.sample < self.shelf.index.samples:
                 left.append(at)
             elif waiting is not None and waiting.row.renewed == want.renewed:
@@ -221,7 +220,7 @@ class OpenStore:
         return self.shelf.index.held_bytes + length <= self.shelf.put_bytes
 
     def _note(self, rows: Mapping[int, IndexRow], more_bytes: int = 0) -> None:
-        """Write rows, remove large files that they take the place of, and count `more_bytes`. Under the index's lock."""
+        """Write rows, remove the large files they replace, and count `more_bytes`. Under the index's lock."""
         old = self.shelf.index.rows([*rows])
         self.shelf.index.write(rows)
         large = [row for row in old if row.segment >= LARGE]
@@ -231,7 +230,7 @@ class OpenStore:
         remove_files(self.shelf, [row.segment for row in large], large_bytes, more_bytes)
 
     def _write_out(self) -> None:
-        """Give what waits to everyone."""
+        """Write out buffered entries and their rows, so that all processes see them."""
         if self._writer is None or not self._waiting:
             return
         self._writer.write_out()
@@ -260,7 +259,7 @@ class OpenStore:
                 self._failed(exc)
 
     def _settle(self, *, sync: bool = True) -> None:
-        """Sync segments that are full, and let go of them."""
+        """Sync and close full segments."""
         while self._full:
             self._full.pop().close(sync=sync)
 
@@ -269,7 +268,7 @@ class OpenStore:
         return time.monotonic() < self._locked_out_until_s
 
     def _failed(self, exc: OSError) -> None:
-        """Something could not be written: for now, or for good (Rule 2)."""
+        """Stop writing after a failure, for now or for good (Rule 2)."""
         if not isinstance(exc, LockHeldError):
             self._give_up(exc)
             return
@@ -282,7 +281,7 @@ class OpenStore:
             )
 
     def _give_up(self, exc: OSError) -> None:
-        """Write no more (Rule 2)."""
+        """Stop writing for good (Rule 2)."""
         if not self.read_only and self._tally.is_first("read_only"):
             why = "is full" if exc.errno in FULL else "fails"
             log.warning(
@@ -296,30 +295,30 @@ class OpenStore:
         self._drop()
 
     def _drop(self) -> None:
-        """Forget what waits, and let go of segments as they are."""
+        """Drop buffered entries and close segments as they are."""
         self._waiting.clear()
         writers, self._full, self._writer = [*self._full, self._writer], [], None
         for writer in writers:
             if writer is not None:
                 with contextlib.suppress(OSError):
-                    writer.close(sync=False)  # a sync that failed says nothing when it is asked again
+                    writer.close(sync=False)  # a retried sync does not report the earlier failure
 
     # ---- upkeep
 
     def _reclaim(self) -> None:
-        """Look for dead space, the store being full; not again and again when there was none."""
+        """Search a full store for dead space; not again and again if there was none."""
         much = self._replaced_bytes - self._reclaimed_bytes >= self.shelf.segment_bytes // 4
         if not much and time.monotonic() < self._retry_at_s:
             return
         self._write_out()
         self._settle()
         self._reclaimed_bytes = self._replaced_bytes
-        with self._upkeeping:  # where our own thread is at it, its end is worth waiting for
+        with self._upkeeping:  # if our own thread is at it, its result is worth the wait
             freed = self.upkeep.run(full=True)
         self._retry_at_s = 0.0 if freed else time.monotonic() + RETRY_S
 
     def compact(self) -> bool:
-        """Make dead space free; whether any was."""
+        """Free dead space; return whether any was freed."""
         self._tended_bytes, self._tended_large = self._replaced_bytes, self._replaced_large
         try:
             with self._upkeeping:
@@ -345,7 +344,7 @@ class OpenStore:
                 self.compact()
 
     def _settle_aside(self) -> None:
-        """As `_settle`, while others put. Who needs room meanwhile waits for it: until then these segments cannot be made free (`_reclaim`)."""
+        """Settle while others put. Whoever needs room waits: these segments can only be freed afterwards (`_reclaim`)."""
         with self._write:
             self._upkeeping.acquire()
             full, self._full = self._full, []
@@ -380,7 +379,7 @@ class OpenStore:
         }
 
     def close(self, *, sync: bool = True) -> None:
-        """`sync`: have what was put stay through a power cut; it may take a while."""
+        """`sync`: make entries survive a power cut; may take a while."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -405,7 +404,7 @@ class OpenStore:
             self.shelf.index.close()
 
     def forget(self) -> None:
-        """In a child that was forked: let go of the parent's descriptors without touching what it holds with them."""
+        """In a forked child: close the parent's descriptors without affecting its locks."""
         descriptors = [writer.fd for writer in [*self._full, self._writer] if writer is not None]
         descriptors += [*self.reader.descriptors(), *self.shelf.index.descriptors(), self._users_fd]
         for fd in descriptors if not self.closed else ():

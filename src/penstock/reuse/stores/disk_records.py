@@ -1,10 +1,9 @@
-"""Records: how one entry lies in a file, and how it is told from anything else.
+"""The record format of one entry.
 
-Rule 1: a record says itself what it is: of which namespace, sample and epoch, of which type and shape, and how long. It is given
-        out only if all of that is as wanted and its checksum over every byte is right; so nothing that led to it need be trusted.
-Rule 2: the head has a checksum of its own. A walk over a segment trusts a length only by that, and looks for the next head where
-        there is none.
-Rule 3: a type is one of numpy's plain ones, by name; whatever else a name may mean to numpy is refused.
+Rule 1: a record identifies itself: namespace, sample, epoch, type, shape and length. It is returned only if all match and its checksum over every
+        byte is right, so nothing that led to it need be trusted.
+Rule 2: the head has its own checksum. A walk over a segment trusts only a length with that, and otherwise searches for the next head.
+Rule 3: a type is one of numpy's plain ones, by name; any other name is refused.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from penstock import accel
 from penstock.reuse.stores.contract import Entry, Wanted
 
 HEAD = struct.Struct("<II4sH2x16sQqQI12s8IB7x")
-"""Checksum of all that follows it, of the head that follows it, magic, version, namespace, sample, renewed, bytes of the values, bytes of
-the extra, type, shape, dimensions."""
+"""Checksum of all that follows it, checksum of the rest of the head, magic, version, namespace, sample, renewed, bytes of the values, bytes of the
+extra, type, shape, dimensions."""
 MAGIC = b"PnKr"
 VERSION = 1
 MARK = MAGIC + struct.pack("<H", VERSION)
 MARK_AT = 8
 ALIGN = 16
-"""Records start at multiples of this, so that values lie where numpy wants them."""
+"""Records are aligned to this, so that numpy's values are too."""
 MOST_DIMENSIONS = 8
 PLAIN = frozenset("biufcmMSU")
 _SUM_AT, _HEAD_SUM_AT = 4, 8
 _NAMES, _NAMES_AT, _WHAT_AT = struct.Struct("<6s2x16sQq"), slice(8, 48), slice(48, HEAD.size)
-"""What a record is of; and what is in it."""
+"""The two parts of a head: the record's key, and its description."""
 
 
 def digest_of(namespace: str) -> bytes:
@@ -47,7 +46,7 @@ def padded(nbytes: int) -> int:
 
 
 def encode(digest: bytes, wanted: Wanted, entry: Entry) -> list[bytes | memoryview] | None:
-    """The pieces of a record; None for values that cannot be kept. They refer to the values, nothing is copied."""
+    """Return the pieces of a record without copying the values; None for values that cannot be stored."""
     values = np.asarray(entry.values, order="C")
     name = values.dtype.str.encode()
     if (
@@ -72,7 +71,7 @@ def encode(digest: bytes, wanted: Wanted, entry: Entry) -> list[bytes | memoryvi
 
 @functools.lru_cache(maxsize=1 << 14)
 def _described(said: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int] | None:
-    """Type and shape of values, where they end and where the extra does, by the second part of a head."""
+    """Parse the second part of a head: type, shape, end of the values, end of the extra."""
     if len(said) < _WHAT_AT.stop - _WHAT_AT.start:
         return None
     values_bytes, extra_bytes, name, *shape, ndim = struct.unpack("<QI12s8IB7x", said)
@@ -88,7 +87,7 @@ def _described(said: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int] |
 
 
 def decode(data: bytes | memoryview, digest: bytes, wanted: Wanted) -> Entry | None:
-    """The entry in a record, if it is the one that is wanted and not a byte of it has changed. It refers to `data`, which nobody changes."""
+    """Return the entry if it has this key and its checksum is right. It refers to `data`, which must not change."""
     if data[_NAMES_AT] != _NAMES.pack(MARK, digest, *wanted):  # guard: record-wanted
         return None
     described = _described(bytes(data[_WHAT_AT]))
@@ -103,19 +102,19 @@ def decode(data: bytes | memoryview, digest: bytes, wanted: Wanted) -> Entry | N
 
 
 class Found(NamedTuple):
-    """A record that a walk met."""
+    """A record met by a walk."""
 
     sample: int
     renewed: int
     start: int
     length: int
-    """Of the record with its padding."""
+    """Including padding."""
     good: bool
-    """False: its head is right, but not what follows it."""
+    """False: the head is right, but not the rest."""
 
 
 def walk(data: bytes, digest: bytes) -> Iterator[Found | int]:
-    """All records in a segment, in order; and for each stretch that is neither a record nor empty, where it begins (Rule 2)."""
+    """Yield all records of a segment in order, and the start of each stretch that is neither a record nor empty (Rule 2)."""
     view, at = memoryview(data), 0
     while at < len(data):
         found = record_at(view, at, digest)
@@ -142,7 +141,7 @@ def record_at(view: memoryview, at: int, digest: bytes) -> Found | None:
 
 
 def _next_mark(data: bytes, start: int) -> int:
-    """Where the next head may begin; the end of the data if there is none."""
+    """Return where the next head may begin; else the end of the data."""
     at = start - 1
     while True:
         at = data.find(MARK, at + 1)

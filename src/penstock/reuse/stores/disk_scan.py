@@ -1,9 +1,9 @@
-"""Reading all that the store on disk holds: to find its rows again, and to say what is right and what is not.
+"""Full scans of the disk store: rebuild its rows, and verify it.
 
-Rule 1: every checksum is checked, as on any other read.
-Rule 2: of several records of one sample the one that a row leads to stays; where no row leads to any, the one that was renewed last is
-        taken. So an entry that was removed, or replaced by one of an earlier epoch, may come back when the index is lost.
-Rule 3: rows that others write meanwhile are theirs.
+Rule 1: every checksum is checked, as on any read.
+Rule 2: of several records of a sample the one with a row stays; without a row, the last renewed wins. So a removed entry, or one replaced by an
+        earlier epoch's, may come back when the index is lost.
+Rule 3: rows that others write meanwhile stay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.reuse.stores.disk_upkeep import live_bytes, recount
 
 
 def numbers(shelf: StoreParts) -> Iterator[int]:
-    """Of all segments and large files."""
+    """Yield the numbers of all segments and large files."""
     yield from shelf.segment_numbers()
     for folder in shelf.large_folders():
         for name in shelf.files.names(folder):
@@ -31,14 +31,14 @@ def numbers(shelf: StoreParts) -> Iterator[int]:
 
 
 def content(shelf: StoreParts, number: int) -> bytes | None:
-    """All bytes of a file; None where it cannot be read."""
+    """Return all bytes of a file; None if it cannot be read."""
     try:
         fd = shelf.files.open(shelf.path_of(number), os.O_RDONLY)
     except OSError:
         return None
     try:
         if number & LARGE:
-            wait_lock(fd, shared=True)  # it may be about to be written over
+            wait_lock(fd, shared=True)  # it may be about to be overwritten
         return shelf.files.read(fd, size_of(fd), 0)
     except OSError:
         return None
@@ -47,7 +47,7 @@ def content(shelf: StoreParts, number: int) -> bytes | None:
 
 
 def rebuild(shelf: StoreParts) -> int:
-    """Find the rows again; how many there are. By the one process that may (`disk_upkeep.alone`)."""
+    """Rebuild the rows; return how many there are. Only for the process that may (`disk_upkeep.alone`)."""
     index = shelf.index
     before = index.all()
     best: dict[int, IndexRow] = {}
@@ -72,25 +72,24 @@ def rebuild(shelf: StoreParts) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Verified:
-    """What a walk over everything has found."""
+    """Results of a full scan."""
 
     good: int = 0
-    """Records that a row leads to, and that are right."""
+    """Valid records with a row."""
     dead: int = 0
-    """Records that are right, but that no row leads to."""
+    """Valid records without a row."""
     bad: int = 0
-    """Records and stretches that are damaged."""
+    """Damaged records and stretches."""
     torn: int = 0
-    """Such behind the last record of a segment that a row leads to: what a process left that was killed while it wrote. That is no damage."""
+    """Damage behind the last record of a segment that has a row: left by a process killed while writing, so no error."""
     lost: int = 0
-    """Rows that lead to nothing that is right."""
+    """Rows without a valid record."""
     files: int = 0
     bytes: int = 0
 
 
 def verify(shelf: StoreParts, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verified:
-    """Walk over all files and all rows. What others change meanwhile may be counted as it was or as it is, but not as damage: what seems
-    wrong is looked at again, and by itself."""
+    """Scan all files and rows. Concurrent changes may be counted as before or after, but not as damage: doubtful rows are checked again."""
     found, rows = Verified(), shelf.index.all()
     confirmed = np.zeros(len(rows), bool)
     ends = live_bytes(rows)
@@ -98,7 +97,7 @@ def verify(shelf: StoreParts, on_progress: Callable[[int, int], None] = lambda _
     for number in every:
         data = content(shelf, number)
         if data is None and not shelf.files.size(shelf.path_of(number)):
-            continue  # it was removed meanwhile
+            continue  # removed meanwhile
         found.files, found.bytes = found.files + 1, found.bytes + len(data or b"")
         found.bad += data is None
         _, end = ends.get(number, (0, 0))
@@ -119,7 +118,7 @@ def verify(shelf: StoreParts, on_progress: Callable[[int, int], None] = lambda _
 
 
 def _is_lost(shelf: StoreParts, sample: int, row: IndexRow) -> bool:
-    """Whether a row that led to nothing right is still the same, and still does."""
+    """Return whether a doubtful row is unchanged and still has no valid record."""
     if shelf.index.row(sample) != row:
         return False
     found = record_at(memoryview(content(shelf, row.segment) or b""), row.offset, shelf.digest)

@@ -1,12 +1,10 @@
-"""Segments: files that small records are appended to, and reading many of them in one pass.
+"""Segments: append-only files of small records, and bulk reads from them.
 
-Rule 1: a segment has one writer, which holds its kernel lock as long as it writes. Its number is drawn at random and never used
-        again, so whoever has an old row finds the old record, or none.
-Rule 2: space is taken before it is written, and what was taken too much is given back when the writer lets go.
-Rule 3: what lies beyond the last record that a row leads to, in a segment without a writer, is rubbish of one that was killed.
-Rule 4: a batch is read in the order in which it lies on the disk, neighbours at once. The disk is asked for all of it before any
-        of it is waited for, so that it has the whole batch to work on; that does without threads, and with memory that is warm
-        costs little.
+Rule 1: a segment has one writer, which holds its kernel lock. Its number is random and never reused, so an old row finds the old record or none.
+Rule 2: space is allocated before it is written; the writer returns the excess on closing.
+Rule 3: in a segment without a writer, everything behind the last record with a row is garbage of a killed one.
+Rule 4: read a batch in disk order, neighbours in one call. Request all of it before waiting for any, so that the disk can work on the whole
+        batch. That needs no threads, and costs little if the data is cached.
 """
 
 from __future__ import annotations
@@ -25,19 +23,19 @@ from penstock.reuse.stores.disk_files import Files, close_locked, is_gone, try_l
 from penstock.reuse.stores.disk_index import LARGE, DiskIndex, IndexRow
 
 GAP_BYTES = 4096
-"""Neighbours that are read at once may have so much between them."""
+"""Largest gap between neighbours that are read together."""
 RUN_BYTES = 1 << 20
-"""So much at most is read at once."""
+"""Largest single read."""
 MOST_OPEN = 256
-"""Of segments that stay open, and of what is read at once."""
+"""Limit of open segments, and of runs read together."""
 TRIES = 5
 STEP_BYTES = 1 << 20
-"""Space is taken by so much at a time."""
+"""Space is allocated in steps of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """What all parts of the store in one process share."""
+    """What all parts of the store share in one process."""
 
     files: Files
     folder: str
@@ -52,21 +50,21 @@ class StoreParts:
 
     @property
     def room_bytes(self) -> int:
-        """For segments and large files in all."""
+        """Limit for segments and large files together."""
         return self.max_bytes - self.index.nbytes
 
     @property
     def put_bytes(self) -> int:
-        """Of these, what entries may fill: the rest is where compaction writes when everything is full."""
+        """Limit for entries: the rest lets compaction write when the store is full."""
         return self.room_bytes - self.segment_bytes
 
     def path_of(self, number: int) -> str:
-        """Of a segment, or of a large file: those lie in 256 folders."""
+        """Return the path of a segment or large file; large files are spread over 256 folders."""
         name = name_of(number)
         return f"{self.folder}/large/{name[-2:]}/{name}" if number & LARGE else f"{self.segments}/{name}"
 
     def large_folders(self) -> list[str]:
-        """Those that there are."""
+        """Return the existing folders of large files."""
         return [f"{self.folder}/large/{name}" for name in sorted(self.files.names(f"{self.folder}/large"))]
 
     def segment_numbers(self) -> list[int]:
@@ -82,7 +80,7 @@ def name_of(number: int) -> str:
 
 
 def number_of(name: str) -> int:
-    """0 for a name that is not ours."""
+    """Parse a file name; 0 if it is not ours."""
     with contextlib.suppress(ValueError):
         number = int(name, 16)
         return number if 0 < number < 1 << 64 and name_of(number) == name else 0
@@ -90,10 +88,10 @@ def number_of(name: str) -> int:
 
 
 class SegmentWriter:
-    """A segment that is being written, by one thread at a time. `most_bytes`: what the store may hold then."""
+    """A segment being written, by one thread at a time. `most_bytes`: limit of the store's held bytes."""
 
     def __init__(self, shelf: StoreParts, most_bytes: int) -> None:
-        """OSError where no file can be made."""
+        """Raise OSError if no file can be made."""
         self.shelf, self.most_bytes = shelf, most_bytes
         self.end = self.reserved = self._written = 0
         self._waiting: list[bytes] = []
@@ -101,7 +99,7 @@ class SegmentWriter:
             self.number = new_number()
             self.path = shelf.path_of(self.number)
             self.fd = shelf.files.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            # Between these two lines someone may take it for a dead writer's, and remove it.
+            # Between these two lines another process may remove it as a dead writer's.
             if try_lock(self.fd) and not is_gone(self.fd):
                 return
             shelf.files.close(self.fd)
@@ -112,11 +110,11 @@ class SegmentWriter:
         return self.end - self._written
 
     def fits(self, nbytes: int) -> bool:
-        """Whether the segment can become so much longer; one that is empty can."""
+        """Return whether the segment can grow by `nbytes`; an empty one always can."""
         return self.end + nbytes <= self.shelf.segment_bytes or not self.end
 
     def take_room(self, nbytes: int) -> bool:
-        """Make sure that so much can be appended. OSError where the disk is full."""
+        """Allocate space for an append. OSError if the disk is full."""
         lack = self.end + nbytes - self.reserved
         if lack <= 0:
             return True
@@ -128,7 +126,7 @@ class SegmentWriter:
         return False
 
     def append(self, record: bytes, renewed: int) -> IndexRow:
-        """The row that it gets once it is written out."""
+        """Buffer a record; return the row to write once it is written out."""
         row = IndexRow(self.number, renewed, len(record), self.end)
         self._waiting.append(record)
         self.end += len(record)
@@ -140,12 +138,12 @@ class SegmentWriter:
         self._written = self.end
 
     def sync(self) -> None:
-        """Have it stay through a power cut, its name too."""
+        """Make the segment and its name survive a power cut."""
         self.shelf.files.sync(self.fd)
         self.shelf.files.sync_folder(self.shelf.segments)  # guard: sync-folder
 
     def close(self, *, sync: bool) -> None:
-        """Let go of it. Every row that leads here has been written, or never will be."""
+        """Close the segment. All rows that lead here have been written, or never will be."""
         try:
             with contextlib.suppress(OSError):
                 self.shelf.index.shrink(self.fd, self._written)
@@ -159,14 +157,12 @@ class SegmentWriter:
 
 
 Run = tuple[int, int, int, list[int]]
-"""Segment, start and end of what is read at once, and whose rows lead there."""
+"""One read: segment, start, end, and the keys of its rows."""
 
 
 class SegmentReader:
-    """Reads records of segments and large files, by their places. Of several threads, one after another.
-
-    Segments stay open. A large file is opened for its one record, which is likely to be replaced before it is wanted again, and locked meanwhile:
-    what is replaced is written over (`disk_large`)."""
+    """Reads records of segments and large files by their rows. Thread-safe, serialized by a lock. Segments stay open. A large file is opened for its
+    one record, which is likely to be replaced before its next use, and locked meanwhile: a replacement overwrites it (`disk_large`)."""
 
     def __init__(self, shelf: StoreParts) -> None:
         self.shelf = shelf
@@ -176,8 +172,7 @@ class SegmentReader:
         self._buffers = Buffers()
 
     def read(self, rows: Mapping[int, IndexRow]) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Which of the rows, and the bytes that it leads to: one after another, as they come from the disk, so that each can be looked at
-        while it is in the processor's cache. What is not there, or shorter, is left out."""
+        """Yield each row's key and bytes as they arrive, so that each can be checked while in the CPU cache. Missing or short records are omitted."""
         runs = runs_of(rows)
         with self._lock:
             # guard: open-while-read
@@ -191,7 +186,7 @@ class SegmentReader:
                             yield at, piece
 
     def _read_runs(self, runs: Sequence[Run]) -> Iterator[bytes | memoryview]:
-        """What there is of each: the disk is asked for all of it first."""
+        """Yield the bytes of each run, after requesting all of them from the disk."""
         self._let_go()  # guard: removed-files
         files, once = self.shelf.files, list[int]()
         try:
@@ -209,7 +204,7 @@ class SegmentReader:
                 close_locked(files, fd)
 
     def _bytes(self, fd: int, start: int, end: int) -> bytes | memoryview:
-        """What there is of a range; a disk that cannot read it has nothing there."""
+        """Read a range, as far as it exists; empty on a disk error."""
         nbytes = end - start
         try:
             if nbytes < LEAST_BYTES:
@@ -230,19 +225,19 @@ class SegmentReader:
             return None
         if segment & LARGE:
             # guard: no-locks
-            with contextlib.suppress(OSError):  # a file system may have no locks to give
+            with contextlib.suppress(OSError):  # a file system may not support locks
                 if try_lock(fd, shared=True):  # guard: large-being-written
                     return fd
-            self.shelf.files.close(fd)  # it is being written over
+            self.shelf.files.close(fd)  # it is being overwritten
             return None
         self.shelf.files.will_jump(fd)
         self._open[segment] = fd
-        if len(self._open) > MOST_OPEN:  # none of those that are read now: they are no more than stay open
+        if len(self._open) > MOST_OPEN:  # never one of the current read: those are at most MOST_OPEN
             self.shelf.files.close(self._open.popitem(last=False)[1])
         return fd
 
     def _let_go(self) -> None:
-        """Close files that have been removed: their space is not free before."""
+        """Close removed files, to free their space."""
         gone = self.shelf.index.gone
         if gone != self._gone:
             self._gone = gone
@@ -259,8 +254,7 @@ class SegmentReader:
 
 
 def runs_of(rows: Mapping[int, IndexRow]) -> list[Run]:
-    """What to read, in the order in which it lies on the disk. Neighbours are read at once, unless that is too much, or they overlap, and
-    one of them is wrong."""
+    """Group rows into reads, in disk order. Neighbours join, unless the read gets too long or they overlap, which means one is wrong."""
     runs: list[Run] = []
     last, first, before = 0, 0, 0
     for segment, start, length, at in sorted(

@@ -1,13 +1,13 @@
-"""Upkeep of the store on disk: space of entries that were replaced, and what killed processes left, is made free.
+"""Upkeep of the disk store: free the space of replaced entries, and what killed processes left.
 
-Rule 1: one process at a time does it, under a kernel lock; whoever does not get that lets it be.
-Rule 2: a segment that is being written is left alone. Of the others, one that no row leads to is removed, one is cut back behind the last
-        record that a row leads to, and one of which more than half is dead is rewritten. So what is held stays under twice what is
-        kept, and for each process a segment that it writes and a quarter of one that it has replaced since it last looked.
-        When the store is full, a quarter dead is enough. Sixteen little segments are made one.
-Rule 3: records are copied, checked, synced; then rows that still lead to the old place are switched; then the old segment is removed. A kill
-        at any point leaves the old rows or the new ones, and both lead to records that are there.
-Rule 4: whether a segment is in use is asked first, and the rows are read then: a writer lets go after it has noted its rows.
+Rule 1: one process at a time, under a kernel lock; others skip it.
+Rule 2: segments being written are left alone. Of the others, one without rows is removed, one is truncated behind its last record with a row, and
+        one that is more than half dead is rewritten. So held bytes stay under twice the live bytes, plus, for each process, a segment being
+        written and a quarter of one replaced since its last check. In a full store a quarter dead is enough. More than sixteen little segments
+        are merged.
+Rule 3: copy records, check and sync them; then switch rows that still lead to the old place; then remove the old segment. A kill at any point
+        leaves old or new rows, and both lead to existing records.
+Rule 4: lock a segment before reading the rows: a writer unlocks after it has written its rows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from penstock.reuse.stores.disk_segments import SegmentWriter, StoreParts, numbe
 DEAD_SHARE, DEAD_SHARE_WHEN_FULL = 1 / 2, 1 / 4
 LITTLE_SHARE, MANY_LITTLE = 1 / 8, 16
 MOST_AT_ONCE = 256
-"""Segments that are open during one run."""
+"""Most segments open during one run."""
 FOLDERS_AT_ONCE = 16
 TEMPORARY = ".tmp"
 
 
 @contextmanager
 def alone(shelf: StoreParts) -> Iterator[bool]:
-    """Whether this is the process that may remove and rebuild (Rule 1)."""
+    """Yield whether this process may remove and rebuild (Rule 1)."""
     fd = shelf.files.open(f"{shelf.folder}/compact", os.O_RDWR | os.O_CREAT)
     try:
         yield try_lock(fd)  # guard: one-compacts
@@ -44,13 +44,13 @@ def alone(shelf: StoreParts) -> Iterator[bool]:
 
 
 def recount(shelf: StoreParts, *, gone: int = 0) -> None:
-    """Set what is held to what is there. Under the index's lock, as whatever changes it is."""
+    """Recompute the held bytes from the files. Under the index's lock, as all changes of them."""
     segments = sum(shelf.files.size(shelf.path_of(number)) for number in shelf.segment_numbers())
     shelf.index.count(held_bytes=segments + shelf.index.large_bytes(), gone=gone)
 
 
 def live_bytes(rows: Rows) -> dict[int, tuple[int, int]]:
-    """Of each file that rows lead to: bytes of the records that they lead to, and where the last of these ends."""
+    """Return for each file with rows: bytes of the records with rows, and the end of the last."""
     numbers, member = np.unique(rows["segment"], return_inverse=True)
     kept = np.bincount(member, rows["length"], len(numbers)).astype(np.int64)
     ends = np.zeros(len(numbers), np.int64)
@@ -59,13 +59,13 @@ def live_bytes(rows: Rows) -> dict[int, tuple[int, int]]:
 
 
 def small(rows: Rows) -> Rows:
-    """Those that lead into segments."""
+    """Return the rows that lead into segments."""
     found: Rows = rows[rows["segment"] < LARGE]
     return found
 
 
 class Upkeep:
-    """Of one process."""
+    """Upkeep state of one process."""
 
     def __init__(self, shelf: StoreParts) -> None:
         self.shelf = shelf
@@ -73,7 +73,7 @@ class Upkeep:
         self._out: SegmentWriter | None = None
 
     def run(self, *, full: bool = False) -> bool:
-        """Make space free that is dead; whether any was. OSError where the disk fails."""
+        """Free dead space; return whether any was freed. OSError if the disk fails."""
         with alone(self.shelf) as may:
             if not may or self.shelf.index.is_stale:  # guard: stale-rows
                 return False
@@ -97,7 +97,7 @@ class Upkeep:
             return self.shelf.index.held_bytes < before
 
     def _candidates(self, dead_share: float) -> list[int]:
-        """Segments that seem to be worth it, the most dead ones first. Rows change meanwhile, so this is only where to look."""
+        """Return segments that seem worth it, most dead first. Only a hint: rows change meanwhile."""
         live = live_bytes(small(self.shelf.index.all()))
         worth: list[tuple[int, int]] = []
         little: list[tuple[int, int]] = []
@@ -112,7 +112,7 @@ class Upkeep:
         return [number for _, number in sorted(worth)[:MOST_AT_ONCE]]
 
     def _lock(self, number: int) -> int | None:
-        """A segment that nobody writes."""
+        """Lock a segment that nobody writes; None if that fails."""
         try:
             fd = self.shelf.files.open(self.shelf.path_of(number), os.O_RDWR)
         except OSError:
@@ -148,7 +148,7 @@ class Upkeep:
             self._recount(gone=1)
 
     def _move(self, number: int, fd: int, rows: Rows) -> bool:
-        """Copy what is live of a segment, and remove it; False when there was no room (Rule 3)."""
+        """Copy the live records of a segment and remove it (Rule 3); False if there was no room."""
         samples = np.flatnonzero(rows["segment"] == number)
         before = {sample: IndexRow(*rows[sample].item()[:4]) for sample in samples.tolist()}
         after = dict.fromkeys(before, NO_ROW)
@@ -156,7 +156,7 @@ class Upkeep:
             data = self._read(fd, row.length, row.offset)
             found = record_at(memoryview(data), 0, self.shelf.digest)
             if found != (sample, row.renewed, 0, row.length, True):
-                continue  # damaged: it has no row from now on
+                continue  # damaged: it loses its row
             out = self._writer_for(row.length)
             if out is None:
                 return False
@@ -177,7 +177,7 @@ class Upkeep:
             return b""
 
     def _writer_for(self, nbytes: int) -> SegmentWriter | None:
-        """Where a record is copied to; None where the store may hold no more."""
+        """Return the writer for a copied record; None if the store may hold no more."""
         if self._out is not None and not self._out.fits(nbytes):
             out, self._out = self._out, None
             out.write_out()
@@ -189,7 +189,7 @@ class Upkeep:
     # ---- large files
 
     def _sweep_large(self) -> None:
-        """Remove large files that no row leads to: all at first, in some of the folders each time afterwards."""
+        """Remove large files without rows: in all folders at first, in some each time afterwards."""
         folders = self.shelf.large_folders()
         if self._next_folder is not None:
             first = self._next_folder % max(1, len(folders))
@@ -206,11 +206,11 @@ class Upkeep:
         self._remove_unknown(np.concatenate(listed))
 
     def _remove_unknown(self, numbers: NDArray[np.uint64]) -> None:
-        """Of files that were listed, those that no row leads to. All rows are looked at, once: there may be millions of both."""
+        """Remove those listed files that have no row. Reads all rows once: there may be millions of both."""
         if not len(numbers):
             return
         with self.shelf.index.locked():
-            # A large file gets its name and its row under one lock: one that was listed has its row now, or never had.
+            # A large file gets its name and its row under one lock: a listed file has its row now, or never had.
             known = self.shelf.index.large_numbers()
         for number in numbers[(numbers >= LARGE) & ~np.isin(numbers, known)].tolist():
             with contextlib.suppress(OSError):
@@ -219,7 +219,7 @@ class Upkeep:
     def _remove_temporary(self, path: str) -> None:
         fd = self.shelf.files.open(path, os.O_RDWR)
         try:
-            if try_lock(fd):  # whoever wrote it is dead
+            if try_lock(fd):  # its writer is dead
                 self.shelf.files.unlink(path)
         finally:
             close_locked(self.shelf.files, fd)

@@ -1,7 +1,6 @@
-"""Partly prepared samples in memory: one unnamed memory file, mapped by all processes of a loader, and by other ranks' of the same machine.
+"""Partly prepared samples in memory: one anonymous memory file, mapped by all processes of a loader and by other ranks of the machine.
 
-What lies where, and until when, the index in the same file says (`chunks`). Rows and counters count as memory too: no more than `max_bytes` is
-ever held.
+The index in the same file says what lies where, and until when (`chunks`). Rows and counters count too: the store never exceeds `max_bytes`.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ TYPES = [
     for name in ["u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "u2", "u4", "u8", "c8", "c16"]
 ]
 DIMENSIONS = 4
-"""Types and dimensions that samples have before they are finished; what has others is refused."""
+"""Types and dimensions of unfinished samples; others are refused."""
 NUMBERS = struct.Struct(f"{DIMENSIONS + 4}q")
 HEAD = NUMBERS.size
-"""Of an entry: its type, its dimensions, its shape, bytes of what else belongs to it, bytes of its values."""
+"""Head of an entry: type, dimensions, shape, bytes of the extra, bytes of the values."""
 MADV_POPULATE_READ = 22
-"""Of Linux since 5.14; Python has no name for it."""
+"""Linux 5.14 or later; Python has no name for it."""
 
 
 class Borrowed(NamedTuple):
-    """An entry where it lies."""
+    """An entry in place."""
 
     entry: Entry
     store: MemoryStore
@@ -59,18 +58,18 @@ class Borrowed(NamedTuple):
 
     @property
     def mark(self) -> tuple[int, int]:
-        """Where a number lies, as long as the entry is referred to, and that number: it is another as soon as the entry may be."""
+        """An address and its expected number: the number changes as soon as the entry may. Valid while the entry is referenced."""
         return self.store.mark_at(self.chunk), self.generation
 
     def holds(self) -> bool:
-        """Whether all that was read of it up to now was the entry."""
+        """Return whether everything read so far was the entry."""
         fence()
         chunks = self.store.chunks
         return len(chunks) > 0 and int(chunks[self.chunk, 0]) == self.generation
 
 
 class ChunkRoom(NamedTuple):
-    """What an entry has of a chunk, until an epoch."""
+    """An entry's space in a chunk, valid until epoch `end`."""
 
     wanted: Wanted
     chunk: int
@@ -83,11 +82,11 @@ class ChunkRoom(NamedTuple):
 class MemoryStore(ChunkIndex):
     lasts, lends_many = False, True
     _memory: mmap.mmap | None
-    """For writing there: not where it lies on a disk, which may be full, nor without the loops, whose fence the row of an entry needs."""
+    """For direct writes. None if the file lies on a disk, which may be full, or without the compiled loops, whose fence a row needs."""
 
     @classmethod
     def of(cls, renewal: Renewal, address: Address) -> MemoryStore:
-        """The store of another process on this machine; OSError if it cannot be reached."""
+        """Open the store of another process on this machine; OSError if it is unreachable."""
         store = cls.__new__(cls)
         store.renewal = renewal
         store._join(address)
@@ -96,7 +95,7 @@ class MemoryStore(ChunkIndex):
     # ---- reading
 
     def borrow(self, wanted: Wanted) -> Borrowed | None:
-        """The entry where it lies, without a copy."""
+        """Return the entry in place, without a copy."""
         if not 0 <= wanted.sample < len(self.rows):
             return None
         found = self._borrowed(wanted)
@@ -136,8 +135,8 @@ class MemoryStore(ChunkIndex):
     def make(
         self, wanted: Wanted, shape: tuple[int, ...], extra: bytes, make: Make
     ) -> tuple[NDArray[np.uint8], Borrowed | None]:
-        """What `make` makes, pixels that should have this shape, and keep it. `make` is told where it may write them: if they are made there, that is
-        where they lie, and they are lent. What it makes depends on nothing else: it may be asked twice. One thread of a process at a time."""
+        """Return `make`'s pixels and store them; if made inside the store, also lend them. `make` must be pure: it may be called twice. One thread
+        per process at a time."""
         if not 0 <= wanted.sample < self.renewal.length:
             return make(None), None
         size = entry_size(math.prod(shape), extra)
@@ -165,7 +164,7 @@ class MemoryStore(ChunkIndex):
         return place, Borrowed(Entry(place, extra), self, room.chunk, room.generation)
 
     def _room_for(self, wanted: Wanted, size: int) -> ChunkRoom | None:
-        """Room for an entry of so many bytes, which it has from now on."""
+        """Allocate space for an entry of `size` bytes."""
         self.now = max(self.now, wanted.renewed)  # nothing is put before its time
         end = self.renewal.ends(wanted.sample, wanted.renewed)
         offset = self._room(size, end) if size <= self.chunk_bytes and len(self.rows) > 0 else -1
@@ -175,7 +174,7 @@ class MemoryStore(ChunkIndex):
         return ChunkRoom(wanted, chunk, int(self.chunks[chunk, 0]), offset, size, end)
 
     def _give_back(self, room: ChunkRoom | None) -> None:
-        """Of room, if it was the last that was taken; else it is lost until its chunk is free."""
+        """Free space if it was allocated last; else it is lost until its chunk is free."""
         if room is None:
             return
         chunk, used = self._filling.get(room.end, (-1, 0))
@@ -183,7 +182,7 @@ class MemoryStore(ChunkIndex):
             self._filling[room.end] = chunk, used - room.size
 
     def _concluded(self, room: ChunkRoom | None, size: int, written: bool) -> bool:
-        """Let others find an entry that is written, or count that it is not kept; whether it is. When the store was closed meanwhile, it is not."""
+        """Write the entry's row, or count a refusal; return whether it is stored. It is not if the store was closed meanwhile."""
         self._count(PUT)
         if room is None or not written:
             self._refuse(size)
@@ -194,20 +193,20 @@ class MemoryStore(ChunkIndex):
         return True
 
     def _place(self, room: ChunkRoom, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
-        """Where the pixels of an entry go, for others than `_write`; None: only that can write them."""
+        """Return an array for direct writes of an entry's pixels; None if only `_write` can write them."""
         if self._pages(room.chunk) is None:
             return None
         return np.ndarray(shape, np.uint8, self._bytes.data, room.offset + HEAD)
 
     def _write_around(self, room: ChunkRoom, values: NDArray[Any], extra: bytes) -> None:
-        """All of an entry but its values."""
+        """Write all of an entry but its values."""
         at = self._address + room.offset
         memmove(at, head_of(values, extra), HEAD)
         memmove(at + HEAD + values.nbytes, extra, len(extra))
 
     def _write(self, room: ChunkRoom, values: NDArray[Any], extra: bytes) -> bool:
-        """Write an entry; whether there was memory for it."""
-        pages = self._pages(room.chunk)  # held until all is written
+        """Write an entry; return whether there was memory for it."""
+        pages = self._pages(room.chunk)  # referenced until all is written
         if pages is not None:
             memmove(self._address + room.offset + HEAD, pointer(values), values.nbytes)
             self._write_around(room, values, extra)
@@ -220,8 +219,8 @@ class MemoryStore(ChunkIndex):
         return written == HEAD + values.nbytes + len(extra)
 
     def _pages(self, chunk: int) -> mmap.mmap | None:
-        """The memory that a chunk lies in, where this process may write there itself: it has all of the chunk's pages. Missing ones would cost more,
-        one by one, than the kernel's copy, so all are asked for at once; but not new ones, which would have to be cleared."""
+        """Return the mapping if this process may write to the chunk directly, with all its pages mapped. Page faults one by one cost more than the
+        kernel's copy, so request all pages at once; but not those of a fresh chunk, which must be cleared."""
         if chunk in self._mapped:
             return self._memory
         if self._memory is None or int(self.chunks[chunk, 0]) <= 1:
@@ -230,7 +229,7 @@ class MemoryStore(ChunkIndex):
         start = first - first % mmap.PAGESIZE
         try:
             self._memory.madvise(MADV_POPULATE_READ, start, first + self.chunk_bytes - start)
-        except OSError:  # an older kernel, most likely: it is not asked again
+        except OSError:  # most likely an older kernel: do not ask again
             self._memory = None
             return None
         self._mapped.add(chunk)
@@ -254,7 +253,7 @@ class MemoryStore(ChunkIndex):
 
 
 def entry_size(nbytes: int, extra: bytes) -> int:
-    """Of an entry with so many bytes of values."""
+    """Return the size of an entry with `nbytes` of values."""
     return aligned(HEAD + len(extra) + nbytes, LINE)
 
 
@@ -264,12 +263,12 @@ def head_of(values: NDArray[Any], extra: bytes) -> bytes:
 
 
 def entry_at(memory: NDArray[np.uint8], offset: int, room: int) -> Entry:
-    """What memory says that may be written anew meanwhile: anything, then, but within so many bytes of it."""
+    """Parse an entry in memory that may be overwritten meanwhile: the result may be anything, but stays within `room` bytes."""
     kind, dimensions, *shape, extra, size = NUMBERS.unpack_from(memory.data, offset)
     first, wanted = offset + HEAD, shape[:dimensions]
     if not (0 <= kind < len(TYPES) and 0 <= dimensions <= DIMENSIONS and 0 <= size <= room - HEAD):
         return Entry(memory[:0])
-    sane = all(0 <= side <= room for side in wanted)  # of none, others may be beyond what an array can have
+    sane = all(0 <= side <= room for side in wanted)  # with a side of 0, the others may exceed numpy's limits
     if not sane or TYPES[kind].itemsize * math.prod(wanted) != size:
         return Entry(memory[:0])
     found: NDArray[Any] = np.ndarray(wanted, TYPES[kind], memory.data, first)

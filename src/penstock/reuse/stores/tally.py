@@ -1,6 +1,6 @@
-"""Numbers that the processes of a loader count up together, in memory that they share.
+"""Counters shared by the processes of a loader, in shared memory.
 
-Rule 1: every process adds to a row of its own, so that nobody waits for anybody, and what was counted stays when one is killed.
+Rule 1: every process adds to its own row, so nobody waits, and counts survive a kill.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from penstock.wire.shared_table import SharedTable
 
 ROWS = 1024
-"""One for each process, around and around."""
+"""Rows, assigned to processes round-robin."""
 
 
 class Tally:
     def __init__(self, names: Sequence[str]) -> None:
-        """OSError where there is no memory."""
+        """Raise OSError if there is no memory."""
         self.names, self._pid, self._row = tuple(names), 0, 0
         self._table = SharedTable(("comers", np.int64, (1,)), ("counts", np.int64, (ROWS, len(names))))
 
     def add(self, *numbers: int) -> None:
-        """One for each name; what is left out is 0."""
+        """Add one number per name; missing ones are 0."""
         self._table["counts"][self._own_row(), : len(numbers)] += numbers
 
     def is_first(self, name: str) -> bool:
-        """Count one, and whether it is the first of all processes: for what is to be said once."""
+        """Count one; return whether it is the first of all processes: for messages given once."""
         row, counted = self._own_row(), self._table["counts"][:, self.names.index(name)]
         with self._alone():
             was_none = not counted.any()
@@ -47,7 +47,7 @@ class Tally:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Other processes wait; the threads of this one do not."""
+        """Exclude other processes, but not threads of this one."""
         fcntl.lockf(self._table.fd, fcntl.LOCK_EX)
         try:
             yield
