@@ -1,4 +1,7 @@
-"""A worker as the agent sees it, wherever it runs. `processes.LocalWorker` is a process of this machine."""
+"""A worker as the agent sees it, wherever it runs. `processes.LocalWorker` is a process of this machine.
+
+Local workers write results into the arena themselves. A handle of a worker without the arena writes them before it passes on DONE.
+"""
 
 from __future__ import annotations
 

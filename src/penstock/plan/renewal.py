@@ -6,6 +6,7 @@ Rule 2: epoch 0 renews all. Epoch e > 0 renews the places from (e - 1) * kept / 
         many in each epoch, to within one, and each place again after exactly `times` epochs.
 Rule 3: so a sample's last renewal is a pure function of (seed, sample, epoch), and with it all draws of the kept part. A lost,
         full or missing store changes an epoch's cost, but not a byte of it.
+Rule 4: another rule must know in advance when an entry ends (`ends`): stores free memory by it.
 """
 
 from __future__ import annotations

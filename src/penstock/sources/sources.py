@@ -1,12 +1,13 @@
 """Read-only byte sources: the one interface between datasets and bytes.
 
-A dataset says where a sample's bytes are (`ByteRange`) and reads them from its source. A cache or another machine is one more `Source`.
+A dataset says where a sample's bytes are (`ByteRange`) and reads them from its source. Datasets hold it as
+`bytes_from`. A cache or another machine is one more `Source`.
 
 Rule 1: return exactly the bytes requested, or raise an error that names the file.
 Rule 2: once a file's stamp was requested, a later change of the file is an error, since facts derived from it (an index of offsets) are stale.
 Rule 3: each process opens its own descriptors and connections, at first use, a bounded number. It neither uses nor closes inherited ones: they
         belong to the parent.
-Rule 4: no writes and no listening sockets.
+Rule 4: sources of this package neither write nor listen.
 """
 
 from __future__ import annotations

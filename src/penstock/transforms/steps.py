@@ -5,6 +5,8 @@ stored, sent to another machine or laid out in a table for a GPU.
 
 Rule 1: a program is complete: running it draws nothing.
 Rule 2: images are uint8, height x width x channels. Coordinates are pixels of the image before the step.
+Rule 3: a new code needs a CPU form (`cpu.STEPS` or `tables`), torchvision's form (`samples.THEIRS`), and a kernel or a refusal
+        (`kernels.forms.supported` takes an unknown code for supported).
 """
 
 from __future__ import annotations
