@@ -28,6 +28,8 @@ from penstock.reuse.stores.disk_ahead import DiskAhead
 from penstock.reuse.stores.disk_files import Files
 from penstock.reuse.stores.disk_format import FolderMark
 from penstock.reuse.stores.disk_listing import clear_temporary, removed
+from penstock.reuse.stores.disk_process import COUNTED
+from penstock.reuse.stores.tally import Tally
 
 log = logging.getLogger("penstock")
 FORMAT = 1
@@ -93,7 +95,7 @@ class KeptOnDisk:
         clear_temporary(path)  # guard: killed-runs
         samples = max(1, renewal.length)  # an empty dataset is allowed
         mark = FolderMark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
-        store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark)
+        store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark, tally=Tally.shared(COUNTED))
         self.store = DiskAhead(store)
         self._end = weakref.finalize(self, ended, store, os.getpid(), temporary=not lasting)
 
