@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import SequentialSampler
-from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.client import worker_count
 from penstock.client.advice import advice_on, could_be_asked, explanation
@@ -27,7 +26,7 @@ from penstock.client.device_side import DeviceSide
 from penstock.client.gpu_choice import adopted_of, helped, refuse_without_workers, reusing_of
 from penstock.client.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
 from penstock.client.mover import check_device, moved, mover_for
-from penstock.client.portable import over_torchs_workers
+from penstock.client.portable import over_torchs_workers, why_torchs_own
 from penstock.client.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
 from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Reuse
 from penstock.dataset.seeding import generators_kept
@@ -134,11 +133,8 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
             import penstock.client.build
             import penstock.client.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
 
-        self._skips, self._worker_count, self._on_device = (
-            Skips(max_skipped),
-            worker_count.WorkerCount(auto),
-            DeviceSide(),
-        )
+        self._skips, self._on_device = Skips(max_skipped), DeviceSide()
+        self._worker_count = worker_count.WorkerCount(auto)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
 
     @property
@@ -177,14 +173,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return self._iterate_workers(self._iterator, fresh=True)
 
     def _not_ours(self) -> str | None:
-        """Say why torch's own iterator runs instead of ours, or None."""
-        if os.environ.get("PENSTOCK_DISABLE", "") not in ("", "0"):
-            return "PENSTOCK_DISABLE is set"
-        if isinstance(self.dataset, (IterDataPipe, MapDataPipe)):
-            return "DataPipes are torch's own"
-        if sys.platform != "linux" and self._epochs.source.streams:
-            return "only Linux has our engine"
-        return None
+        return why_torchs_own(self.dataset, streams=self._epochs.source.streams)
 
     def _iterate_inline(self) -> Any:
         if self.timeout:

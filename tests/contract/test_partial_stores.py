@@ -1,6 +1,6 @@
 """What every store of partly prepared samples must do, as datasets use it that reuse samples. Another store is added by one line in `STORES`.
 
-The store on the device (`kept_device`) has the same interface, but takes no bytes from the host and gives none back, only places on the device: it
+The store on the device (`reuse/stores/device.py`) has the same interface, but takes no bytes from the host and gives none back, only places on the device: it
 forgets all. Its own tests are `unit/test_kept_device.py` and `unit/test_reuse_on_device.py`.
 """
 

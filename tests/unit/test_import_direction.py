@@ -90,7 +90,7 @@ def within(module: str, parents: tuple[str, ...]) -> bool:
 
 
 def part_of(module: str) -> str:
-    """`penstock.core.core` belongs to `engine`; the package itself to ''."""
+    """`penstock.core.core` belongs to `core`; the package itself to ''."""
     return module.partition(".")[2].partition(".")[0]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from typing import Any
 
 import pytest
 
 from penstock import transforms as v2
-from penstock.kernels.forms import supported
+from penstock.kernels.forms import LIMITED, supported
 from penstock.kernels.layout import lay_out
 from penstock.pipeline.chain import Chain
 from penstock.transforms.steps import Code, Interpolation, Program, Step
@@ -91,6 +93,17 @@ def test_every_step_of_ours_has_a_kernel() -> None:
     for step in ALL:
         assert supported(step) == ""
         assert lay_out([step], SIZE).rows
+
+
+def test_what_has_refused_forms_is_looked_at_before_it_is_laid_out() -> None:
+    """`lay_out` asks `supported` only about LIMITED codes, for speed: one missing there would be laid out wrongly."""
+    cases = ast.walk(ast.parse(inspect.getsource(supported)))
+    refused = {
+        node.value.attr
+        for node in cases
+        if isinstance(node, ast.MatchValue) and isinstance(node.value, ast.Attribute)
+    }
+    assert refused == {code.name for code in LIMITED}
 
 
 def test_an_image_too_large_for_32_bits_is_refused() -> None:

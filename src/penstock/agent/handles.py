@@ -1,6 +1,7 @@
 """A worker as the agent sees it, wherever it runs. `processes.LocalWorker` is a process of this machine.
 
-Local workers write results into the arena themselves. A handle of a worker without the arena writes them before it passes on DONE.
+Local workers write results into the arena themselves. For a worker without the arena another process must have written them before its
+handle passes on DONE.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class WorkerHandle(Protocol):
         """Its name in messages."""
 
     def show(self, row: memoryview) -> None:
-        """Write its identity into its row of the board."""
+        """Write its pid, if it has one here, into its row of the board. The row's TASK, ORDINAL and BEAT must then follow the
+        worker: the agent takes a worker without a beat for hung, and blames the sample at ORDINAL for a death. A local
+        worker writes them itself."""
 
     def watch(self, selector: BaseSelector, hear: Hear, on_end: Callable[[], None]) -> None:
         """Start passing on its frames to `hear`, and call `on_end` when it seems to have ended."""

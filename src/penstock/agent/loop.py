@@ -1,6 +1,6 @@
 """The agent: a small event loop in its own process that owns the workers and performs the core's actions.
 
-It never runs user code and never touches sample data, so it always answers at once. It ends when its socket closes or its
+It never runs user code and never copies sample data, so it always answers at once. It ends when its socket closes or its
 training process ends, whichever shows first. Its workers end with it (`worker/entry`).
 Nothing here imports torch: where processes are spawned, the agent starts as a bare interpreter.
 """

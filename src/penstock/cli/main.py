@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock import __version__
-from penstock.cli.cache import add_cache
 from penstock.cli.page import add_report, writable
 from penstock.cli.program import Program
 from penstock.cli.reuse import add_reuse
+from penstock.cli.reuse_stores import add_cache
 from penstock.errors import PenstockError
 
 RUN = """\

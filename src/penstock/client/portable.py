@@ -5,6 +5,7 @@ torch's loader prepares each whole batch as if it were one sample. Batches trave
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,11 +16,23 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from penstock.client.arguments import TorchArguments
 from penstock.epochs.feed import Ask
 from penstock.torch_private import enter_worker
 from penstock.worker.prepare import Preparer, Recipe, Skip, Stopped, Where
+
+
+def why_torchs_own(dataset: Any, *, streams: bool) -> str | None:
+    """Say why torch's own iterator runs instead of ours, or None."""
+    if os.environ.get("PENSTOCK_DISABLE", "") not in ("", "0"):
+        return "PENSTOCK_DISABLE is set"
+    if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        return "DataPipes are torch's own"
+    if sys.platform != "linux" and streams:
+        return "only Linux has our engine"
+    return None
 
 
 class KeyedBatches(Dataset[tuple[Any, list[Skip]]]):
