@@ -19,6 +19,7 @@ from penstock.agent.exposure import our_own_fork
 from penstock.agent.loop import Agent
 from penstock.agent.processes import LocalWorker
 from penstock.measure.host import name_process
+from penstock.remote.handles import FerryLink
 from penstock.wire.arena import Arena, anonymous_file
 from penstock.wire.frames import Channel
 from penstock.worker.entry import work
@@ -32,9 +33,9 @@ RESET = (signal.SIGCHLD, *ASKS)
 
 
 def fork_agent(
-    config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any
+    config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any, ferry: socket.socket | None = None
 ) -> tuple[int, socket.socket]:
-    """Fork an agent; return its pid and our end of its socket."""
+    """Fork an agent, which takes over `ferry`, the socket to remote workers; return its pid and our end of its socket."""
     ours, theirs = socket.socketpair()
     pid = -1
     try:
@@ -44,7 +45,7 @@ def fork_agent(
             pid = os.fork()
             if pid == 0:
                 ours.close()
-                be_agent(config, spec, arena, context, theirs)
+                be_agent(config, spec, arena, context, theirs, ferry)
         theirs.close()
         return pid, ours  # within: an interrupt may come up to here
     except BaseException:
@@ -84,7 +85,12 @@ def signals_held() -> Iterator[None]:
 
 
 def be_agent(
-    config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any, trainer: socket.socket
+    config: AgentConfig,
+    spec: WorkerSpec,
+    arena: Arena,
+    context: Any,
+    trainer: socket.socket,
+    ferry: socket.socket | None,
 ) -> NoReturn:
     code = 1
     try:
@@ -93,7 +99,7 @@ def be_agent(
             signal.signal(number, signal.SIG_DFL)
         name_process("penstock agent")
         gc.freeze()
-        run_agent(config, spec, arena, context, Channel(trainer))
+        run_agent(config, spec, arena, context, Channel(trainer), ferry)
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it was, a forked child must not return from here
         traceback.print_exc()
@@ -101,8 +107,16 @@ def be_agent(
         os._exit(code)
 
 
-def run_agent(config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any, trainer: Channel) -> None:
-    agent = Agent(config, trainer, arena, lambda worker: fork_worker(agent, spec, worker, context))
+def run_agent(
+    config: AgentConfig,
+    spec: WorkerSpec,
+    arena: Arena,
+    context: Any,
+    trainer: Channel,
+    ferry: socket.socket | None,
+) -> None:
+    link = None if ferry is None else FerryLink(Channel(ferry))
+    agent = Agent(config, trainer, arena, lambda worker: fork_worker(agent, spec, worker, context), link)
     agent.run()
 
 
@@ -131,5 +145,7 @@ def close_inherited(agent: Agent) -> None:
     """Close what only the agent may hold: with a copy in a worker, the agent's end would go unnoticed."""
     agent.selector.close()
     agent.trainer.close()
+    if agent.ferry is not None:
+        agent.ferry.close()
     for worker in agent.workers.values():
         worker.disinherit()

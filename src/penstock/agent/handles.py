@@ -1,4 +1,5 @@
-"""A worker as the agent sees it, wherever it runs. `processes.LocalWorker` is a process of this machine.
+"""A worker as the agent sees it, wherever it runs. `processes.LocalWorker` is a process of this machine,
+`remote.handles.RemoteHandle` one of another.
 
 Local workers write results into the arena themselves. For a worker without the arena another process must have written them before its
 handle passes on DONE.

@@ -26,7 +26,9 @@ from penstock.agent.troubles import after_text, apart, grown_text, packed
 from penstock.core import events as ev
 from penstock.core.core import new_state, on_event
 from penstock.core.events import Action, Event, Kind, Trouble
+from penstock.core.pools import LOCAL
 from penstock.measure import host
+from penstock.remote.handles import FerryLink
 from penstock.wire import frames as wire
 from penstock.wire.arena import AS_CORES, Arena, Board
 from penstock.wire.frames import Channel, Fed, Msg, slice_keys
@@ -53,8 +55,10 @@ class Agent:
         trainer: Channel,
         arena: Arena,
         start_worker: Callable[[int], WorkerHandle | None],
+        ferry: FerryLink | None = None,
     ) -> None:
         self.config, self.trainer, self.arena, self.start_worker = config, trainer, arena, start_worker
+        self.ferry = ferry
         self.state = new_state(config.core)
         self.recorder = Recorder(config.record, config.core)
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
@@ -80,8 +84,11 @@ class Agent:
             self.selector.register(parent, selectors.EVENT_READ, self._on_parent_end)
         if adoptions is not None:
             self.selector.register(adoptions, selectors.EVENT_READ, lambda _: self._adopt_sent(adoptions))
-        else:
-            for worker in self.state.workers:
+        if self.ferry is not None:
+            self.ferry.bind(self.selector, self)
+        self.arena.has_room_for(len(self.state.workers))
+        for worker in self.state.workers:
+            if adoptions is None or worker.pool.kind != LOCAL:
                 self._start(worker.id)
         while not self.stopping:
             busy = any(worker.tasks for worker in self.state.workers) or self.state.memory.free > 0
@@ -232,14 +239,17 @@ class Agent:
     # ---- workers
 
     def _start(self, worker: int) -> None:
-        handle = self.start_worker(worker)
-        if handle is not None:
-            self._adopt(handle)
+        if self.state.workers[worker].pool.kind == LOCAL:
+            handle = self.start_worker(worker)
+            if handle is not None:
+                self.adopt(handle)
+        elif self.ferry is not None:
+            self.ferry.start(worker)
 
     def _adopt_sent(self, adoptions: socket.socket) -> None:
         handle = sent_worker(adoptions, self._tell)
         if handle is not None:
-            self._adopt(handle)
+            self.adopt(handle)
         else:
             self.selector.unregister(adoptions)
 
@@ -250,7 +260,14 @@ class Agent:
             while True:
                 self._adopt_sent(adoptions)
 
-    def _adopt(self, handle: WorkerHandle) -> None:
+    def items(self, layout: int) -> tuple[int, ...]:
+        return self.state.layouts[layout]
+
+    def warn(self, text: str) -> None:
+        self._tell(Msg.WARN, text.encode())
+
+    def adopt(self, handle: WorkerHandle) -> None:
+        """Take charge of a worker that has been started."""
         self.workers[handle.id] = handle
         row = self.arena.board.row(handle.id)
         row[Board.TASK] = row[Board.ORDINAL] = -1

@@ -22,6 +22,7 @@ from penstock.agent.config import AgentConfig
 from penstock.agent.loop import Agent
 from penstock.core.state import CoreConfig
 from penstock.measure.host import name_process
+from penstock.remote.handles import FerryLink
 from penstock.wire import frames as wire
 from penstock.wire.arena import Arena, anonymous_file
 from penstock.wire.frames import Channel, Msg
@@ -40,12 +41,12 @@ AGENT = "from penstock.agent.spawned import agent_main; agent_main()"
 
 
 def exec_agent(
-    config: AgentConfig, arena: Arena
+    config: AgentConfig, arena: Arena, ferry: socket.socket | None = None
 ) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
     """Start an agent as its own program; return it, our end of its socket, and the socket to send workers to."""
     ours, theirs = socket.socketpair()
     send, receive = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    fds = (theirs.fileno(), receive.fileno(), arena.fd)
+    fds = (theirs.fileno(), receive.fileno(), arena.fd, *([ferry.fileno()] if ferry is not None else []))
     facts = {"config": asdict(config), "fds": fds, "size": arena.size, "workers": arena.workers}
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     process = subprocess.Popen(
@@ -66,7 +67,7 @@ def agent_main() -> None:
     facts = json.loads(sys.argv[1])
     core = CoreConfig.of(facts["config"].pop("core"))
     config = AgentConfig(core=core, **facts["config"])
-    trainer_fd, adoptions_fd, arena_fd = facts["fds"]
+    trainer_fd, adoptions_fd, arena_fd, *ferry_fd = facts["fds"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name_process("penstock agent")
     trainer = Channel(socket.socket(fileno=trainer_fd))
@@ -75,7 +76,8 @@ def agent_main() -> None:
     def ask(worker: int) -> None:
         trainer.post(Msg.NEED_WORKER, wire.WORKER.pack(worker, agent.state.local.size))
 
-    agent = Agent(config, trainer, arena, ask)
+    link = FerryLink(Channel(socket.socket(fileno=ferry_fd[0]))) if ferry_fd else None
+    agent = Agent(config, trainer, arena, ask, link)
     agent.run(socket.socket(fileno=adoptions_fd))
 
 

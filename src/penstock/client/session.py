@@ -7,6 +7,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from penstock.agent.processes import open_pidfd, wait_readable
 from penstock.agent.spawned import SpawnedWorkers, exec_agent
 from penstock.client.leases import Leases
 from penstock.client.pinning import Pins
+from penstock.client.remote_side import RemoteSide
 from penstock.measure.counters import BY_WORKER, Live
 from penstock.measure.host import say_once
 from penstock.wire import frames as wire
@@ -47,6 +49,8 @@ class Blueprint:
     spec: WorkerSpec
     context: Any
     limit_bytes: int
+    remote: RemoteSide | None = None
+    """Workers on other machines, if there are any."""
 
     def resized(self, workers: int, *, follows: bool) -> Blueprint:
         """Return the same blueprint with another initial worker count."""
@@ -81,11 +85,21 @@ class Session:
             raise
 
     def _start(self, blueprint: Blueprint) -> None:
+        with contextlib.ExitStack() as ours:
+            remote = blueprint.remote
+            ferry = None if remote is None else remote.open(self.arena, blueprint.spec)
+            if ferry is not None:
+                ours.enter_context(ferry)  # the agent has its own copy: the ferry must see its end
+            self._start_agent(blueprint, ferry)
+
+    def _start_agent(self, blueprint: Blueprint, ferry: socket.socket | None) -> None:
         if blueprint.context.get_start_method() == "fork":
             blueprint.spec.recipe.load_libraries()
-            self.pid, sock = fork_agent(blueprint.agent, blueprint.spec, self.arena, blueprint.context)
+            self.pid, sock = fork_agent(
+                blueprint.agent, blueprint.spec, self.arena, blueprint.context, ferry
+            )
         else:
-            self._process, sock, adoptions = exec_agent(blueprint.agent, self.arena)
+            self._process, sock, adoptions = exec_agent(blueprint.agent, self.arena, ferry)
             self.pid = self._process.pid
             self.spawned = SpawnedWorkers(blueprint.spec, self.arena, blueprint.context, adoptions)
         self.channel = Channel(sock)

@@ -1,0 +1,58 @@
+"""A loader's side of remote workers: find the machine's ferry, hand it the arena, and send the settings that workers elsewhere need."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from penstock.remote.connect import Address
+from penstock.remote.frames import NUMBER, Net, framed
+from penstock.wire.arena import Arena
+from penstock.worker.loop import WorkerSpec
+
+log = logging.getLogger("penstock")
+
+OpenFerry = Callable[[bytes, Sequence[int]], socket.socket]
+"""Passes facts and descriptors on to the ferry; returns a socket to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSide:
+    """How a loader reaches workers on other machines."""
+
+    open_ferry: OpenFerry
+    addresses: tuple[Address, ...] = ()
+    """Workers that are known already."""
+    differs: str = "error"
+
+    def open(self, arena: Arena, spec: WorkerSpec) -> socket.socket | None:
+        """Return the socket on which the agent will talk to the ferry. None, with one warning, if samples cannot be prepared elsewhere."""
+        try:
+            settings = pickled(spec)
+        except Exception as exc:  # noqa: BLE001 - anything may go wrong in a user's __reduce__
+            log.warning("remote workers are not used: the dataset cannot be pickled (%s: %s)", type(exc).__name__, exc)
+            return None
+        facts = {
+            "size": arena.size,
+            "workers": arena.workers,
+            "addresses": [asdict(address) for address in self.addresses],
+            "differs": self.differs,
+        }
+        try:
+            ferry = self.open_ferry(json.dumps(facts).encode(), [arena.fd])
+            ferry.sendall(framed(Net.SPEC, NUMBER.pack(-1), settings))
+        except OSError as exc:
+            log.warning("remote workers are not used: %s", exc)
+            return None
+        return ferry
+
+
+def pickled(spec: WorkerSpec) -> bytes:
+    """Return the settings as bytes that another machine can load: functions and classes of the program itself by value."""
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(replace(spec, places=None), 5)
+    return data

@@ -1,0 +1,210 @@
+"""The ferry: a process that connects to remote workers and shows them to agents as workers of a remote pool.
+
+It maps each loader's arena and writes into it what arrives. It never runs user code. One ferry serves all loaders of a machine's job; a
+remote worker serves one loader at a time and stays connected for the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.measure.host import name_process
+from penstock.remote.boat import Boat
+from penstock.remote.connect import Address, Connector
+from penstock.remote.frames import NUMBER, Net
+from penstock.wire import frames as wire
+from penstock.wire.arena import Arena
+from penstock.wire.frames import Channel, Msg
+
+TICK_S = 0.25
+
+
+@dataclass(eq=False)
+class Berth:
+    """One loader: the socket to its agent, its arena, and its remote workers."""
+
+    channel: Channel
+    arena: Arena
+    selector: selectors.BaseSelector
+    settings: bytes = b""
+    digest: bytes = b""
+    layouts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    boats: dict[int, Boat] = field(default_factory=dict)
+    wanted: deque[int] = field(default_factory=deque)
+    """Workers that the agent has started and that have no boat yet."""
+    refused: str = ""
+    """Why its dataset cannot be loaded elsewhere."""
+    on_refusal: Callable[[int], None] = lambda _: None
+
+    @property
+    def view(self) -> memoryview:
+        return self.arena.view
+
+    def row(self, worker: int) -> memoryview:
+        return self.arena.board.row(worker)
+
+    def refuse(self, worker: int, why: str) -> None:
+        if not self.refused:
+            text = (
+                f"remote workers cannot load the dataset ({why}): samples are prepared here. Its code must be importable there, "
+                f"for example by Ray's runtime_env, or installed."
+            )
+            self.tell(-1, Msg.WARN, text.encode())
+        self.refused = why
+        self.on_refusal(worker)
+
+    def tell(self, worker: int, kind: int, *chunks: bytes) -> None:
+        self.channel.post(kind, NUMBER.pack(worker), *chunks)  # type: ignore[arg-type]
+        if self.channel.clogged:
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self.selector.modify(self.channel.sock, both, self.selector.get_key(self.channel.sock).data)
+
+
+class Ferry:
+    """Serves berths that come over `control`, a socket on which each message is (facts, [socket to the agent, arena])."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.selector: selectors.BaseSelector = selectors.DefaultSelector()
+        self.berths: list[Berth] = []
+        self.idle: list[Boat] = []
+        self.boats: list[Boat] = []
+        self.connector = Connector()
+        self.running = True
+        control.setblocking(False)
+        self.selector.register(control, selectors.EVENT_READ, lambda _: self._on_control())
+        self.selector.register(self.connector.ready, selectors.EVENT_READ, lambda _: self._on_connected())
+
+    def run(self) -> None:
+        next_s = 0.0
+        while self.running:
+            for key, mask in self.selector.select(TICK_S):
+                key.data(mask)
+            now = time.monotonic()
+            if now >= next_s:
+                next_s = now + TICK_S
+                for boat in list(self.boats):
+                    boat.look_after(now)
+
+    # ---- loaders
+
+    def _on_control(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self.control, 1 << 16, 2)
+        except BlockingIOError:
+            return
+        if not data:
+            self.running = False  # the node process is gone
+            return
+        facts = json.loads(data)
+        sock = socket.socket(fileno=fds[0])
+        sock.setblocking(False)
+        arena = Arena(fds[1], facts["size"], facts["workers"])
+        berth = Berth(Channel(sock), arena, self.selector)
+        berth.on_refusal = lambda worker: self._free(berth, worker)
+        self.berths.append(berth)
+        self.selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_agent(berth, mask))
+        for address in facts.get("addresses", ()):
+            self.connector.connect(Address(**address), differs=facts.get("differs", "error"))
+
+    def _on_agent(self, berth: Berth, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE and berth.channel.flush():
+            self.selector.modify(berth.channel.sock, selectors.EVENT_READ, self.selector.get_key(berth.channel.sock).data)
+        if not mask & selectors.EVENT_READ:
+            return
+        frames = berth.channel.receive(wait=False)
+        if frames is None:
+            self._cast_off(berth)
+            return
+        for kind, payload in frames:
+            (worker,) = NUMBER.unpack_from(payload)
+            self._on_agent_frame(berth, kind, worker, payload[NUMBER.size :])
+
+    def _on_agent_frame(self, berth: Berth, kind: int, worker: int, payload: bytes) -> None:
+        if kind == Net.SPEC:
+            berth.settings, berth.digest = payload, hashlib.sha256(payload).digest()
+        elif kind == Net.START:
+            berth.wanted.append(worker)
+            self._board()
+        elif worker in berth.boats:
+            boat = berth.boats[worker]
+            if kind == Msg.STOP:
+                self._free(berth, worker)
+                berth.tell(worker, Net.ENDED, b"it was asked to end")
+            elif kind == Msg.LAYOUT:
+                (number,) = wire.LAYOUT.unpack_from(payload)
+                sizes, blob = wire.split_sizes(payload[wire.LAYOUT.size :])
+                berth.layouts[number] = sizes
+                boat.deliver(kind, wire.LAYOUT.pack(number) + blob)
+            else:
+                boat.deliver(kind, payload)
+        elif kind == Msg.STOP:
+            with contextlib.suppress(ValueError):
+                berth.wanted.remove(worker)
+            berth.tell(worker, Net.ENDED, b"it was asked to end")
+
+    def _cast_off(self, berth: Berth) -> None:
+        """The agent is gone: its remote workers are free for others."""
+        self.selector.unregister(berth.channel.sock)
+        for worker in list(berth.boats):
+            self._free(berth, worker)
+        self.berths.remove(berth)
+        berth.channel.close()
+        berth.arena.close()
+        self._board()
+
+    def _free(self, berth: Berth, worker: int) -> None:
+        boat = berth.boats.pop(worker)
+        boat.leave()
+        self.idle.append(boat)
+
+    # ---- remote workers
+
+    def _on_connected(self) -> None:
+        for outcome in self.connector.outcomes():
+            if isinstance(outcome, str):
+                for berth in self.berths:
+                    berth.tell(-1, Msg.WARN, outcome.encode())
+                continue
+            sock, about = outcome
+            boat = Boat(sock, about, self.selector)
+            boat.on_end = self._on_boat_end
+            self.boats.append(boat)
+            self.idle.append(boat)
+        self._board()
+
+    def _board(self) -> None:
+        """Give idle remote workers to loaders that wait for some, in turn."""
+        while self.idle and (berth := next((one for one in self.berths if one.wanted and one.settings and not one.refused), None)):
+            boat, worker = self.idle.pop(0), berth.wanted.popleft()
+            berth.boats[worker] = boat
+            berth.tell(worker, Net.BOARDED, boat.host.encode())
+            boat.board(berth, worker, berth.settings, berth.digest)
+            self.berths.remove(berth)
+            self.berths.append(berth)
+
+    def _on_boat_end(self, boat: Boat, why: str) -> None:
+        self.boats.remove(boat)
+        if boat in self.idle:
+            self.idle.remove(boat)
+        for berth in self.berths:
+            for worker, other in list(berth.boats.items()):
+                if other is boat:
+                    del berth.boats[worker]
+                    berth.tell(worker, Net.ENDED, why.encode())
+
+
+def main(control: socket.socket) -> None:
+    """Be the ferry."""
+    name_process("penstock ferry")
+    Ferry(control).run()
+    os._exit(0)

@@ -1,0 +1,43 @@
+"""Frames between the agent, the ferry and workers on other machines, beside those of `wire.frames`.
+
+Agent and ferry share one private socket. Each frame there begins with the number of the worker that it is about. The ferry has one
+TCP connection to each remote worker, with the frames of `wire.frames` and these.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+from penstock.wire.frames import DONE, HEAD, Msg
+
+__all__ = ["DONE", "HEAD", "LARGEST", "NUMBER", "ROWS", "SPEC", "Msg", "Net", "framed"]
+
+
+class Net(IntEnum):
+    # ferry -> remote worker
+    SPEC = 64
+    # remote worker -> ferry
+    HELLO = 72
+    BEAT = 73
+    ROWS = 74
+    VALUE = 75
+    # agent -> ferry
+    START = 80
+    # ferry -> agent
+    BOARDED = 88
+    ENDED = 89
+
+
+NUMBER = Struct("<i")
+"""Number of a worker, at the head of each payload between agent and ferry."""
+SPEC = Struct("<i32sQ")
+"""Number of the worker, digest of the pickled settings, their bytes (0: as the last time); then the pickle."""
+ROWS = Struct("<Q")
+"""With ROWS, before a payload as of DONE: bytes that follow the frame, the task's rows of each lane, one lane after the other."""
+LARGEST = 1 << 20
+"""Longest frame from a remote worker, without what follows it."""
+
+
+def framed(kind: int, *chunks: bytes) -> bytes:
+    return b"".join((HEAD.pack(sum(map(len, chunks)), kind), *chunks))

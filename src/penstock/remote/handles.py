@@ -1,0 +1,180 @@
+"""Remote workers as the agent sees them (`agent.handles.WorkerHandle`). All their frames travel over one socket to the ferry."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from penstock.remote.frames import NUMBER, Net
+from penstock.wire import frames as wire
+from penstock.wire.arena import Board
+from penstock.wire.frames import Channel, Msg
+
+Hear = Callable[[int, bytes], None]
+LOST_FERRY = "the ferry, which connects remote workers, has ended"
+
+
+class LinkUser(Protocol):
+    """The agent, as far as its link to the ferry knows it."""
+
+    def adopt(self, handle: Any) -> None: ...
+
+    def items(self, layout: int) -> tuple[int, ...]: ...
+
+    def warn(self, text: str) -> None: ...
+
+
+class FerryLink:
+    """The agent's socket to the ferry."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._handles: dict[int, RemoteHandle] = {}
+        self._selector: selectors.BaseSelector | None = None
+        self._agent: Any = None
+        self.gone = False
+
+    def bind(self, selector: selectors.BaseSelector, agent: LinkUser) -> None:
+        """Serve this agent from now on."""
+        self._selector, self._agent = selector, agent
+        self.channel.sock.setblocking(False)
+        selector.register(self.channel.sock, selectors.EVENT_READ, self._on_ready)
+
+    def start(self, worker: int) -> None:
+        """Ask for a remote worker; the agent gets its handle when the ferry has one, which may be never."""
+        self.post(Net.START, worker)
+
+    def items(self, layout: int) -> tuple[int, ...]:
+        """Return the item sizes of a layout."""
+        sizes: tuple[int, ...] = self._agent.items(layout)
+        return sizes
+
+    def post(self, kind: int, worker: int, *chunks: bytes) -> None:
+        if self.gone:
+            return
+        self.channel.post(kind, NUMBER.pack(worker), *chunks)  # type: ignore[arg-type]
+        if self.channel.clogged and self._selector is not None:
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self._selector.modify(self.channel.sock, both, self._on_ready)
+
+    def _on_ready(self, mask: int) -> None:
+        assert self._selector is not None
+        if mask & selectors.EVENT_WRITE and self.channel.flush():
+            self._selector.modify(self.channel.sock, selectors.EVENT_READ, self._on_ready)
+        if not mask & selectors.EVENT_READ:
+            return
+        frames = self.channel.receive(wait=False)
+        if frames is None:
+            self._lose()
+            return
+        for kind, payload in frames:
+            (worker,) = NUMBER.unpack_from(payload)
+            self._on_frame(kind, worker, payload[NUMBER.size :])
+
+    def _on_frame(self, kind: int, worker: int, payload: bytes) -> None:
+        handle = self._handles.get(worker)
+        if worker < 0:
+            self._agent.warn(payload.decode(errors="replace"))
+        elif kind == Net.BOARDED:
+            handle = self._handles[worker] = RemoteHandle(worker, self, payload.decode(errors="replace"))
+            self._agent.adopt(handle)
+        elif handle is None or handle.ended:
+            return
+        elif kind == Net.ENDED:
+            handle.why = payload.decode(errors="replace")
+            handle.on_end()
+        else:
+            handle.hear(kind, payload)
+
+    def _lose(self) -> None:
+        """The ferry is gone, and with it all remote workers."""
+        self.gone = True
+        if self._selector is not None:
+            self._selector.unregister(self.channel.sock)
+        self.channel.close()
+        for handle in list(self._handles.values()):
+            if not handle.ended:
+                handle.why = LOST_FERRY
+                handle.on_end()
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+@dataclass(slots=True, eq=False)
+class RemoteHandle:
+    """A worker on another machine."""
+
+    id: int
+    link: FerryLink
+    host: str
+    layouts: set[int] = field(default_factory=set)
+    ended: bool = False
+    hung: bool = False
+    exit_code: int | None = None
+    why: str = ""
+    hear: Hear = field(init=False)
+    on_end: Callable[[], None] = field(init=False)
+    _row: Any = None
+
+    @property
+    def name(self) -> str:
+        return f"worker {self.id} on {self.host}"
+
+    def show(self, row: memoryview) -> None:
+        self._row = row
+        row[Board.PID] = 0
+
+    def watch(self, selector: selectors.BaseSelector, hear: Hear, on_end: Callable[[], None]) -> None:  # noqa: ARG002
+        self.hear, self.on_end = hear, on_end
+
+    def post(self, kind: Msg, *chunks: bytes) -> None:
+        if kind is Msg.LAYOUT:  # the ferry needs the sizes, to place rows
+            (number,) = wire.LAYOUT.unpack_from(chunks[0])
+            chunks = (chunks[0], wire.pack_sizes(self.link.items(number)), *chunks[1:])
+        self.link.post(kind, self.id, *chunks)
+
+    def stop(self) -> None:
+        self.link.post(Msg.STOP, self.id)
+
+    def hear_out(self) -> None:
+        if self._row is not None:  # a lost connection is no sample's fault
+            self._row[Board.TASK] = self._row[Board.ORDINAL] = -1
+
+    def ask_stack(self, now_s: float, silent_s: float) -> None:
+        pass
+
+    def condemn(self, now_s: float) -> None:  # noqa: ARG002
+        self.hung, self.why = True, "it was silent for too long"
+        self.stop()
+
+    def look_after(self, now_s: float) -> str:  # noqa: ARG002
+        return ""
+
+    def waited_s(self, now_s: float) -> float:  # noqa: ARG002
+        return 0.0
+
+    def private_bytes(self) -> int:
+        return 0
+
+    def follow_cores(self, before: frozenset[int], cores: frozenset[int]) -> None:
+        pass
+
+    def reap(self) -> bool:
+        return True
+
+    def cause(self, *, oom: bool) -> str:  # noqa: ARG002
+        return f"{self.name} was lost: {self.why or 'it has ended'}"
+
+    def end_by(self, deadline_s: float) -> None:
+        """Nothing to wait for: the ferry writes nothing more once our socket is closed."""
+
+    def disinherit(self) -> None:
+        with contextlib.suppress(OSError):
+            self.link.close()
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,146 @@
+"""The process of a worker on another machine: `python -m penstock.remote.server`.
+
+Whoever starts it writes one line of JSON to its stdin, {"key": …, "host": address to listen on}, and reads one from its stdout,
+{"host": …, "port": …}. It serves one ferry, which must know the key; it ends when that connection ends, or when its stdin closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from penstock.measure.host import name_process
+from penstock.remote.fingerprint import fingerprint
+from penstock.remote.frames import SPEC, Net
+from penstock.remote.handshake import WORKER, Refused, greet
+from penstock.remote.outlet import Outlet, steady
+from penstock.remote.scratch import Scratch
+from penstock.remote.worker import RemoteWorker, failure_text
+from penstock.wire.frames import Msg
+from penstock.worker.entry import bind_to, keep_memory
+
+GREETING_S = 5.0
+"""Time to prove that one knows the key."""
+STRANGERS = 8
+"""Connections that may be proving it at a time; further ones are closed at once."""
+LONELY_S = 120.0
+"""Time until the ferry must have come."""
+LAST_S = 2.0
+
+
+def main() -> None:
+    os.set_blocking(0, False)
+    given = read_line(within_s=30.0)
+    bind_to(0)  # from here on the kernel kills us when stdin closes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    name_process("penstock remote")
+    listener = socket.create_server((given["host"], 0), backlog=16)
+    host, port = listener.getsockname()[:2]
+    print(json.dumps({"host": host, "port": port}), flush=True)
+    sock = Door(listener, bytes.fromhex(given["key"]), f"{host}:{port}").first_welcome(LONELY_S)
+    if sock is None:
+        sys.exit("penstock: nobody with the key connected within 2 minutes")
+    serve(sock)
+
+
+def read_line(within_s: float) -> dict[str, Any]:
+    """Read the line of JSON on stdin, without a wait that has no end."""
+    data, deadline = b"", time.monotonic() + within_s
+    while not data.endswith(b"\n"):
+        try:
+            chunk = os.read(0, 4096)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                sys.exit("penstock: no settings arrived on stdin")
+            time.sleep(0.01)
+            continue
+        if not chunk:
+            sys.exit("penstock: stdin was closed before the settings came")
+        data += chunk
+    found: dict[str, Any] = json.loads(data)
+    return found
+
+
+class Door:
+    """Lets in the first one who knows the key; others cost a thread for a few seconds at most."""
+
+    def __init__(self, listener: socket.socket, key: bytes, address: str) -> None:
+        self._listener, self._key, self._address = listener, key, address
+        self._welcome: socket.socket | None = None
+        self._come = threading.Event()
+        self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(STRANGERS)
+
+    def first_welcome(self, within_s: float) -> socket.socket | None:
+        deadline = time.monotonic() + within_s
+        self._listener.settimeout(0.2)
+        while not self._come.is_set() and time.monotonic() < deadline:
+            try:
+                sock, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            if not self._places.acquire(blocking=False):  # guard: strangers-bounded
+                sock.close()
+                continue
+            threading.Thread(target=self._meet, args=(sock,), daemon=True).start()
+        self._listener.close()
+        return self._welcome
+
+    def _meet(self, sock: socket.socket) -> None:
+        try:
+            greet(sock, self._key, role=WORKER, address=self._address, within_s=GREETING_S)
+        except (Refused, OSError):
+            sock.close()
+        else:
+            with self._lock:  # the key is good for one connection
+                if self._welcome is None:
+                    self._welcome = sock
+                    self._come.set()
+                else:
+                    sock.close()
+        finally:
+            self._places.release()
+
+
+def serve(sock: socket.socket) -> None:
+    """Work for the ferry until it goes. Settings may come again and again, one loader after the other."""
+    steady(sock)
+    sock.settimeout(None)
+    keep_memory()
+    scratch = Scratch()
+    outlet = Outlet(sock, lambda: scratch.board.row(0).tobytes())
+    outlet.send(Net.HELLO, json.dumps(fingerprint()).encode())
+    blob = b""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while (settings := outlet.next_settings()) is not None:
+            number, _, nbytes = SPEC.unpack_from(settings)
+            blob = settings[SPEC.size :] if nbytes else blob
+            work(blob, number, outlet, scratch)
+            gc.collect()  # the dataset of the last loader
+    outlet.drain(LAST_S)
+
+
+def work(blob: bytes, number: int, outlet: Outlet, scratch: Scratch) -> None:
+    """Be worker `number` of a loader until other settings come."""
+    from cloudpickle import loads
+
+    try:
+        spec = loads(blob)
+    except Exception:  # noqa: BLE001 - the user's code; its error is sent on
+        outlet.send(Msg.INIT_FAILED, failure_text(f"while the dataset was loaded on {socket.gethostname()}", number))
+        return
+    worker = RemoteWorker(spec, number, outlet, scratch)
+    worker.start()
+    worker.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""A worker on another machine: the local worker's code, but results go into buffers of its own and over the network.
+
+A task's rows lie compactly in a buffer, lane after lane, as the ferry receives them. What has no layout travels as a checked value
+(`remote.values`), errors as text: the ferry accepts no pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.remote.frames import DONE, ROWS, Msg, Net, framed
+from penstock.remote.outlet import Outlet
+from penstock.remote.scratch import Scratch
+from penstock.remote.values import NotPortable, encode
+from penstock.torch_private import wrap_exception
+from penstock.wire import frames as wire
+from penstock.wire.extents import lane_offsets
+from penstock.wire.layout import Write, writer
+from penstock.worker.failures import folded, take_notes
+from penstock.worker.loop import Job, Pending, Worker, WorkerSpec
+
+
+class RemoteWorker(Worker):
+    """Prepares samples for a loader on another machine."""
+
+    channel: Outlet
+    arena: Any
+
+    def __init__(self, spec: WorkerSpec, worker: int, channel: Outlet, scratch: Scratch) -> None:
+        super().__init__(spec, worker, channel, scratch)  # type: ignore[arg-type]  # stands in for the arena
+        self._scratch = scratch
+        self._doing: Job | None = None
+        self._filled: tuple[bytearray, list[memoryview]] | None = None
+        """Rows of the task that is being done: their buffer, and each lane's part of it."""
+
+    def _run(self, job: Job) -> None:
+        self._doing = job
+        super()._run(job)
+        self._drop_rows()
+
+    def _write_pending(self, pending: Pending, offset: int, layout: int) -> None:
+        self._doing = pending.job
+        super()._write_pending(pending, offset, layout)
+        self._drop_rows()
+
+    def _writer(self, layout: int, size: int, offset: int) -> Write:  # noqa: ARG002 - the place there is the ferry's business
+        job = self._doing
+        assert job is not None
+        rows, start = count_of(job), job.where.start
+        plan = self.layouts[layout]
+        starts, nbytes = lane_offsets(plan.items, rows)
+        buffer = self._scratch.take(nbytes)
+        view = memoryview(buffer)
+        lanes = [view[at : at + item * rows] for at, item in zip(starts, plan.items, strict=True)]
+        self._drop_rows()
+        self._filled = buffer, lanes
+        write = writer(plan, rows, view)
+        return lambda sample, ordinal: write(sample, ordinal - start)
+
+    def _drop_rows(self) -> None:
+        if self._filled is not None:
+            self._scratch.give_back(self._filled[0])
+            self._filled = None
+
+    def _done(
+        self, job: Job, took_ns: int, dropped: tuple[int, ...] | None = None, refers: bool = False
+    ) -> None:
+        if self._filled is None:
+            super()._done(job, took_ns, dropped, refers)
+            return
+        if dropped is None:
+            dropped = self._report_skips()
+        (buffer, lanes), self._filled = self._filled, None
+        done = DONE.pack(job.task, took_ns, False, refers, len(dropped))
+        tail = b"".join(ordinal.to_bytes(4, "little", signed=True) for ordinal in dropped)
+        head = framed(Net.ROWS, ROWS.pack(sum(map(len, lanes))), done, tail)
+        self.channel.send_with(head, lanes, lambda: self._scratch.give_back(buffer))
+
+    def _offer(self, job: Job, result: Any, took_ns: int, lent: Sequence[tuple[int, int]] = ()) -> None:  # noqa: ARG002
+        try:
+            skeleton, buffers = encode(result)
+        except NotPortable:
+            self.channel.send(Msg.REFUSED, wire.TASK.pack(job.task))
+            return
+        dropped = self._report_skips()
+        lengths = [len(skeleton), *(buffer.nbytes for buffer in buffers)]
+        told = {"lengths": lengths, "dropped": dropped, "took_ns": took_ns}
+        head = framed(Net.VALUE, wire.TASK.pack(job.task), json.dumps(told).encode())
+        self.channel.send_with(head, [skeleton, *buffers])
+
+    def _failure(self, note: str) -> bytes:
+        return failure_text(note, self.id)
+
+
+def failure_text(note: str, worker: int) -> bytes:
+    """Return the exception being handled as text, with its type's name."""
+    exc = sys.exception()
+    notes = [*take_notes(exc), f"{note} on {socket.gethostname()}"]
+    wrapped = wrap_exception(f"in remote DataLoader worker process {worker}")
+    kind = type(exc)
+    told = {"type": f"{kind.__module__}:{kind.__qualname__}", "text": folded(wrapped.exc_msg), "notes": notes}
+    return b"T" + json.dumps(told).encode()
+
+
+def count_of(job: Job) -> int:
+    """Return the samples of a task, by its packed keys."""
+    return len(job.tail) // 8 if job.key_kind == wire.INTS else len(wire.split_keys(job.tail))
