@@ -78,9 +78,9 @@ class GpuPrep:
     share: float | None = None
     """The share of samples that the GPU makes from their files, 0 to 1. `None`: as many as it can take."""
     choice: str = "dearest"
-    """Which samples the GPU takes: the `"dearest"`, by what they are thought to cost the CPU, or `"random"` ones."""
+    """Which samples the GPU takes: the `"dearest"` (highest estimated CPU cost), or `"random"` ones."""
     finish: bool | None = None
-    """Whether the GPU also finishes samples that workers have decoded. `None`: as it pays."""
+    """Whether the GPU also finishes samples that workers have decoded. `None`: if it pays."""
     task: int = 64
     """Files that the GPU decodes together."""
 
