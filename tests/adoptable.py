@@ -28,7 +28,7 @@ GPU: dict[str, str] = {
     "RandomAffine": "nearest, bilinear",
     "RandomRotation": "nearest, bilinear",
 }
-"""What the kernels do of a transform, where that is not all of it to the last bit (docs/gpu.md has what each step's form is worth)."""
+"""What the kernels do of a transform, where that is not all of it to the last bit (docs/benchmarks/gpu.md has what each step's form is worth)."""
 CLOSING = ("ToTensor", "ToImage", "PILToTensor", "ToDtype", "ConvertImageDtype", "Normalize")
 """Those that end the part of a chain which works on pictures: our tail does what they do."""
 

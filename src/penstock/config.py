@@ -78,9 +78,9 @@ class GpuPrep:
     share: float | None = None
     """The share of samples that the GPU makes from their files, 0 to 1. `None`: as many as it can take."""
     choice: str = "dearest"
-    """Which samples the GPU takes: the `"dearest"`, by what they are thought to cost the CPU, or `"random"` ones."""
+    """Which samples the GPU takes: the `"dearest"` (highest estimated CPU cost), or `"random"` ones."""
     finish: bool | None = None
-    """Whether the GPU also finishes samples that workers have decoded. `None`: as it pays."""
+    """Whether the GPU also finishes samples that workers have decoded. `None`: if it pays."""
     task: int = 64
     """Files that the GPU decodes together."""
 
@@ -126,8 +126,8 @@ class Reuse:
     split: int | str = AUTO_SPLIT
     """Where the final part of the chain begins: an op's number, its name, or `"auto"`: the cheapest final part that is diverse enough."""
     store: str = "memory"
-    """Where samples are kept: `"memory"`, shared by all workers; `"disk"`, in the folder `path`; or `"device"`, in the memory of the GPU that
-    trains and, with `gpu_prep`, does the final part."""
+    """`"memory"`, shared by all workers; `"disk"`, in the folder `path`; `"device"`, in the memory of the training GPU, which then does the
+    final part (`gpu_prep`)."""
     max_bytes: int | str = "8GiB"
     """Room for kept samples. Those that do not fit are prepared anew in each epoch."""
     min_diversity: float = 0.95
@@ -171,15 +171,14 @@ class LoaderConfig:
     """The keywords of `DataLoader` that torch's does not have, as they were given; properties say what they come to."""
 
     snapshot_every_n_steps: int | None = 1
-    """Batches of a worker after which an iterable dataset is asked for its state again (torchdata's keyword); a resume repeats those since,
-    unseen. `0`, `None`: only the start of an epoch."""
+    """As torchdata's: save an iterable dataset's state every n batches of a worker; a resume repeats the batches since, unseen. `0`,
+    `None`: only at an epoch's start."""
     seed: int | None = None
-    """Every random draw is a function of (seed, epoch, position, sample); of an iterable dataset, of (seed, epoch, worker, sample of
-    that worker) (how far: docs/coming-from-torch.md#iterable-datasets). `None`: drawn from torch's generator at the first `iter()`, where
-    torch draws its base seed."""
+    """Draws depend on (seed, epoch, position, sample); iterable datasets: docs/coming-from-torch.md#iterable-datasets. `None`: torch's
+    generator draws it, at `iter()`."""
     shard: Any = None
-    """`"auto"` (torch.distributed, or torchrun's environment; neither: one rank) or `(rank, world)`: this rank's stripe of the global
-    order. Rank 0's seed is broadcast; several ranks without a process group need `seed`. Build the loader after `init_process_group()`."""
+    """This rank's stripe of the global order: `(rank, world)`, or `"auto"`: by torch.distributed, torchrun, or one rank
+    (docs/coming-from-torch.md#several-ranks)."""
     device: Any = None
     """Batches arrive there, copied in the background from pinned memory; `"cpu"` works too. A device that is not here is a
     `ConfigError`."""
@@ -192,8 +191,8 @@ class LoaderConfig:
     prefetch_batches: int | None = None
     """Batches asked for ahead. `None`: `prefetch_factor * num_workers`, with `gpu_prep` about 2 GB of them at most."""
     hang_timeout: float | None = None
-    """Seconds of silence after which a worker is replaced; a sample that hangs twice is an error. Time in which a worker was not given
-    a core is no silence (Linux counts it in `/proc/PID/schedstat`). `None`: a stack is logged every minute."""
+    """Seconds of silence after which a worker is replaced; a sample that hangs twice is an error. Waiting for a core does not count.
+    `None`: a stack is logged every minute."""
     on_error: str = "raise"
     """`"skip"` leaves a failing sample out of its batch, `"replace"` puts another sample of the dataset in its place. The number of
     batches never changes."""
@@ -204,19 +203,19 @@ class LoaderConfig:
     slab_bytes: int | str = "auto"
     """Shared memory for batches; `"auto"`: a quarter of the memory limit, shared by the ranks of a node."""
     trace: str | os.PathLike[str] | None = None
-    """File for a Chrome/Perfetto trace, written at the end of each epoch, whole or broken off; `penstock report` makes a page of it
-    (docs/cli.md). Its folder must exist. Later failures only warn."""
+    """Chrome/Perfetto trace file, written at each epoch's end, even if broken off, for `penstock report` (docs/cli.md). Its folder must
+    exist; later failures only warn."""
     gpu_prep: str | GpuPrep = "auto"
-    """With a CUDA `device`: the GPU prepares a part of each batch where that makes training faster and the loader shuffles;
-    `"concurrent"`: always, beside training; `"idle"`: in its pauses; `"off"`; or a `GpuPrep` (docs/gpu.md)."""
+    """The GPU prepares a part of each batch (docs/gpu.md): `"auto"`, if faster and the loader shuffles; `"concurrent"`, always;
+    `"idle"`, in pauses; `"off"`; or a `GpuPrep`."""
     deterministic: bool | None = None
-    """The same bits in every run: `gpu_prep="auto"` leaves the GPU out; with `"concurrent"` or `"idle"` who prepares which sample is
-    drawn. `None`: as `torch.use_deterministic_algorithms` says."""
+    """The same bits in every run: `gpu_prep="auto"` leaves the GPU out; else the seed decides which samples it prepares. `None`:
+    as `torch.use_deterministic_algorithms`."""
     reuse: Reuse | None = None
     """A `Reuse`: partly prepared samples are kept and used several times; only the final ops are done anew (docs/reuse.md)."""
     adopt: bool | str = True
-    """torchvision's `ImageFolder` is prepared by our ops, with the same pixels (docs/transforms.md); `"fast_decode"`: JPEG files are
-    read only as far as needed, and decoded at a smaller scale where that is near enough; `False` leaves it alone."""
+    """Prepare torchvision's `ImageFolder` by our ops, with the same pixels (docs/transforms.md). `"fast_decode"`: faster, nearly the same
+    pixels. `False`: leave it alone."""
 
     def __post_init__(self) -> None:
         if self.adopt not in (True, False, "fast_decode"):

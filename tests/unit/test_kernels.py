@@ -1,4 +1,4 @@
-"""The GPU kernels beside the CPU's steps, in Triton's interpreter: bounds as docs/gpu.md states them. No GPU needed."""
+"""The GPU kernels beside the CPU's steps, in Triton's interpreter: bounds as docs/benchmarks/gpu.md states them. No GPU needed."""
 
 from __future__ import annotations
 
