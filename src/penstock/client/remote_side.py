@@ -33,7 +33,9 @@ class RemoteSide:
         try:
             settings = pickled(spec)
         except Exception as exc:  # noqa: BLE001 - anything may go wrong in a user's __reduce__
-            log.warning("remote workers are not used: the dataset cannot be pickled (%s: %s)", type(exc).__name__, exc)
+            log.warning(
+                "remote workers are not used: the dataset cannot be pickled (%s: %s)", type(exc).__name__, exc
+            )
             return None
         facts = {
             "size": arena.size,

@@ -95,9 +95,7 @@ class Session:
     def _start_agent(self, blueprint: Blueprint, ferry: socket.socket | None) -> None:
         if blueprint.context.get_start_method() == "fork":
             blueprint.spec.recipe.load_libraries()
-            self.pid, sock = fork_agent(
-                blueprint.agent, blueprint.spec, self.arena, blueprint.context, ferry
-            )
+            self.pid, sock = fork_agent(blueprint.agent, blueprint.spec, self.arena, blueprint.context, ferry)
         else:
             self._process, sock, adoptions = exec_agent(blueprint.agent, self.arena, ferry)
             self.pid = self._process.pid

@@ -154,6 +154,8 @@ def next_task(
             continue
         if batch.kind is Kind.STREAM and batch.worker != worker.id:
             continue
+        if batch.kind is Kind.WHOLE and not may_collate(state, worker):
+            continue
         if batch.kind in (Kind.WHOLE, Kind.STREAM):
             if most is not None and batch.size > most and worker.pool.owed_bytes:
                 return None
@@ -162,6 +164,8 @@ def next_task(
         if batch.kind is Kind.SLOTS:
             if batch.layout < 0:
                 batch.layout = state.layout
+            if batch.layout < 0 and not may_collate(state, worker):
+                continue
             if batch.layout >= 0 and batch.slab is None:
                 batch.slab = obtain(state, slab_bytes(state, batch), seq, out)
                 if batch.slab is None:
@@ -183,7 +187,8 @@ def next_task(
 
 
 def may_collate(state: State, worker: WorkerState) -> bool:
-    """Whether a worker may collate: local ones only, where the parts lie, unless no local one is available."""
+    """Whether a worker may collate, or make the first samples, whose layout is unknown: local ones only, where the parts lie and any object can
+    be passed on, unless no local one is available."""
     here = state.local
     return worker.pool is here or not any(can_be_counted_on(state, one) for one in here.members)
 

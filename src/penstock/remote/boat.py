@@ -39,7 +39,9 @@ def failure_line(payload: bytes) -> str:
 class Shore(Protocol):
     """The loader that a boat works for."""
 
-    view: memoryview
+    @property
+    def view(self) -> memoryview: ...
+
     layouts: dict[int, tuple[int, ...]]
 
     def tell(self, worker: int, kind: int, *chunks: bytes) -> None: ...
@@ -236,20 +238,18 @@ class Boat:
     def _layout(self, kind: int, payload: bytes) -> None:
         from penstock.remote.checks import checked_layout
 
-        (task,) = wire.TASK.unpack_from(payload)
+        head = wire.TASK if kind == Msg.MISMATCH else wire.PREPARED
+        task = head.unpack_from(payload)[0]
         cargo = self._known(task)
-        if kind == Msg.MISMATCH:
-            layout = checked_layout(payload[wire.TASK.size :])
-            if not cargo.void:
-                self._tell(kind, payload[: wire.TASK.size], layout)
+        layout = checked_layout(payload[head.size :])
+        if kind == Msg.MISMATCH or layout is None:
             del self._cargo[task]
+        if cargo.void:
             return
-        _, _, described = wire.PREPARED.unpack_from(payload)
-        if not described:
-            raise Hostile("it holds a result without a layout")
-        layout = checked_layout(payload[wire.PREPARED.size :])
-        if not cargo.void:
-            self._tell(kind, payload[: wire.PREPARED.size], layout)
+        if layout is None:
+            self._tell(Msg.REFUSED, wire.TASK.pack(task))
+        else:
+            self._tell(kind, payload[: head.size], layout)
 
     def _text(self, kind: int, payload: bytes) -> None:
         head = 0 if kind == Msg.SKIPPED else wire.FAILED.size

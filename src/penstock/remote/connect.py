@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.remote.frames import HEAD, LARGEST, Net
-from penstock.remote.handshake import FERRY, greet
+from penstock.remote.handshake import Role, greet
 from penstock.remote.outlet import steady
 
 CONNECT_S, HELLO_S = 5.0, 15.0
@@ -62,7 +62,7 @@ def meet(address: Address, differs: str) -> tuple[socket.socket, dict[str, Any]]
     sock = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
     try:
         steady(sock)
-        greet(sock, bytes.fromhex(address.key), role=FERRY, address=address.place, within_s=CONNECT_S)
+        greet(sock, address.key, role=Role.FERRY, address=address.place, within_s=CONNECT_S)
         sock.settimeout(HELLO_S)
         size, kind = HEAD.unpack(exactly(sock, HEAD.size))
         if kind != Net.HELLO or size > LARGEST:

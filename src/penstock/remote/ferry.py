@@ -78,6 +78,7 @@ class Ferry:
         self.berths: list[Berth] = []
         self.idle: list[Boat] = []
         self.boats: list[Boat] = []
+        self.known: set[Address] = set()
         self.connector = Connector()
         self.running = True
         control.setblocking(False)
@@ -113,12 +114,16 @@ class Ferry:
         berth.on_refusal = lambda worker: self._free(berth, worker)
         self.berths.append(berth)
         self.selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_agent(berth, mask))
-        for address in facts.get("addresses", ()):
-            self.connector.connect(Address(**address), differs=facts.get("differs", "error"))
+        for address in [Address(**address) for address in facts.get("addresses", ())]:
+            if address not in self.known:  # its key is good for one connection
+                self.known.add(address)
+                self.connector.connect(address, differs=facts.get("differs", "error"))
 
     def _on_agent(self, berth: Berth, mask: int) -> None:
         if mask & selectors.EVENT_WRITE and berth.channel.flush():
-            self.selector.modify(berth.channel.sock, selectors.EVENT_READ, self.selector.get_key(berth.channel.sock).data)
+            self.selector.modify(
+                berth.channel.sock, selectors.EVENT_READ, self.selector.get_key(berth.channel.sock).data
+            )
         if not mask & selectors.EVENT_READ:
             return
         frames = berth.channel.receive(wait=False)
@@ -184,7 +189,11 @@ class Ferry:
 
     def _board(self) -> None:
         """Give idle remote workers to loaders that wait for some, in turn."""
-        while self.idle and (berth := next((one for one in self.berths if one.wanted and one.settings and not one.refused), None)):
+        while self.idle and (
+            berth := next(
+                (one for one in self.berths if one.wanted and one.settings and not one.refused), None
+            )
+        ):
             boat, worker = self.idle.pop(0), berth.wanted.popleft()
             berth.boats[worker] = boat
             berth.tell(worker, Net.BOARDED, boat.host.encode())

@@ -29,7 +29,9 @@ class Outlet(Channel):
         self._settings = b""
         self._unsent = 0
         self._changed = threading.Condition()
-        self._queue: queue.SimpleQueue[tuple[Sequence[Any], Callable[[], None] | None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Sequence[Any], Callable[[], None] | None] | None] = (
+            queue.SimpleQueue()
+        )
         self.broken = False
         self._sender = threading.Thread(target=self._send_all, name="penstock sender", daemon=True)
         self._sender.start()
@@ -37,7 +39,9 @@ class Outlet(Channel):
     def send(self, kind: int, *chunks: bytes) -> None:
         self.send_with(framed(kind, *chunks))
 
-    def send_with(self, head: bytes, tail: Sequence[Any] = (), then: Callable[[], None] | None = None) -> None:
+    def send_with(
+        self, head: bytes, tail: Sequence[Any] = (), then: Callable[[], None] | None = None
+    ) -> None:
         """Send a frame and what follows it; call `then` when that memory is free again."""
         size = len(head) + sum(len(part) for part in tail)
         with self._changed:
@@ -117,6 +121,11 @@ def steady(sock: socket.socket) -> None:
     """Set a TCP socket up to notice a dead link in about 3 s, and to carry large results."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 3000)):
+    for name, value in (
+        ("TCP_KEEPIDLE", 1),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 3000),
+    ):
         if hasattr(socket, name):  # Linux
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -20,7 +20,7 @@ from typing import Any
 from penstock.measure.host import name_process
 from penstock.remote.fingerprint import fingerprint
 from penstock.remote.frames import SPEC, Net
-from penstock.remote.handshake import WORKER, Refused, greet
+from penstock.remote.handshake import GreetingRefused, Role, greet
 from penstock.remote.outlet import Outlet, steady
 from penstock.remote.scratch import Scratch
 from penstock.remote.worker import RemoteWorker, failure_text
@@ -44,8 +44,8 @@ def main() -> None:
     name_process("penstock remote")
     listener = socket.create_server((given["host"], 0), backlog=16)
     host, port = listener.getsockname()[:2]
-    print(json.dumps({"host": host, "port": port}), flush=True)
-    sock = Door(listener, bytes.fromhex(given["key"]), f"{host}:{port}").first_welcome(LONELY_S)
+    os.write(1, json.dumps({"host": host, "port": port}).encode() + b"\n")
+    sock = Door(listener, given["key"], f"{host}:{port}").first_welcome(LONELY_S)
     if sock is None:
         sys.exit("penstock: nobody with the key connected within 2 minutes")
     serve(sock)
@@ -72,7 +72,7 @@ def read_line(within_s: float) -> dict[str, Any]:
 class Door:
     """Lets in the first one who knows the key; others cost a thread for a few seconds at most."""
 
-    def __init__(self, listener: socket.socket, key: bytes, address: str) -> None:
+    def __init__(self, listener: socket.socket, key: str, address: str) -> None:
         self._listener, self._key, self._address = listener, key, address
         self._welcome: socket.socket | None = None
         self._come = threading.Event()
@@ -96,8 +96,8 @@ class Door:
 
     def _meet(self, sock: socket.socket) -> None:
         try:
-            greet(sock, self._key, role=WORKER, address=self._address, within_s=GREETING_S)
-        except (Refused, OSError):
+            greet(sock, self._key, role=Role.WORKER, address=self._address, within_s=GREETING_S)
+        except (GreetingRefused, OSError):
             sock.close()
         else:
             with self._lock:  # the key is good for one connection
@@ -135,7 +135,9 @@ def work(blob: bytes, number: int, outlet: Outlet, scratch: Scratch) -> None:
     try:
         spec = loads(blob)
     except Exception:  # noqa: BLE001 - the user's code; its error is sent on
-        outlet.send(Msg.INIT_FAILED, failure_text(f"while the dataset was loaded on {socket.gethostname()}", number))
+        outlet.send(
+            Msg.INIT_FAILED, failure_text(f"while the dataset was loaded on {socket.gethostname()}", number)
+        )
         return
     worker = RemoteWorker(spec, number, outlet, scratch)
     worker.start()

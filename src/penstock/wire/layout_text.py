@@ -40,6 +40,12 @@ TEXTS: dict[str, type] = {"str": str, "bytes": bytes}
 HOLDERS: dict[str, type] = {"list": list, "tuple": tuple}
 
 
+def shown(said: Any) -> str:
+    """Return what a message says of data from elsewhere: never much of it."""
+    text = reprlib.repr(said)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
 class BadLayout(ValueError):
     """A text describes no layout that we would use."""
 
@@ -118,10 +124,10 @@ def _read(data: bytes, *, importing: bool) -> Layout:
         said = json.loads(data.decode("ascii"))
     except (ValueError, RecursionError):
         raise BadLayout("a layout's text is not JSON") from None
-    return Layout(_Reader(importing).node(said, 1))
+    return Layout(_LayoutReader(importing).node(said, 1))
 
 
-class _Reader:
+class _LayoutReader:
     """Checks one text and counts what it describes."""
 
     def __init__(self, importing: bool) -> None:
@@ -158,6 +164,7 @@ class _Reader:
 
 
 def _leaf(said: Any) -> Leaf:
+    kind: Any
     match said:
         case ["tensor", str(name), list(shape), nbytes] if name in TORCH:
             kind, dtype = torch.Tensor, TORCH[name]
@@ -168,10 +175,10 @@ def _leaf(said: Any) -> Leaf:
         case ["text", "str" | "bytes" as name, "list" | "tuple" as holder, nbytes]:
             return Leaf("text", TEXTS[name], HOLDERS[holder], (), _room(nbytes))
         case _:
-            raise BadLayout(f"no part of a layout is described like this: {reprlib.repr(said)}")
+            raise BadLayout(f"no part of a layout is described like this: {shown(said)}")
     due = _nbytes(shape, dtype.itemsize)
     if type(nbytes) is not int or nbytes != due:  # guard: layout-nbytes
-        raise BadLayout(f"a leaf of {due} bytes is said to have {reprlib.repr(nbytes)}")
+        raise BadLayout(f"a leaf of {due} bytes is said to have {shown(nbytes)}")
     return Leaf(said[0], kind, dtype, tuple(shape), nbytes)
 
 
@@ -183,7 +190,7 @@ def _nbytes(shape: list[Any], itemsize: int) -> int:
     for size in shape:
         # An empty leaf has no lane that torch could view; `describe` never makes one.
         if type(size) is not int or not 1 <= size <= MAX_BYTES:  # guard: layout-shape
-            raise BadLayout(f"{reprlib.repr(size)} is no size of a dimension")
+            raise BadLayout(f"{shown(size)} is no size of a dimension")
         total *= size
         if total > MAX_BYTES:
             raise BadLayout(f"a leaf has more than {MAX_BYTES} bytes")
@@ -193,7 +200,7 @@ def _nbytes(shape: list[Any], itemsize: int) -> int:
 def _room(nbytes: Any) -> int:
     # guard: layout-room
     if type(nbytes) is not int or not TEXT_MIN <= nbytes <= MAX_ROOM or nbytes & (nbytes - 1):
-        raise BadLayout(f"{reprlib.repr(nbytes)} is no room for a text")
+        raise BadLayout(f"{shown(nbytes)} is no room for a text")
     return nbytes
 
 
@@ -202,7 +209,7 @@ def _key(said: Any, depth: int) -> Any:
         return tuple(_key(part, depth + 1) for part in said)
     if said is None or type(said) in (str, int, bool):
         return said
-    raise BadLayout(f"{reprlib.repr(said)} is no key of a layout")
+    raise BadLayout(f"{shown(said)} is no key of a layout")
 
 
 def _class(name: str, count: int, importing: bool) -> type:
@@ -212,21 +219,21 @@ def _class(name: str, count: int, importing: bool) -> type:
         try:
             import_module(module_name)
         except (ImportError, TypeError, ValueError) as exc:
-            raise BadLayout(f"{reprlib.repr(name)} cannot be imported: {exc}") from exc
+            raise BadLayout(f"{shown(name)} cannot be imported: {exc}") from exc
     found: Any = sys.modules.get(module_name)
     if not issubclass(type(found), ModuleType):
-        raise BadLayout(f"the module of {reprlib.repr(name)} is not loaded here: import it first")
+        raise BadLayout(f"the module of {shown(name)} is not loaded here: import it first")
     space = object.__getattribute__(found, "__dict__")
     for part in path.split("."):
         found = space.get(part)
         if not issubclass(type(found), type):
-            raise BadLayout(f"{reprlib.repr(name)} is no class")
+            raise BadLayout(f"{shown(name)} is no class")
         space = type.__getattribute__(found, "__dict__")
     fields = _fields(found)
     if not issubclass(found, tuple) or type(fields) is not tuple:  # guard: layout-class
-        raise BadLayout(f"{reprlib.repr(name)} is no named tuple")
+        raise BadLayout(f"{shown(name)} is no named tuple")
     if len(fields) != count:  # guard: layout-fields
-        raise BadLayout(f"{reprlib.repr(name)} has {len(fields)} fields, not {count}")
+        raise BadLayout(f"{shown(name)} has {len(fields)} fields, not {count}")
     kind: type = found
     return kind
 
