@@ -16,7 +16,9 @@ from penstock.client.remote_side import RemoteSide
 from penstock.remote.connect import Address
 from penstock.remote.handshake import new_key
 
-FERRY = "import socket, sys; from penstock.remote.ferry import main; main(socket.socket(fileno=int(sys.argv[1])))"
+FERRY = (
+    "import socket, sys; from penstock.remote.ferry import main; main(socket.socket(fileno=int(sys.argv[1])))"
+)
 
 
 def environment() -> dict[str, str]:
@@ -83,7 +85,9 @@ def remote_workers(count: int, **options: Any) -> Iterator[tuple[RemoteSide, Fer
     servers = [Server() for _ in range(count)]
     ferry = FerryHere()
     try:
-        side = RemoteSide(open_ferry=ferry.open, addresses=tuple(server.address for server in servers), **options)
+        side = RemoteSide(
+            open_ferry=ferry.open, addresses=tuple(server.address for server in servers), **options
+        )
         yield side, ferry, servers
     finally:
         ferry.close()

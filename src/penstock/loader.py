@@ -136,6 +136,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         self._skips, self._on_device = Skips(max_skipped), DeviceSide()
         self._worker_count = worker_count.WorkerCount(auto)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
+        self._remote: Any = None
 
     @property
     def _config(self) -> LoaderConfig:
@@ -236,6 +237,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
                 follows=follows,
                 spans=self._counters.trace,
                 epochs=self._epochs,
+                remote=self._remote,
             ),
             window=worker_count.window_of(config, given, recipe),
             timeout_s=self.timeout,

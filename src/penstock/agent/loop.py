@@ -362,6 +362,8 @@ class Agent:
         self._hear(0.0)  # hear all that was sent by `now`: we may have had no core since
         if os.getppid() != self.config.parent:  # guard: trainer-is-parent
             self.stopping = True
+        if self.ferry is not None:
+            self.ferry.look_after(now)
         self._follow(now)
         self._post_board()
         self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT)), self._waits(now)))

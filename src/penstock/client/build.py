@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 
 from penstock.agent.config import AgentConfig
 from penstock.client.arguments import TorchArguments, check_on_error
+from penstock.client.remote_side import RemoteSide
 from penstock.client.session import Blueprint
 from penstock.client.worker_count import enough_of, lane_keeps_cores
 from penstock.config import LoaderConfig
@@ -45,6 +46,7 @@ def blueprint_of(
     follows: bool,
     spans: bool,
     epochs: Epochs,
+    remote: RemoteSide | None = None,
 ) -> Blueprint:
     if multiprocessing.current_process().daemon:  # guard: daemonic
         raise AssertionError("daemonic processes are not allowed to have children")
@@ -66,6 +68,7 @@ def blueprint_of(
         hang_s=float(config.hang_timeout or given.timeout),
         poison_raises=config.on_error == "raise",
         repeatable=recipe.repeatable,
+        beside=() if remote is None or streams else (remote.pool(),),
     )
     agent = AgentConfig(
         core=core,
@@ -92,4 +95,6 @@ def blueprint_of(
     context = given.multiprocessing_context
     if context is None:
         context = torch.multiprocessing.get_context()
-    return Blueprint(agent=agent, spec=spec, context=context, limit_bytes=limit)
+    return Blueprint(
+        agent=agent, spec=spec, context=context, limit_bytes=limit, remote=None if streams else remote
+    )

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from penstock.core.pools import PoolConfig
 from penstock.remote.connect import Address
 from penstock.remote.frames import NUMBER, Net, framed
 from penstock.wire.arena import Arena
@@ -27,15 +28,25 @@ class RemoteSide:
     addresses: tuple[Address, ...] = ()
     """Workers that are known already."""
     differs: str = "error"
+    """Whether a machine whose bytes may differ from ours is refused ("error") or used ("warn")."""
+    most: int = 0
+    """Workers at most; 0: one for each address."""
+    queue_bytes: int = 64 << 20
+    """Bytes of results in flight."""
+
+    def pool(self) -> PoolConfig:
+        """Return the pool that the core plans with; workers that never come cost nothing."""
+        return PoolConfig(self.most or len(self.addresses), queue_bytes=self.queue_bytes)
 
     def open(self, arena: Arena, spec: WorkerSpec) -> socket.socket | None:
         """Return the socket on which the agent will talk to the ferry. None, with one warning, if samples cannot be prepared elsewhere."""
         try:
             settings = pickled(spec)
         except Exception as exc:  # noqa: BLE001 - anything may go wrong in a user's __reduce__
-            log.warning(
-                "remote workers are not used: the dataset cannot be pickled (%s: %s)", type(exc).__name__, exc
+            why = (
+                f"{type(exc).__name__}: {exc}"  # as text: a log that kept the exception would keep the arena
             )
+            log.warning("remote workers are not used: the dataset cannot be pickled (%s)", why)
             return None
         facts = {
             "size": arena.size,
@@ -47,7 +58,7 @@ class RemoteSide:
             ferry = self.open_ferry(json.dumps(facts).encode(), [arena.fd])
             ferry.sendall(framed(Net.SPEC, NUMBER.pack(-1), settings))
         except OSError as exc:
-            log.warning("remote workers are not used: %s", exc)
+            log.warning("remote workers are not used: %s", str(exc))
             return None
         return ferry
 

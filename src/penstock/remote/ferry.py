@@ -79,6 +79,7 @@ class Ferry:
         self.idle: list[Boat] = []
         self.boats: list[Boat] = []
         self.known: set[Address] = set()
+        self.unsaid: deque[str] = deque(maxlen=16)
         self.connector = Connector()
         self.running = True
         control.setblocking(False)
@@ -95,6 +96,8 @@ class Ferry:
                 next_s = now + TICK_S
                 for boat in list(self.boats):
                     boat.look_after(now)
+                for berth in self.berths:
+                    berth.tell(-1, Net.ALIVE, NUMBER.pack(os.getpid()))
 
     # ---- loaders
 
@@ -177,8 +180,7 @@ class Ferry:
     def _on_connected(self) -> None:
         for outcome in self.connector.outcomes():
             if isinstance(outcome, str):
-                for berth in self.berths:
-                    berth.tell(-1, Msg.WARN, outcome.encode())
+                self._warn(outcome)
                 continue
             sock, about = outcome
             boat = Boat(sock, about, self.selector)
@@ -186,6 +188,15 @@ class Ferry:
             self.boats.append(boat)
             self.idle.append(boat)
         self._board()
+
+    def _warn(self, text: str) -> None:
+        """Tell all loaders, or the next that comes."""
+        self.unsaid.append(text)
+        for berth in self.berths:
+            for line in self.unsaid:
+                berth.tell(-1, Msg.WARN, line.encode())
+        if self.berths:
+            self.unsaid.clear()
 
     def _board(self) -> None:
         """Give idle remote workers to loaders that wait for some, in turn."""
@@ -205,6 +216,7 @@ class Ferry:
         self.boats.remove(boat)
         if boat in self.idle:
             self.idle.remove(boat)
+            self._warn(f"the worker on {boat.host} was lost: {why}")
         for berth in self.berths:
             for worker, other in list(berth.boats.items()):
                 if other is boat:

@@ -27,6 +27,7 @@ class Net(IntEnum):
     # ferry -> agent
     BOARDED = 88
     ENDED = 89
+    ALIVE = 90
 
 
 NUMBER = Struct("<i")

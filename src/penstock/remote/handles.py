@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,6 +17,8 @@ from penstock.wire.arena import Board
 from penstock.wire.frames import Channel, Msg
 
 Hear = Callable[[int, bytes], None]
+FERRY_SILENT_S = 5.0
+"""A ferry says several times a second that it lives."""
 LOST_FERRY = "the ferry, which connects remote workers, has ended"
 
 
@@ -36,6 +41,7 @@ class FerryLink:
         self._selector: selectors.BaseSelector | None = None
         self._agent: Any = None
         self.gone = False
+        self._pidfd, self._heard_s = -1, 0.0
 
     def bind(self, selector: selectors.BaseSelector, agent: LinkUser) -> None:
         """Serve this agent from now on."""
@@ -70,13 +76,18 @@ class FerryLink:
         if frames is None:
             self._lose()
             return
+        self._heard_s = time.monotonic()
         for kind, payload in frames:
             (worker,) = NUMBER.unpack_from(payload)
             self._on_frame(kind, worker, payload[NUMBER.size :])
 
     def _on_frame(self, kind: int, worker: int, payload: bytes) -> None:
         handle = self._handles.get(worker)
-        if worker < 0:
+        if kind == Net.ALIVE:
+            if self._pidfd < 0:
+                with contextlib.suppress(OSError, AttributeError):  # denied: then only its end is noticed
+                    self._pidfd = os.pidfd_open(*NUMBER.unpack(payload))
+        elif worker < 0:
             self._agent.warn(payload.decode(errors="replace"))
         elif kind == Net.BOARDED:
             handle = self._handles[worker] = RemoteHandle(worker, self, payload.decode(errors="replace"))
@@ -88,6 +99,15 @@ class FerryLink:
             handle.on_end()
         else:
             handle.hear(kind, payload)
+
+    def look_after(self, now_s: float) -> None:
+        """Kill a ferry that is stopped or stuck. It must be dead before its tasks are given to others: it could write late."""
+        if (
+            not self.gone and self._pidfd >= 0 and now_s - self._heard_s > FERRY_SILENT_S
+        ):  # guard: silent-ferry
+            self._heard_s = now_s
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _lose(self) -> None:
         """The ferry is gone, and with it all remote workers."""
@@ -102,6 +122,9 @@ class FerryLink:
 
     def close(self) -> None:
         self.channel.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
 
 @dataclass(slots=True, eq=False)

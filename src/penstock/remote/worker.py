@@ -100,9 +100,14 @@ def failure_text(note: str, worker: int) -> bytes:
     """Return the exception being handled as text, with its type's name."""
     exc = sys.exception()
     notes = [*take_notes(exc), f"{note} on {socket.gethostname()}"]
-    wrapped = wrap_exception(f"in remote DataLoader worker process {worker}")
+    wrapped = wrap_exception(f"in DataLoader worker process {worker} on {socket.gethostname()}")
     kind = type(exc)
-    told = {"type": f"{kind.__module__}:{kind.__qualname__}", "text": folded(wrapped.exc_msg), "notes": notes}
+    told = {
+        "type": f"{kind.__module__}:{kind.__qualname__}",
+        "text": folded(wrapped.exc_msg),
+        "where": wrapped.where,
+        "notes": notes,
+    }
     return b"T" + json.dumps(told).encode()
 
 
