@@ -10,6 +10,7 @@ from tests.fault.guards import GUARDS, ROOT
 from tests.fault.guards_of_data import DATA_GUARDS
 from tests.fault.guards_of_device_store import DEVICE_GUARDS
 from tests.fault.guards_of_disk_store import DISK_GUARDS
+from tests.fault.guards_of_remote import REMOTE_GUARDS
 from tests.fault.markers import (
     BadMarker,
     Edit,
@@ -23,7 +24,7 @@ from tests.fault.markers import (
     replaced,
 )
 
-ALL = [*GUARDS, *DATA_GUARDS, *DISK_GUARDS, *DEVICE_GUARDS]
+ALL = [*GUARDS, *DATA_GUARDS, *DISK_GUARDS, *DEVICE_GUARDS, *REMOTE_GUARDS]
 SOURCE = """\
 def f(a: int) -> int:
     if a > 1 and a != "ä":  # guard: small

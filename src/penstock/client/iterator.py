@@ -29,7 +29,8 @@ from penstock.wire import frames as wire
 from penstock.wire.arena import AS_CORES
 from penstock.wire.frames import Msg
 from penstock.wire.layout import Layout
-from penstock.wire.pickles import loads, pack_keys
+from penstock.wire.layout_blobs import from_blob
+from penstock.wire.pickles import pack_keys
 
 log = logging.getLogger("penstock")
 
@@ -296,7 +297,7 @@ class EngineIterator(Batches):
                 self._session.leases.freed.append(seq)
         elif kind == Msg.LAYOUT:
             (number,) = wire.LAYOUT.unpack_from(payload)
-            self._layouts[number] = loads(payload[wire.LAYOUT.size :])
+            self._layouts[number] = from_blob(payload[wire.LAYOUT.size :])
         elif kind == Msg.END and wire.SEQ.unpack(payload)[0] >= self._first_seq:
             # Open asks will not be answered, unless a lost worker makes a new agent repeat them.
             self._ended = True

@@ -30,7 +30,8 @@ from penstock.wire.arena import Arena, Board
 from penstock.wire.frames import Channel, Msg
 from penstock.wire.kinds import Kind
 from penstock.wire.layout import Layout, Mismatch, Write, describe, widened, writer
-from penstock.wire.pickles import Packed, Ref, dumps, is_portable, loads, rebuild, unpack, unpack_keys
+from penstock.wire.layout_blobs import from_blob, to_blob
+from penstock.wire.pickles import Packed, Ref, dumps, is_portable, rebuild, unpack, unpack_keys
 from penstock.worker.failures import dumps_failure, failure_note
 from penstock.worker.prepare import Preparer, Recipe, Stopped, Unfit, Where
 from penstock.worker.streaming import Share, Streamer, StreamPlace
@@ -164,7 +165,7 @@ class Worker:
             self._cancel(task)
         elif kind == Msg.LAYOUT:
             (layout,) = wire.LAYOUT.unpack_from(payload)
-            self.layouts[layout] = loads(payload[wire.LAYOUT.size :])
+            self.layouts[layout] = from_blob(payload[wire.LAYOUT.size :])
         elif kind == Msg.RESTART:
             self.jobs.clear()
             self.mark, epoch = wire.BEGIN.unpack(payload)
@@ -426,4 +427,4 @@ def parse_job(payload: bytes) -> Job:
 
 def pack_layout(layout: Layout) -> bytes:
     """Pack the item sizes, which the agent needs, and the layout, which it passes on unread."""
-    return wire.pack_sizes(layout.items) + dumps(layout)
+    return wire.pack_sizes(layout.items) + to_blob(layout)

@@ -1,0 +1,54 @@
+"""The guards against what other machines send: layouts, values and greetings (see `guards`)."""
+
+from __future__ import annotations
+
+from tests.fault.guards import guard
+from tests.fault.markers import changed, never
+
+LAYOUTS = "unit/test_layout_text.py::test_"
+NO_LAYOUT = f"{LAYOUTS}what_is_no_layout_is_refused_with_a_reason"
+
+REMOTE_GUARDS = [
+    # ---- layouts
+    guard(
+        "one layout has one text",
+        f"{LAYOUTS}a_class_is_known_by_its_own_name_only",
+        never("layout-canonical"),
+    ),
+    guard(
+        "a long text of a layout is not parsed",
+        f"{LAYOUTS}other_spellings_are_refused[10]",
+        never("layout-length"),
+    ),
+    guard("a layout has a bounded depth", f"{NO_LAYOUT}[33 levels]", never("layout-depth")),
+    guard("a layout has a bounded number of leaves", f"{NO_LAYOUT}[4097 leaves]", never("layout-leaves")),
+    guard(
+        "a layout has a bounded size",
+        f"{NO_LAYOUT}[many leaves that are too large together]",
+        never("layout-bytes"),
+    ),
+    guard("a layout has no key twice", f"{NO_LAYOUT}[a key twice]", never("layout-keys")),
+    guard(
+        "a leaf has the bytes that its shape says",
+        f"{NO_LAYOUT}[fewer bytes than its shape has]",
+        never("layout-nbytes"),
+    ),
+    guard("a leaf has few dimensions", f"{NO_LAYOUT}[nine dimensions]", never("layout-ndim")),
+    guard("a leaf has positive sizes", f"{NO_LAYOUT}[a negative size]", never("layout-shape")),
+    guard("a text has its room", f"{NO_LAYOUT}[a text of too little room]", never("layout-room")),
+    guard(
+        "a class that a layout names is a named tuple",
+        f"{NO_LAYOUT}[a class that is no tuple]",
+        never("layout-class"),
+    ),
+    guard(
+        "a named tuple has as many values as fields",
+        f"{NO_LAYOUT}[another number of fields]",
+        never("layout-fields"),
+    ),
+    guard(
+        "reading a layout from elsewhere imports nothing",
+        f"{LAYOUTS}our_own_processes_import_the_module_of_a_class_and_others_text_does_not",
+        changed("layout-imports-nothing", "importing and ", ""),
+    ),
+]
