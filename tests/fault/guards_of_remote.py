@@ -1,4 +1,4 @@
-"""The guards against what other machines send: layouts, values and greetings (see `guards`)."""
+"""The guards against what other machines send: layouts and values (see `guards`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from tests.fault.markers import changed, never
 
 LAYOUTS = "unit/test_layout_text.py::test_"
 NO_LAYOUT = f"{LAYOUTS}what_is_no_layout_is_refused_with_a_reason"
+
+VALUES = "unit/test_remote_values.py::test_"
+NO_VALUE = f"{VALUES}what_is_no_value_is_refused_with_a_reason"
 
 REMOTE_GUARDS = [
     # ---- layouts
@@ -51,4 +54,44 @@ REMOTE_GUARDS = [
         f"{LAYOUTS}our_own_processes_import_the_module_of_a_class_and_others_text_does_not",
         changed("layout-imports-nothing", "importing and ", ""),
     ),
+    # ---- values
+    guard(
+        "a long description of a value is not parsed",
+        f"{VALUES}a_long_description_is_neither_made_nor_parsed",
+        never("value-length"),
+    ),
+    guard("a value has a bounded depth", f"{NO_VALUE}[65 levels]", never("value-depth")),
+    guard(
+        "a value has a bounded number of parts", f"{NO_VALUE}[a million and one parts]", never("value-nodes")
+    ),
+    guard("a value's buffers have their lengths", f"{NO_VALUE}[longer bytes]", never("value-buffer-length")),
+    guard(
+        "a tensor reads nothing behind its buffer",
+        f"{NO_VALUE}[strides behind the end]",
+        never("value-buffer-length"),
+    ),
+    guard(
+        "no buffer of a value is left over", f"{NO_VALUE}[a buffer left over]", never("value-buffers-left")
+    ),
+    guard("a tensor has few dimensions", f"{NO_VALUE}[nine dimensions]", never("value-ndim")),
+    guard("a tensor has a stride for each dimension", f"{NO_VALUE}[strides missing]", never("value-strides")),
+    guard(
+        "a tensor has no negative sizes and strides", f"{NO_VALUE}[a negative stride]", never("value-shape")
+    ),
+    guard(
+        "a tensor's size does not overflow",
+        f"{NO_VALUE}[a product that wraps around]",
+        never("value-product"),
+    ),
+    guard(
+        "a tensor that is there again was there before",
+        f"{NO_VALUE}[again from the end]",
+        never("value-again"),
+    ),
+    guard(
+        "a key of a value is hashed by Python's own types",
+        f"{NO_VALUE}[a key that is a tensor]",
+        never("value-key-type"),
+    ),
+    guard("a dictionary of a value has no key twice", f"{NO_VALUE}[a key twice]", never("value-keys")),
 ]

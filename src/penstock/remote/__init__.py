@@ -1,0 +1,1 @@
+"""Workers on other machines: what is taken from the network, and how."""
