@@ -1,15 +1,16 @@
-"""The guards against what other machines send: layouts and values (see `guards`)."""
+"""The guards against what other machines send: layouts, values and greetings (see `guards`)."""
 
 from __future__ import annotations
 
 from tests.fault.guards import guard
-from tests.fault.markers import changed, never
+from tests.fault.markers import changed, never, replaced
 
 LAYOUTS = "unit/test_layout_text.py::test_"
 NO_LAYOUT = f"{LAYOUTS}what_is_no_layout_is_refused_with_a_reason"
 
 VALUES = "unit/test_remote_values.py::test_"
 NO_VALUE = f"{VALUES}what_is_no_value_is_refused_with_a_reason"
+GREETINGS = "fault/test_handshake.py::test_"
 
 REMOTE_GUARDS = [
     # ---- layouts
@@ -94,4 +95,61 @@ REMOTE_GUARDS = [
         never("value-key-type"),
     ),
     guard("a dictionary of a value has no key twice", f"{NO_VALUE}[a key twice]", never("value-keys")),
+    # ---- greetings
+    guard(
+        "who greets with another key is refused",
+        f"{GREETINGS}a_wrong_key_is_refused_at_both_ends",
+        never("greeting-proof"),
+    ),
+    guard(
+        "a worker proves nothing to a stranger",
+        f"{GREETINGS}a_worker_proves_nothing_to_a_stranger",
+        replaced(
+            "greeting-order",
+            "self._line.send(self._mac(b'proof', self._role, nonces)); self._hear_proof(nonces)",
+        ),
+    ),
+    guard(
+        "a replayed greeting is refused by a worker",
+        f"{GREETINGS}a_replay_is_refused[2]",
+        changed("greeting-mac", " + nonces", ""),
+    ),
+    guard(
+        "a replayed greeting is refused by a ferry",
+        f"{GREETINGS}a_replay_is_refused[1]",
+        changed("greeting-mac", " + nonces", ""),
+    ),
+    guard(
+        "a reflected greeting is refused",
+        f"{GREETINGS}a_reflection_is_refused",
+        changed("greeting-mac", "VERSION, role", "VERSION, 0"),
+    ),
+    guard(
+        "a relayed greeting is refused",
+        f"{GREETINGS}a_relay_from_another_address_is_refused",
+        changed("greeting-mac", " + self._address.encode()", ""),
+    ),
+    guard(
+        "a greeting has one deadline",
+        f"{GREETINGS}an_end_that_drips_is_refused_in_time[2]",
+        replaced("greeting-deadline", "self._sock.settimeout(0.5)"),
+    ),
+    guard(
+        "a greeting that ends early is refused at once",
+        f"{GREETINGS}an_end_that_closes_too_early_is_refused_at_once[2-43]",
+        never("greeting-end"),
+    ),
+    guard(
+        "another program is not greeted", f"{GREETINGS}garbage_is_refused[2-noise]", never("greeting-magic")
+    ),
+    guard(
+        "another version is not greeted",
+        f"{GREETINGS}another_version_is_refused_by_its_number[1]",
+        never("greeting-version"),
+    ),
+    guard(
+        "an end of the same role is not greeted",
+        f"{GREETINGS}an_end_of_the_same_role_is_refused[1]",
+        never("greeting-role"),
+    ),
 ]
