@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from tests.fault.guards import guard
-from tests.fault.markers import changed, never
+from tests.fault.markers import changed, never, replaced
 
 LAYOUTS = "unit/test_layout_text.py::test_"
 NO_LAYOUT = f"{LAYOUTS}what_is_no_layout_is_refused_with_a_reason"
+
+VALUES = "unit/test_remote_values.py::test_"
+NO_VALUE = f"{VALUES}what_is_no_value_is_refused_with_a_reason"
+GREETINGS = "fault/test_handshake.py::test_"
 
 REMOTE_GUARDS = [
     # ---- layouts
@@ -50,5 +54,102 @@ REMOTE_GUARDS = [
         "reading a layout from elsewhere imports nothing",
         f"{LAYOUTS}our_own_processes_import_the_module_of_a_class_and_others_text_does_not",
         changed("layout-imports-nothing", "importing and ", ""),
+    ),
+    # ---- values
+    guard(
+        "a long description of a value is not parsed",
+        f"{VALUES}a_long_description_is_neither_made_nor_parsed",
+        never("value-length"),
+    ),
+    guard("a value has a bounded depth", f"{NO_VALUE}[65 levels]", never("value-depth")),
+    guard(
+        "a value has a bounded number of parts", f"{NO_VALUE}[a million and one parts]", never("value-nodes")
+    ),
+    guard("a value's buffers have their lengths", f"{NO_VALUE}[longer bytes]", never("value-buffer-length")),
+    guard(
+        "a tensor reads nothing behind its buffer",
+        f"{NO_VALUE}[strides behind the end]",
+        never("value-buffer-length"),
+    ),
+    guard(
+        "no buffer of a value is left over", f"{NO_VALUE}[a buffer left over]", never("value-buffers-left")
+    ),
+    guard("a tensor has few dimensions", f"{NO_VALUE}[nine dimensions]", never("value-ndim")),
+    guard("a tensor has a stride for each dimension", f"{NO_VALUE}[strides missing]", never("value-strides")),
+    guard(
+        "a tensor has no negative sizes and strides", f"{NO_VALUE}[a negative stride]", never("value-shape")
+    ),
+    guard(
+        "a tensor's size does not overflow",
+        f"{NO_VALUE}[a product that wraps around]",
+        never("value-product"),
+    ),
+    guard(
+        "a tensor that is there again was there before",
+        f"{NO_VALUE}[again from the end]",
+        never("value-again"),
+    ),
+    guard(
+        "a key of a value is hashed by Python's own types",
+        f"{NO_VALUE}[a key that is a tensor]",
+        never("value-key-type"),
+    ),
+    guard("a dictionary of a value has no key twice", f"{NO_VALUE}[a key twice]", never("value-keys")),
+    # ---- greetings
+    guard(
+        "who greets with another key is refused",
+        f"{GREETINGS}a_wrong_key_is_refused_at_both_ends",
+        never("greeting-proof"),
+    ),
+    guard(
+        "a worker proves nothing to a stranger",
+        f"{GREETINGS}a_worker_proves_nothing_to_a_stranger",
+        replaced(
+            "greeting-order",
+            "self._line.send(self._mac(b'proof', self._role, nonces)); self._hear_proof(nonces)",
+        ),
+    ),
+    guard(
+        "a replayed greeting is refused by a worker",
+        f"{GREETINGS}a_replay_is_refused[2]",
+        changed("greeting-mac", " + nonces", ""),
+    ),
+    guard(
+        "a replayed greeting is refused by a ferry",
+        f"{GREETINGS}a_replay_is_refused[1]",
+        changed("greeting-mac", " + nonces", ""),
+    ),
+    guard(
+        "a reflected greeting is refused",
+        f"{GREETINGS}a_reflection_is_refused",
+        changed("greeting-mac", "VERSION, role", "VERSION, 0"),
+    ),
+    guard(
+        "a relayed greeting is refused",
+        f"{GREETINGS}a_relay_from_another_address_is_refused",
+        changed("greeting-mac", " + self._address.encode()", ""),
+    ),
+    guard(
+        "a greeting has one deadline",
+        f"{GREETINGS}an_end_that_drips_is_refused_in_time[2]",
+        replaced("greeting-deadline", "self._sock.settimeout(0.5)"),
+    ),
+    guard(
+        "a greeting that ends early is refused at once",
+        f"{GREETINGS}an_end_that_closes_too_early_is_refused_at_once[2-43]",
+        never("greeting-end"),
+    ),
+    guard(
+        "another program is not greeted", f"{GREETINGS}garbage_is_refused[2-noise]", never("greeting-magic")
+    ),
+    guard(
+        "another version is not greeted",
+        f"{GREETINGS}another_version_is_refused_by_its_number[1]",
+        never("greeting-version"),
+    ),
+    guard(
+        "an end of the same role is not greeted",
+        f"{GREETINGS}an_end_of_the_same_role_is_refused[1]",
+        never("greeting-role"),
     ),
 ]

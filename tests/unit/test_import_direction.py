@@ -26,6 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"accel", "plan", "policy", "measure"}),
     frozenset({"dataset", "wire", "sources", "transforms", "kernels"}),
     frozenset({"core", "worker", "pipeline"}),
+    frozenset({"remote"}),
     frozenset({"agent", "epochs", "gpu", "reuse"}),
     frozenset({"client"}),
     frozenset({"loader", "sim"}),

@@ -47,7 +47,7 @@ class BadValue(ValueError):
 
 def encode(value: Any) -> tuple[bytes, list[memoryview]]:
     """Return a value's skeleton and the memory it refers to: leave the value alone until that is sent. Raise NotPortable."""
-    writer = _Writer()
+    writer = _ValueWriter()
     said = writer.node(value, 1)
     skeleton = json.dumps(said, separators=(",", ":"), allow_nan=False).encode("ascii")
     if len(skeleton) > MAX_SKELETON:
@@ -63,7 +63,7 @@ def decode(skeleton: bytes, buffers: Sequence[memoryview]) -> Any:
         said = json.loads(skeleton.decode("ascii"))
     except (ValueError, RecursionError):
         raise BadValue("a value's description is not JSON") from None
-    reader = _Reader(buffers)
+    reader = _ValueReader(buffers)
     value = reader.node(said, 1)
     reader.end()
     return value
@@ -92,7 +92,7 @@ def extent(shape: Sequence[int], stride: Sequence[int] | None, itemsize: int) ->
 # ---- writing
 
 
-class _Writer:
+class _ValueWriter:
     def __init__(self) -> None:
         self.buffers: list[memoryview] = []
         self._nodes = 0
@@ -198,7 +198,7 @@ def _is_key(key: Any) -> bool:
 # ---- reading
 
 
-class _Reader:
+class _ValueReader:
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._buffers = buffers
         self._taken = 0
