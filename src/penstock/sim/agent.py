@@ -15,17 +15,9 @@ from penstock.core.state import State
 from penstock.epochs.feed import Ask
 from penstock.policy.tasks import deepest
 from penstock.sim.agenda import Agenda, Link
-from penstock.sim.memory import FakeMemory, Shape, room_beside
+from penstock.sim.memory import FakeMemory, Shape, Violation, room_beside
 from penstock.sim.scenario import FakePool, Scenario
-from penstock.sim.violation import Violation
-from penstock.sim.worker import (
-    CancelMessage,
-    FakeWorker,
-    PlaceMessage,
-    RestartMessage,
-    StopMessage,
-    TaskMessage,
-)
+from penstock.sim.worker import FakeWorker, PlaceMessage, RestartMessage, TaskMessage
 from penstock.wire.extents import ALIGN, aligned, lane_offsets
 
 TICK_S, SLOW_TICK_S = 0.05, 0.5
@@ -50,19 +42,8 @@ class Delivery(NamedTuple):
     nbytes: int = 0
 
 
-class End(NamedTuple):
-    """All iterators have ended."""
-
-    asked: int
-
-
 class Gone(NamedTuple):
     """The agent has ended."""
-
-
-class StarvedMessage(NamedTuple):
-    seq: int
-    need: int
 
 
 @dataclass(slots=True, eq=False)
@@ -151,15 +132,15 @@ class FakeAgent:
                 hand = self._living(worker, action)
                 if task_id not in hand.issued:
                     raise Violation(f"{action}: the worker does not have this task")
-                hand.to_worker.send(CancelMessage(task_id))
+                hand.to_worker.send(action)
             case ev.Deliver():
                 self._deliver(action)
             case ev.DeliverError(seq, error):
                 self._check_error(seq, self.fed.pop(seq), error, beside)
                 self.to_trainer.send(Delivery(seq, error=error))
-            case ev.DeliverEnd(seq):
+            case ev.DeliverEnd():
                 self.fed.clear()
-                self.to_trainer.send(End(seq))
+                self.to_trainer.send(action)
             case ev.Start(worker):
                 if worker in self.hands and not self.hands[worker].lost:
                     raise Violation(f"{action}: it has not been lost")
@@ -167,7 +148,7 @@ class FakeAgent:
                     raise Violation(f"{action}: it is one too many")
                 self._start(worker)
             case ev.Stop(worker):
-                self._living(worker, action).to_worker.send(StopMessage())
+                self._living(worker, action).to_worker.send(action)
             case ev.Kill(worker, _):
                 hand = self._living(worker, action)
                 hand.hung = True
@@ -176,8 +157,8 @@ class FakeAgent:
                 self._grow(start, end)
             case ev.Shrink(start, end):
                 self.memory.give_up(start, end)
-            case ev.Starved(seq, need):
-                self.to_trainer.send(StarvedMessage(seq, need))
+            case ev.Starved():
+                self.to_trainer.send(action)
 
     def _living(self, worker: int, action: Action) -> FakeHandle:
         hand = self.hands[worker]

@@ -14,15 +14,13 @@ from penstock.core.events import Kind
 from penstock.sim.memory import CELL, Shape
 from penstock.wire.extents import ALIGN
 
-FAULTS = ("kill", "freeze", "agent", "restore", "retire", "resize")
-"""A worker is killed; is stopped; the agent is killed; the training process is killed and resumes; a worker uses too much
-memory; the worker count changes."""
-
 
 class Fault(NamedTuple):
     step: int
     """Simulation step before which it strikes."""
     what: str
+    """`kill` a worker, or `freeze` it; kill the `agent`; kill the training process and `restore` it; `retire` a worker that uses too
+    much memory; `resize` the pool."""
     which: int = 0
     """Worker, modulo the living; for `restore` and `resize` the new worker count."""
 

@@ -15,10 +15,9 @@ from penstock.core import events as ev
 from penstock.core.events import Kind
 from penstock.epochs.feed import Ask
 from penstock.epochs.progress import Run
-from penstock.sim.agent import Delivery, End, FakeAgent, Gone, StarvedMessage
-from penstock.sim.memory import FakeMemory
+from penstock.sim.agent import Delivery, FakeAgent, Gone
+from penstock.sim.memory import FakeMemory, Violation
 from penstock.sim.scenario import Scenario
-from penstock.sim.violation import Violation
 from penstock.sim.worker import IDLE, RestartMessage
 
 
@@ -66,7 +65,7 @@ class FakeTrainer:
         self.inbox: deque[Any] = deque()
         self.open: dict[int, Ask] = {}
         self.ready: deque[Delivery] = deque()
-        self.starved: StarvedMessage | None = None
+        self.starved: ev.Starved | None = None
         self.held: deque[Held] = deque()
         self.freed: deque[int] = deque()
         self.held_bytes = 0
@@ -187,10 +186,10 @@ class FakeTrainer:
                     self.ready.append(frame)
                 elif frame.error is None:
                     self.freed.append(seq)
-            case End(asked) if asked >= self.first_seq:
+            case ev.DeliverEnd(asked) if asked >= self.first_seq:
                 self.ended = True
                 self.open = {delivery.seq: self.open[delivery.seq] for delivery in self.ready}
-            case StarvedMessage():
+            case ev.Starved():
                 self.starved = frame
             case Gone() if not self.finished:
                 self.ready.clear()
