@@ -66,6 +66,13 @@ class Op(Named):
         return moved_sample(((op.draw, draws) for op, draws in group), sample)
 
 
+@dataclass(frozen=True)
+class RandomOp(Op):
+    """An op that draws: two samples may get different results."""
+
+    is_random = True
+
+
 def way_of(op: Any) -> Any:
     """Return how to apply an op; foreign callables are called."""
     return op.apply if isinstance(op, Op) else called

@@ -312,10 +312,8 @@ def saturation(image: Any, factor: float, out: Image | None = None) -> Any:
 
 
 def sharpness(image: Any, factor: float, out: Image | None = None) -> Any:
-    if accel.fuses() == pillow_fuses():
-        quick = accel.sharpen(np.ascontiguousarray(array(image)), factor, out)
-    else:
-        quick = None
+    pixels = np.ascontiguousarray(array(image))
+    quick = accel.sharpen(pixels, factor, out) if accel.fuses() == pillow_fuses() else None
     return pillow().ImageEnhance.Sharpness(picture(image)).enhance(factor) if quick is None else quick
 
 
@@ -365,10 +363,6 @@ def mix(image: Any, kept: float, chains: Sequence[tuple[float, Sequence[Step]]])
     return mixed
 
 
-def mix_tensors(image: Any, *args: Any) -> Image:
-    return tensors.mixed(array(image), *args)
-
-
 def call(image: Any, function: Callable[[Any], Any]) -> Any:
     given = array(image)  # a function may change its input, but not memory that others read, such as a store
     found = function(given if given.flags.writeable else given.copy())
@@ -389,7 +383,7 @@ STEPS: dict[Code, Callable[..., Any]] = {
     Code.CROP: crop, Code.RESIZE: resize, Code.FLIP_H: flip_h, Code.FLIP_V: flip_v, Code.PAD: pad,
     Code.SATURATION: saturation,
     Code.HUE: hue, Code.GRAY: gray, Code.SHARPNESS: sharpness, Code.BLUR: blur, Code.ERASE: erase, Code.MIX: mix,
-    Code.MIX_TENSORS: mix_tensors, Code.CALL: call,
+    Code.MIX_TENSORS: lambda image, *args: tensors.mixed(array(image), *args), Code.CALL: call,
 }  # fmt: skip
 TO_A_PLACE = {Code.RESIZE, Code.SATURATION, Code.SHARPNESS}
 """Steps that can write to `out`."""
