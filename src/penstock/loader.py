@@ -23,10 +23,10 @@ from penstock.client.advice import advice_on, could_be_asked, explanation
 from penstock.client.arguments import TorchArguments, check_lane, check_on_error, say_once
 from penstock.client.description import in_words
 from penstock.client.device import brought
-from penstock.client.device_side import DeviceSide
 from penstock.client.gpu_choice import adopted_of, helped, refuse_without_workers, reusing_of
 from penstock.client.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
 from penstock.client.mover import check_device, moved, mover_for
+from penstock.client.places import DeviceSide
 from penstock.client.portable import over_torchs_workers
 from penstock.client.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
 from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Reuse
@@ -134,11 +134,8 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
             import penstock.client.build
             import penstock.client.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
 
-        self._skips, self._worker_count, self._on_device = (
-            Skips(max_skipped),
-            worker_count.WorkerCount(auto),
-            DeviceSide(),
-        )
+        self._skips, self._on_device = Skips(max_skipped), DeviceSide()
+        self._worker_count = worker_count.WorkerCount(auto)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
 
     @property

@@ -89,15 +89,7 @@ def loops_in(path: str) -> ctypes.CDLL:
     loops.penstock_grey_sum.restype = ctypes.c_int64
     loops.penstock_saturate.argtypes = [address, stride, number, number, ctypes.c_float, address]
     loops.penstock_normal.argtypes = [address, stride, number, number, address, address, number]
-    loops.penstock_affine.argtypes = [
-        address,
-        stride,
-        *[number] * 5,
-        address,
-        *[number] * 4,
-        address,
-        address,
-    ]
+    loops.penstock_affine.argtypes = [address, stride, *[number] * 5, address, *[number] * 4, *[address] * 2]
     loops.penstock_jpeg.argtypes = [ctypes.c_char_p, stride, *[number] * 7, address]
     loops.penstock_fuses.argtypes = []
     loops.penstock_sharpen.argtypes = [address, number, number, number, ctypes.c_float, address]

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from penstock.client.arguments import TorchArguments, on_cuda
-from penstock.client.device_side import DeviceSide
 from penstock.client.idle_time import IdleTime
 from penstock.client.pinning import unsplit
-from penstock.client.places import CudaCard, InUse, Places
+from penstock.client.places import CudaCard, DeviceSide, InUse, Places
 from penstock.config import LoaderConfig
 from penstock.epochs.feed import Ask
 from penstock.errors import ConfigError

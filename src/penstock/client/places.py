@@ -11,11 +11,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from penstock.measure.card import Spare
+
+if TYPE_CHECKING:
+    from penstock.gpu.prep import Prep  # it imports much
 
 MOST = 6
 """One in use by training, two prefetched, one in the making, two that the device has not finished."""
@@ -80,6 +83,22 @@ class Places:
         beside = int(free - MARGIN * total) // max(1, sum(self._sizes))
         wanted = 1 + min(MOST - 1, max(0, beside))
         self.most = max(1, card.take(self._sizes, wanted)) if wanted > 1 else 1
+
+
+class DeviceSide:
+    """Device state that a loader keeps between epochs, though its workers may be new each epoch. A copy of the loader starts without it."""
+
+    def __init__(self) -> None:
+        self.prep: Prep | None = None
+        """The last iterator's GPU lane and the dataset made for its workers."""
+        self.places: Places | None = None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()
+
+    def stats(self) -> dict[str, Any] | None:
+        """Return the numbers of the current or last GPU lane."""
+        return None if self.prep is None else self.prep.lane.stats()
 
 
 class InUse:
