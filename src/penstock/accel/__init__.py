@@ -132,13 +132,9 @@ def crc32(data: Any, start: int = 0, end: int | None = None, before: int = 0) ->
     if whole - start >= WORTH_A_CALL:
         loop = fast_crc32()
         if loop is not None:
-            at = data if type(data) is bytes else address_of(data)
+            at = data if type(data) is bytes else pointer(np.frombuffer(data, np.uint8))
             before, start = loop(at, start, whole, before), whole
     return zlib.crc32(memoryview(data)[start:stop], before) if start < stop else before
-
-
-def address_of(data: Any) -> int:
-    return pointer(np.frombuffer(data, np.uint8))
 
 
 Box = tuple[float, float, float, float]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,24 +28,18 @@ MARGIN = 0.01
 """Fraction of the device's memory left for later allocations of others."""
 
 
-class Card(Protocol):
+class CudaCard:
     """A device's memory."""
 
-    def spare(self) -> tuple[int, int]:
-        """Return free bytes and total bytes."""
-
-    def take(self, sizes: Sequence[int], places: int) -> int:
-        """Reserve memory for `places` batches with tensors of these sizes; return how many fit."""
-
-
-class CudaCard:
     def __init__(self, device: torch.device) -> None:
         self._device, self._spare = device, Spare(device)
 
     def spare(self) -> tuple[int, int]:
+        """Return free bytes and total bytes."""
         return self._spare.free_and_total()
 
     def take(self, sizes: Sequence[int], places: int) -> int:
+        """Reserve memory for `places` batches with tensors of these sizes; return how many fit."""
         held: list[list[torch.Tensor]] = []
         with contextlib.suppress(torch.cuda.OutOfMemoryError):
             while len(held) < places:
@@ -56,7 +50,7 @@ class CudaCard:
 class Places:
     """Batch buffers of one loader. They outlive its iterators, so memory is measured once."""
 
-    def __init__(self, card: Card | None) -> None:
+    def __init__(self, card: CudaCard | None) -> None:
         self._card = card
         self.most = MOST if card is None else 1
         self.stream: Any = None

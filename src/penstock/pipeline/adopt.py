@@ -110,10 +110,6 @@ class AdoptedChain:
             is_grey |= makes_grey
         torch.default_generator.set_state(state)
 
-    @property
-    def worthwhile(self) -> bool:
-        return self.tail is not None and any(draw is not None for _, draw in self.ops)
-
     def run(self, image: Any, told: Callable[[str], None] | None = None) -> Any:
         """Run the chain on an image; unfinished if nothing follows the tail. `told` is called with each op's name; ops then run one by one."""
         program: list[Step] = []
@@ -241,7 +237,7 @@ def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, 
     except MissingExtra as exc:
         return None, f"It could be adopted, but {exc}"
     chain = AdoptedChain(dataset.transform)
-    if not chain.worthwhile:
+    if chain.tail is None or not any(draw is not None for _, draw in chain.ops):
         return (
             None,
             "None of its transforms works on images before they become tensors, or it never makes tensors.",

@@ -124,7 +124,7 @@ def run_name(*, several: bool) -> str:
 
 
 class KeptOnDisk:
-    """Opens the store, and closes or removes it."""
+    """Opens the store; `end` closes or removes it."""
 
     def __init__(self, wanted: Reuse, dataset: Any, split: int, renewal: Renewal, *, several: bool) -> None:
         path = os.fspath(wanted.path or "")
@@ -146,10 +146,7 @@ class KeptOnDisk:
         mark = FolderMark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
         store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark, tally=Tally.shared(COUNTED))
         self.store = DiskAhead(store)
-        self._end = weakref.finalize(self, ended, store, os.getpid(), temporary=not lasting)
-
-    def end(self) -> None:
-        self._end()
+        self.end = weakref.finalize(self, ended, store, os.getpid(), temporary=not lasting)
 
 
 def ended(store: DiskStore, pid: int, *, temporary: bool) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Action, Event, Kind
 from penstock.core.pools import PoolConfig
-from penstock.core.state import State
 from penstock.epochs.feed import Ask
 from penstock.policy.tasks import deepest
-from penstock.sim.agenda import Agenda, Link
+from penstock.sim.agenda import Link
 from penstock.sim.memory import FakeMemory, Shape, Violation, room_beside
 from penstock.sim.scenario import FakePool, Scenario
 from penstock.sim.worker import FakeWorker, PlaceMessage, RestartMessage, TaskMessage
@@ -58,24 +56,10 @@ class FakeHandle:
     """Results that wait for memory, and the bytes they need."""
 
 
-class AgentSurroundings(Protocol):
-    """The world as the driver needs it."""
-
-    scenario: Scenario
-    agenda: Agenda
-    rng: Random
-
-    def delay(self) -> float: ...
-    def tell_trainer(self, message: Any) -> None: ...
-    def witness(self, state: State, event: Event, actions: list[Action]) -> None: ...
-    def enter(self, actor: Any) -> None: ...
-    def wake(self, actor: Any, message: Any) -> None: ...
-    def kill(self, worker: FakeWorker) -> None: ...
-
-
 class FakeAgent:
-    def __init__(self, world: AgentSurroundings, workers: int, epoch: int) -> None:
-        scenario = world.scenario
+    def __init__(self, world: Any, workers: int, epoch: int) -> None:
+        """`world`: the `World`, whose module imports this one."""
+        scenario: Scenario = world.scenario
         self.world, self.scenario, self.epoch = world, scenario, epoch
         config = CoreConfig(
             workers=workers,

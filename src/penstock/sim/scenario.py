@@ -140,9 +140,6 @@ class Scenario:
         """Return how many batches the user takes of an epoch broken off."""
         return int(self.chance(11, epoch) * self.batches)
 
-    def result_bytes(self, samples: int) -> int:
-        return CELL * (1 + self.cells * samples)
-
 
 def draw_pools(rng: random.Random) -> tuple[FakePool, ...]:
     """Draw worker pools: often none, or a few unequal ones, near and far."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Generator, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.core import events as ev
 from penstock.core.events import Kind
@@ -42,25 +42,12 @@ class Held:
         return tuple(tokens)
 
 
-class TrainerSurroundings(Protocol):
-    """The world as the training process needs it."""
-
-    scenario: Scenario
-    agent: FakeAgent
-
-    def tell_agent(self, message: Any) -> None: ...
-    def new_agent(self, workers: int, epoch: int) -> None: ...
-    def taken(self, epoch: int) -> int: ...
-    def delivered(self, ask: Ask, trainer: FakeTrainer) -> None: ...
-    def judge_batch(self, ask: Ask, content: tuple[Any, ...], dropped: tuple[int, ...]) -> None: ...
-    def judge_error(self, ask: Ask, error: ev.Error) -> None: ...
-
-
 class FakeTrainer:
-    """One life of a training process; with a `state` it resumes an earlier one."""
+    """One life of a training process; with a `state` it resumes an earlier one. `world`: the `World`, whose module imports this one."""
 
-    def __init__(self, world: TrainerSurroundings, state: dict[str, Any] | None) -> None:
-        self.world, self.scenario = world, world.scenario
+    def __init__(self, world: Any, state: dict[str, Any] | None) -> None:
+        self.world = world
+        self.scenario: Scenario = world.scenario
         self.alive, self.frozen, self.idle, self.finished = True, False, False, False
         self.inbox: deque[Any] = deque()
         self.open: dict[int, Ask] = {}
@@ -81,7 +68,8 @@ class FakeTrainer:
 
     @property
     def agent(self) -> FakeAgent:
-        return self.world.agent
+        agent: FakeAgent = self.world.agent
+        return agent
 
     def _new_run(self, epoch: int) -> Run:
         streams = self.scenario.kind is Kind.STREAM

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from penstock.core import events as ev
 from penstock.core.events import Event, Kind, Task
 from penstock.epochs.feed import Ask
-from penstock.sim.memory import FakeMemory, FakeResult, Shape, Violation
+from penstock.sim.memory import CELL, FakeMemory, FakeResult, Shape, Violation
 from penstock.sim.scenario import FakePool, FakeSample, Scenario
 
 IDLE, DIES, HANGS = -1.0, -2.0, -3.0
@@ -241,7 +241,7 @@ class FakeWorker:
     # ---- results
 
     def _offer(self, job: TaskMessage, tokens: tuple[Token, ...], refers: tuple[int, ...] = ()) -> None:
-        result = FakeResult(self.scenario.result_bytes(len(tokens)), tokens, refers)
+        result = FakeResult(CELL * (1 + self.scenario.cells * len(tokens)), tokens, refers)
         self.pending[job.task.id] = FakePending(job, [], result, tuple(self.dropped))
         self.send(ev.Prepared(self.id, job.task.id, result.nbytes), None)
 

@@ -238,10 +238,8 @@ def shifted(
 ) -> Image:
     """Shift by whole pixels, with nothing to interpolate."""
     top, left, height, width = after.window
-    y, x = (
-        top + down - before.window.top,
-        left + right - before.window.left,
-    )  # where in `image` the result begins
+    # where in `image` the result begins
+    y, x = top + down - before.window.top, left + right - before.window.left
     rows, columns = image.shape[:2]
     inside = image[max(0, y) : max(0, min(rows, y + height)), max(0, x) : max(0, min(columns, x + width))]
     found = accel.room((height, width, image.shape[2]), out, image)

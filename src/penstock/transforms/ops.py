@@ -33,11 +33,6 @@ def is_side(value: Any) -> bool:
     return (type(value) is int or isinstance(value, Integral)) and int(value) > 0
 
 
-def check_p(p: float) -> None:
-    if not 0 <= p <= 1:
-        raise ConfigError(f"p must be between 0 and 1, got {p}")
-
-
 # ---- sizes and positions
 
 
@@ -207,7 +202,8 @@ class RandomHorizontalFlip(RandomOp):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_p(self.p)
+        if not 0 <= self.p <= 1:
+            raise ConfigError(f"p must be between 0 and 1, got {self.p}")
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
         return [Step(Code.FLIP_H)] if draws.chance(self.p) else []
