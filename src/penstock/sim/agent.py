@@ -280,12 +280,11 @@ class FakeAgent:
         world, pool = self.world, self.pools[self.state.workers[worker].pool.number]
 
         def delay() -> float:
-            way_s = (
-                pool.latency_s / 2 * (1 + pool.jitter * (2 * world.rng.random() - 1))
-                if pool.latency_s
-                else 0.0
-            )
-            return world.delay() + way_s
+            way_s = 0.0
+            if pool.latency_s:
+                way_s = pool.latency_s / 2 * (1 + pool.jitter * (2 * world.rng.random() - 1))
+            near_s: float = world.delay()
+            return near_s + way_s
 
         from_worker = Link(world.agenda, delay, lambda said: self._hear(hand, *said))
 
