@@ -62,28 +62,18 @@ __all__ = [
 ]
 
 _HOME = {
-    "AgentDied": ".errors",
+    **{name: ".errors" for name in __all__ if name != "__version__"},
     "AnnotatedDataset": ".pipeline.annotated",
-    "ArenaFull": ".errors",
     "AudioFolder": ".pipeline.audio",
-    "ConfigError": ".errors",
     "DataLoader": ".loader",
-    "DeviceLost": ".errors",
     "GpuPrep": ".config",
     "ImageFolder": ".pipeline.staged",
-    "MissingExtra": ".errors",
-    "PenstockError": ".errors",
     "Reuse": ".config",
-    "SampleError": ".errors",
-    "SlowPathWarning": ".errors",
     "StagedDataset": ".pipeline.staged",
-    "StateError": ".errors",
     "TarDataset": ".pipeline.tar",
-    "TooManySkipped": ".errors",
-    "WorkerDied": ".errors",
-    "WorkerHung": ".errors",
     "progress": ".report.display",
 }
+"""Module of each name; all that are not listed are errors."""
 
 
 def __getattr__(name: str) -> object:

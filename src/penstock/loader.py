@@ -21,11 +21,11 @@ from penstock.client import worker_count
 from penstock.client.advice import advice_on, could_be_asked, explanation
 from penstock.client.arguments import TorchArguments, check_lane, check_on_error, say_once
 from penstock.client.description import in_words
-from penstock.client.device import brought
-from penstock.client.device_side import DeviceSide
+from penstock.client.device import DeviceIterator
 from penstock.client.gpu_choice import adopted_of, helped, refuse_without_workers, reusing_of
 from penstock.client.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
 from penstock.client.mover import check_device, moved, mover_for
+from penstock.client.places import DeviceSide
 from penstock.client.portable import over_torchs_workers, why_torchs_own
 from penstock.client.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
 from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Reuse
@@ -247,7 +247,8 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         try:
             engine.on_workers = worker_count.weakly(self._follow)
             mover = mover_for(config, given, self._on_device, lane)
-            return count.joined_by(brought(engine, mover, self._counters))
+            moving = engine if mover is None else DeviceIterator(engine, mover, self._counters)
+            return count.joined_by(moving)
         except BaseException:
             engine.close()
             raise

@@ -134,9 +134,9 @@ def test_the_identity_is_that_of_rate_ops_and_parameters(recordings: Path) -> No
 def test_each_op_has_random_numbers_of_its_own(recordings: Path) -> None:
     chain = AudioFolder(recordings, [Gain((-6, 6)), Gain((-6, 6))]).chain
     x = np.ones((1, 4), np.float32)
-    first, both = AudioFolder(recordings, Gain((-6, 6))).chain.run(x, RATE, 9), chain.run(x, RATE, 9)
+    first, both = AudioFolder(recordings, Gain((-6, 6))).chain.through(x, 9), chain.through(x, 9)
     assert (both / first).tolist() != first.tolist()
-    assert chain.run(x, RATE, 9).tolist() == both.tolist() != chain.run(x, RATE, 10).tolist()
+    assert chain.through(x, 9).tolist() == both.tolist() != chain.through(x, 10).tolist()
 
 
 def test_functions_of_the_user_may_change_the_shape(recordings: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from penstock import DataLoader, Reuse, StagedDataset
 from penstock import transforms as T
-from penstock.policy.diversity import scheduled_unique
 from tests.deaths import kill_all
+from tests.scheduled import scheduled_unique
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
 pytest.importorskip("cv2")

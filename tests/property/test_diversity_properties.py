@@ -25,11 +25,11 @@ from penstock.policy.diversity import (
     expected_unique,
     log_ratio,
     measured,
-    scheduled_unique,
 )
 from penstock.reuse.draw_tally import DrawTally
 from penstock.reuse.metered import Meter
 from penstock.transforms.steps import program_size
+from tests.scheduled import scheduled_unique
 
 CLOSE = 1e-9
 SIZE = (24, 32)

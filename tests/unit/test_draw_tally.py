@@ -27,7 +27,7 @@ def test_samples_are_followed_that_lie_all_over_the_round() -> None:
     renewal = Renewal(10_000, 6_000, 3, seed=2)
     tally = DrawTally(renewal)
     assert len(set(tally.samples.tolist())) == FOLLOWED
-    kept = renewal.is_kept(tally.samples)
+    _, kept = renewal.when(tally.samples, 0)
     assert abs(np.count_nonzero(kept) - 0.6 * FOLLOWED) <= 1
     ends = np.bincount([renewal.ends(sample, 0) for sample in tally.samples[kept].tolist()])
     assert max(ends[1:]) - min(ends[1:]) <= 1

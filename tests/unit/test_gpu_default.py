@@ -13,7 +13,7 @@ import torch
 
 from penstock import DataLoader, GpuPrep
 from penstock.client import gpu_choice
-from penstock.client.device_side import DeviceSide
+from penstock.client.places import DeviceSide
 from penstock.client.worker_count import auto_number, count_workers
 from penstock.config import LoaderConfig
 from tests.lanes_on_cpu import CHAIN, photos  # noqa: F401 - a fixture

@@ -21,8 +21,8 @@ pytest.importorskip("triton")
 
 from penstock import DataLoader, GpuPrep, ImageFolder
 from penstock import transforms as T
-from penstock.client.device_side import DeviceSide
 from penstock.client.gpu_choice import helped
+from penstock.client.places import DeviceSide
 from penstock.config import LoaderConfig
 from penstock.errors import ConfigError, DeviceLost
 from penstock.gpu.gate import Gate

@@ -19,7 +19,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from penstock.plan.permutation import ROUNDS, SORTED_MAX, TABULATED_MAX, Grid, Permutation, permute
+from penstock.plan.permutation import ROUNDS, SORTED_MAX, TABULATED_MAX, Grid, Permutation, permutation
 from penstock.plan.seeds import order_key
 
 Ints = np.ndarray
@@ -160,9 +160,9 @@ def test_tables_change_the_cost_and_not_the_order() -> None:
 
 
 def test_orders_of_a_release_do_not_change() -> None:
-    assert permute(1, 10, np.arange(10)).tolist() == GOLDEN[10]
-    assert permute(1, 10**8, np.arange(5)).tolist() == GOLDEN[10**8]
-    assert permute(1, 10**12, np.arange(5)).tolist() == GOLDEN[10**12]
+    assert permutation(1, 10)(np.arange(10)).tolist() == GOLDEN[10]
+    assert permutation(1, 10**8)(np.arange(5)).tolist() == GOLDEN[10**8]
+    assert permutation(1, 10**12)(np.arange(5)).tolist() == GOLDEN[10**12]
 
 
 def test_a_permutation_pickles_as_its_two_numbers() -> None:

@@ -13,13 +13,17 @@ from penstock.plan.seeds import (
     MASK64,
     Company,
     SeedStream,
-    batch_seed,
     key_number,
     mix64,
     op_seed,
     order_key,
     sample_seed,
 )
+
+
+def batch_seed(seed: int, epoch: int, position: int) -> int:
+    return SeedStream(seed, epoch).batch(position)
+
 
 GOLDEN = {
     "sample": 6840664234526594118,

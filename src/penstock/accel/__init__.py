@@ -89,15 +89,7 @@ def loops_in(path: str) -> ctypes.CDLL:
     loops.penstock_grey_sum.restype = ctypes.c_int64
     loops.penstock_saturate.argtypes = [address, stride, number, number, ctypes.c_float, address]
     loops.penstock_normal.argtypes = [address, stride, number, number, address, address, number]
-    loops.penstock_affine.argtypes = [
-        address,
-        stride,
-        *[number] * 5,
-        address,
-        *[number] * 4,
-        address,
-        address,
-    ]
+    loops.penstock_affine.argtypes = [address, stride, *[number] * 5, address, *[number] * 4, *[address] * 2]
     loops.penstock_jpeg.argtypes = [ctypes.c_char_p, stride, *[number] * 7, address]
     loops.penstock_fuses.argtypes = []
     loops.penstock_sharpen.argtypes = [address, number, number, number, ctypes.c_float, address]
@@ -140,13 +132,9 @@ def crc32(data: Any, start: int = 0, end: int | None = None, before: int = 0) ->
     if whole - start >= WORTH_A_CALL:
         loop = fast_crc32()
         if loop is not None:
-            at = data if type(data) is bytes else address_of(data)
+            at = data if type(data) is bytes else pointer(np.frombuffer(data, np.uint8))
             before, start = loop(at, start, whole, before), whole
     return zlib.crc32(memoryview(data)[start:stop], before) if start < stop else before
-
-
-def address_of(data: Any) -> int:
-    return pointer(np.frombuffer(data, np.uint8))
 
 
 Box = tuple[float, float, float, float]

@@ -51,6 +51,7 @@ class _Watch:
         self._pipe: tuple[int, int] | None = None
 
     def add(self, holder: Holder) -> None:
+        """Tell `holder` of children forked while it holds batches."""
         self.holders.add(holder)
         if not self.registered:
             self.registered = True
@@ -78,11 +79,7 @@ class _Watch:
 
 
 _watch = _Watch()
-
-
-def watch(holder: Holder) -> None:
-    """Tell `holder` of children forked while it holds batches."""
-    _watch.add(holder)
+watch = _watch.add
 
 
 @contextmanager

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
-from penstock.cli.table import memory
-
 
 class Display:
     """Shows nothing: for ranks other than 0. Used by one thread, inside `with`."""
@@ -33,6 +31,10 @@ def make_display(steps: int | None) -> Display:
     if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
         return Bars(steps)
     return Lines()
+
+
+def memory(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
 def note(facts: Mapping[str, float], peak_bytes: int) -> str:

@@ -20,7 +20,7 @@ from penstock.client.advice import advice_on
 from penstock.loader import DataLoader
 from penstock.measure.counters import Counters
 from penstock.measure.trace import described, write_trace
-from penstock.pipeline.adoption import adoption
+from penstock.pipeline.adopt import adoption
 
 REFRESH_S = 0.2
 

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
-MIB, GIB = 2**20, 2**30
+from penstock.cli.display import memory
+from penstock.cli.watched import Result
+
 STEPS = 20
 """Fewer steps give no ratio."""
 START = 0.2
 """Most of a run that may pass before its first batch: with more, a ratio would compare worker starts."""
-
-
-class MeasuredRun(Protocol):
-    @property
-    def facts(self) -> Mapping[str, float]: ...
-    @property
-    def peak_bytes(self) -> int: ...
-    @property
-    def diagnosis(self) -> str: ...
 
 
 def aligned(rows: Sequence[Sequence[str]], ways: str) -> list[str]:
@@ -32,11 +24,7 @@ def aligned(rows: Sequence[Sequence[str]], ways: str) -> list[str]:
     ]
 
 
-def memory(size: int) -> str:
-    return f"{size / GIB:.2f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
-
-
-def table(torchs: MeasuredRun, ours: MeasuredRun) -> str:
+def table(torchs: Result, ours: Result) -> str:
     """Return the comparison and our bottleneck."""
     theirs, mine = torchs.facts, ours.facts
     few = too_few_steps(theirs, mine)

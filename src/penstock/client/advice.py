@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from penstock.client.arguments import TorchArguments, on_cuda
-from penstock.client.device_side import DeviceSide
 from penstock.client.gpu_choice import adopted_of, missing_for_lane, why_not_auto
+from penstock.client.places import DeviceSide
 from penstock.client.worker_count import count_workers
 from penstock.config import LoaderConfig
 from penstock.dataset.seeding import generators_kept

@@ -288,11 +288,6 @@ class DeviceIterator(Batches):
         self._shelf, self._handed = Shelf(), NOTHING
 
 
-def brought(engine: Any, mover: Mover | None, counters: Counters) -> Any:
-    """Return the engine's batches, moved by `mover` if there is one."""
-    return engine if mover is None else DeviceIterator(engine, mover, counters)
-
-
 def filled(shelf: Shelf) -> None:
     """Run the shelf's pump. Target of the thread."""
     if shelf.claim():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock.client.arguments import on_cuda
-from penstock.client.device_side import DeviceSide
+from penstock.client.places import DeviceSide
 from penstock.client.worker_count import may_have_lane
 from penstock.config import LoaderConfig
 from penstock.dataset.seeding import generators_kept
@@ -110,16 +110,19 @@ def refuse_without_workers(config: LoaderConfig) -> None:
 
 
 def reusing_of(config: LoaderConfig, dataset: Any) -> Reusing | None:
-    """Set up `reuse=`; None without it."""
+    """Set up `reuse=`; None without it, or if each sample is used once."""
     if config.reuse is None:
         return None
     if sys.platform != "linux":
         raise ConfigError("reuse needs Linux: what is kept is shared by processes in ways that only it has")
-    from penstock.reuse.setup import reusing  # it imports much
+    dataset = staged_of(config, dataset)
+    if config.reuse.times == 1:
+        return None
+    from penstock.reuse.setup import Reusing  # it imports much
 
     lane = config.gpu if may_have_lane(config) else None
-    found = reusing(config.reuse, staged_of(config, dataset), lane, shared=config.shard is not None)
-    if found is not None and config.reuse.persistent and config.seed is None:
+    found = Reusing(config.reuse, dataset, lane, shared=config.shard is not None)
+    if config.reuse.persistent and config.seed is None:
         warnings.warn(
             "Reuse(persistent=True) without seed=: runs find what others have kept only where their seeds are the same. Without one each draws "
             "its own, finds nothing, and leaves a whole store behind. Give seed=, or leave persistent out",

@@ -20,7 +20,6 @@ from penstock.client.batches import Batches
 from penstock.client.outcome import Outcome, raise_error
 from penstock.client.session import AgentGone, Blueprint, Session
 from penstock.client.streams import Stream, until_heard
-from penstock.client.unpacking import unpacked
 from penstock.epochs.feed import PLACE_LOST, Ask
 from penstock.epochs.shares import Told
 from penstock.errors import AgentDied, PenstockError
@@ -318,7 +317,7 @@ class EngineIterator(Batches):
 
     def _batch(self, payload: bytes, ask: Ask) -> Any:
         assert self._session is not None
-        return unpacked(self._session.arena, self._session.leases, self._layouts, payload, ask.size)
+        return self._session.leases.unpacked(payload, self._layouts, ask.size)
 
     @property
     def ready(self) -> int:

@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 
 from penstock.agent.exposure import Child, watch
+from penstock.wire import frames as wire
 from penstock.wire.arena import Arena
+from penstock.wire.layout import Layout, read_batch
+from penstock.wire.pickles import Ref, rebuild, unpack
 
 
 class WatchedTensor(weakref.ref[memoryview]):
@@ -83,6 +86,29 @@ class Leases:
         tenancy.views[tenancy.made] = watched
         tenancy.made += 1
         return view
+
+    def unpacked(self, payload: bytes, layouts: dict[int, Layout], size: int) -> Any:
+        """Return the batch of `size` samples that a BATCH frame names: views of the arena, leased to the caller."""
+        seq, offset, in_use, layout, count = wire.BATCH.unpack_from(payload)
+        tenancy = self.open(seq, in_use)
+
+        def lease(at: int, nbytes: int) -> memoryview:
+            return self.lease(tenancy, at, nbytes)
+
+        def load(ref: Ref) -> Any:
+            return rebuild(ref, lease(ref.offset, ref.nbytes))
+
+        try:
+            if layout < 0:
+                return unpack(self._arena.view, offset, load)
+            batch = read_batch(layouts[layout], size, offset, lease)
+            if count:
+                tail = payload[wire.BATCH.size :]
+                gone = {int.from_bytes(tail[4 * i : 4 * i + 4], "little") for i in range(count)}
+                batch = without(batch, [i for i in range(size) if i not in gone])
+            return batch
+        finally:
+            self.seal(tenancy)
 
     def seal(self, tenancy: Tenancy) -> None:
         """Mark the batch complete; free it at once if nothing refers to the arena (texts, private copies)."""

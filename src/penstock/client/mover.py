@@ -10,18 +10,20 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from penstock.client.arguments import TorchArguments, on_cuda
-from penstock.client.device_side import DeviceSide
 from penstock.client.idle_time import IdleTime
 from penstock.client.pinning import unsplit
-from penstock.client.places import CudaCard, InUse, Places
+from penstock.client.places import CudaCard, DeviceSide, InUse, Places
 from penstock.config import LoaderConfig
 from penstock.epochs.feed import Ask
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.gpu.lane import GpuLane  # it imports much
 
 
 def check_device(config: LoaderConfig) -> None:
@@ -103,41 +105,6 @@ class Copy(NamedTuple):
         self.event.synchronize()
 
 
-class Lane(Protocol):
-    """Finishes on the device the batches that workers prepare in part (`gpu.lane.GpuLane`)."""
-
-    gate: Any
-    residents: Any
-    """Cache of samples on the device, or None."""
-
-    @property
-    def takes_cores(self) -> bool:
-        """Whether workers must leave it cores now."""
-
-    @property
-    def mode(self) -> str:
-        """How it shares the device with training now."""
-
-    def rest(self) -> None:
-        """Pause: training asks for no batches for a while."""
-
-    def belong_to(self, owner: Any) -> None:
-        """Make batches for this iterator."""
-
-    def begin(self, batch: Any, *, spare_known: bool) -> Any:
-        """Return `images` on the device, `others` where they were, and the work still to do. `spare_known`: training has all the memory it
-        needs, so the lane may use the rest."""
-
-    def make(self, begun: Any, copied: Any) -> Any:
-        """Queue that work behind the event `copied`; return its `Arrival`."""
-
-    def taken(self, arrival: Any, asked_s: float, ready: int, ahead: int) -> None:
-        """Note that training has the batch it asked for at `asked_s`; `ready` of `ahead` prefetched batches are ready."""
-
-    def stats(self) -> dict[str, Any]:
-        """Return the lane's numbers."""
-
-
 class Mover:
     """Moves a batch's tensors and tracks when the copies complete."""
 
@@ -147,7 +114,7 @@ class Mover:
         dtype: torch.dtype | None,
         memory_format: torch.memory_format | None,
         pin: bool,
-        lane: Lane | None = None,
+        lane: GpuLane | None = None,
         places: Places | None = None,
     ) -> None:
         self.device = None if device is None else torch.device(device)
@@ -234,7 +201,7 @@ class Mover:
             event.record(torch.cuda.current_stream(self.device))
             self.idle_time.there(event, ready)
 
-    def taken(self, arrival: Arrival | None, asked_s: float, ready: int, ahead: int) -> None:
+    def taken(self, arrival: Any, asked_s: float, ready: int, ahead: int) -> None:
         """Note that training has the batch. It waited only if the device ran out of work: a loop that runs ahead waits for the device, not
         for us."""
         if self.lane is not None:
@@ -269,7 +236,7 @@ class Mover:
 
 
 def mover_for(
-    config: LoaderConfig, given: TorchArguments, held: DeviceSide, lane: Lane | None = None
+    config: LoaderConfig, given: TorchArguments, held: DeviceSide, lane: GpuLane | None = None
 ) -> Mover | None:
     """Return what copies batches to their device or pinned memory; None if they stay in place."""
     pins = given.pin_memory and torch.accelerator.is_available()

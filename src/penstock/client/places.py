@@ -11,11 +11,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from penstock.measure.card import Spare
+
+if TYPE_CHECKING:
+    from penstock.gpu.prep import Prep  # it imports much
 
 MOST = 6
 """One in use by training, two prefetched, one in the making, two that the device has not finished."""
@@ -25,24 +28,18 @@ MARGIN = 0.01
 """Fraction of the device's memory left for later allocations of others."""
 
 
-class Card(Protocol):
+class CudaCard:
     """A device's memory."""
 
-    def spare(self) -> tuple[int, int]:
-        """Return free bytes and total bytes."""
-
-    def take(self, sizes: Sequence[int], places: int) -> int:
-        """Reserve memory for `places` batches with tensors of these sizes; return how many fit."""
-
-
-class CudaCard:
     def __init__(self, device: torch.device) -> None:
         self._device, self._spare = device, Spare(device)
 
     def spare(self) -> tuple[int, int]:
+        """Return free bytes and total bytes."""
         return self._spare.free_and_total()
 
     def take(self, sizes: Sequence[int], places: int) -> int:
+        """Reserve memory for `places` batches with tensors of these sizes; return how many fit."""
         held: list[list[torch.Tensor]] = []
         with contextlib.suppress(torch.cuda.OutOfMemoryError):
             while len(held) < places:
@@ -53,7 +50,7 @@ class CudaCard:
 class Places:
     """Batch buffers of one loader. They outlive its iterators, so memory is measured once."""
 
-    def __init__(self, card: Card | None) -> None:
+    def __init__(self, card: CudaCard | None) -> None:
         self._card = card
         self.most = MOST if card is None else 1
         self.stream: Any = None
@@ -80,6 +77,22 @@ class Places:
         beside = int(free - MARGIN * total) // max(1, sum(self._sizes))
         wanted = 1 + min(MOST - 1, max(0, beside))
         self.most = max(1, card.take(self._sizes, wanted)) if wanted > 1 else 1
+
+
+class DeviceSide:
+    """Device state that a loader keeps between epochs, though its workers may be new each epoch. A copy of the loader starts without it."""
+
+    def __init__(self) -> None:
+        self.prep: Prep | None = None
+        """The last iterator's GPU lane and the dataset made for its workers."""
+        self.places: Places | None = None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(self), ()
+
+    def stats(self) -> dict[str, Any] | None:
+        """Return the numbers of the current or last GPU lane."""
+        return None if self.prep is None else self.prep.lane.stats()
 
 
 class InUse:

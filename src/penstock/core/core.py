@@ -183,7 +183,7 @@ def on_done(state: State, event: ev.Done, _: list[Action]) -> None:
             let_go(state, batch.parts.values())
             batch.parts.clear()
     elif task.samples:
-        worker.pool.learn_cost(event.took_s / task.samples)
+        worker.pool.sample_s = blend(worker.pool.sample_s, event.took_s / task.samples)
 
 
 def on_layout_known(state: State, event: ev.LayoutKnown, _: list[Action]) -> None:
@@ -275,10 +275,6 @@ def on_dropped(state: State, event: ev.Dropped, _: list[Action]) -> None:
         unhold(state, issued)
 
 
-def on_init_failed(state: State, event: ev.InitFailed, out: list[Action]) -> None:
-    break_down(state, event.error, out)
-
-
 def on_retire(state: State, event: ev.Retire, _: list[Action]) -> None:
     # Replacing a stream worker would lose the rest of its iterator.
     worker = state.workers[event.worker]
@@ -364,6 +360,6 @@ HANDLERS: dict[type, Callable[..., None]] = {
     ev.Feed: on_feed, ev.Abort: on_abort, ev.Released: on_released,
     ev.WorkerStarted: on_worker_started, ev.WorkerUp: on_worker_up, ev.WorkerLost: on_worker_lost, ev.Done: on_done, ev.LayoutKnown: on_layout_known, ev.Prepared: on_prepared,
     ev.Misfit: on_mismatch, ev.Refused: on_refused, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
-    ev.Dropped: on_dropped, ev.InitFailed: on_init_failed, ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
+    ev.Dropped: on_dropped, ev.InitFailed: lambda state, event, out: break_down(state, event.error, out), ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
     ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.ResizePool: on_resize,
 }  # fmt: skip

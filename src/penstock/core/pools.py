@@ -67,9 +67,6 @@ class WorkerPool:
             self.heard_s = at_s
         self.pace_s = blend(self.pace_s, (at_s - begun_s) / issued.task.samples)
 
-    def learn_cost(self, cost_s: float) -> None:
-        self.sample_s = blend(self.sample_s, cost_s)
-
     def finish_s(self, load: int, samples: float) -> float:
         """Return the seconds until a worker with `load` samples queued would finish `samples` more."""
         return float("inf") if self.pace_s is None else self.latency_s + (load + samples) * self.pace_s

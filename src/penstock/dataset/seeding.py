@@ -1,7 +1,7 @@
 """Keyed randomness: draws depend on the sample, never on who prepares it.
 
 Before each sample, the global generators of `random`, NumPy and torch are seeded from its seed. Our ops do not draw from
-those: `op_generator` keys each call of an op by (sample seed, op, number of the call).
+those: `call_seed` keys each call of an op by (sample seed, op, number of the call).
 """
 
 from __future__ import annotations
@@ -53,11 +53,6 @@ def call_seed(op: str) -> int:
 def company() -> Company | None:
     """Return the batch of the present sample; None outside a loader."""
     return _company
-
-
-def op_generator(op: str) -> np.random.Generator:
-    """Return a generator for one call of `op` on the present sample."""
-    return np.random.default_rng(call_seed(op))
 
 
 @contextmanager

@@ -51,7 +51,9 @@ class SamplerReplay:
             batches, epoch=epoch, auto_collation=auto_collation, skip=skip, beyond=beyond, snapshot=snapshot
         )
         if self._stateful is not None and run.delivered:
-            return renumbered(asks, run.delivered, run.extra.get("samples", 0))
+            # Number the asks of a sampler resumed from its own state after those delivered before.
+            before, samples = run.delivered, run.extra.get("samples", 0)
+            return (ask._replace(batch=ask.batch + before, first=ask.first + samples) for ask in asks)
         return asks
 
     def _snapshot(self) -> Any:
@@ -166,12 +168,6 @@ def next_or_none(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         yield batch
         return
-
-
-def renumbered(asks: Iterator[Ask], batches: int, samples: int) -> Iterator[Ask]:
-    """Number the asks of a sampler resumed from its own state after those delivered before."""
-    for ask in asks:
-        yield ask._replace(batch=ask.batch + batches, first=ask.first + samples)
 
 
 def encode_state(generator: torch.Generator) -> str:

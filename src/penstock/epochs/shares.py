@@ -68,14 +68,14 @@ class Delivered:
 
     shares: Shares = field(default_factory=Shares)
     told: Told = field(default_factory=Told)
-    hear_out: Callable[[], None] = lambda: None
-    """Waits until all workers have reported their start."""
     carries: bool = False
     """Whether workers keep their dataset for the next epoch."""
     began: int = 0
     """Batches delivered before this run began."""
     keyed: bool = False
     base_seed: int | None = None
+    hear_out: Callable[[], None] = lambda: None
+    """Waits until all workers have reported their start."""
 
     def follow(self, engine: Any, *, carries: bool, base_seed: int | None) -> None:
         """Listen to this engine's workers, without keeping the engine alive."""
@@ -90,8 +90,7 @@ class Delivered:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy without the engine: a loader's copy has none to listen to."""
-        parts = self.shares, self.told, self.carries, self.began, self.keyed, self.base_seed
-        return unheard, parts
+        return Delivered, (self.shares, self.told, self.carries, self.began, self.keyed, self.base_seed)
 
     def state(self) -> dict[str, Any]:
         shares, told = self.shares, self.told
@@ -117,13 +116,6 @@ class Delivered:
             state["workers"] = {str(worker): entry_of(ended[worker]) for worker in sorted(ended)}
             state["num_workers"] = self.shares.workers
         return state
-
-
-def unheard(
-    shares: Shares, told: Told, carries: bool, began: int, keyed: bool, base_seed: int | None
-) -> Delivered:
-    """Build the shares for a copy or another process."""
-    return Delivered(shares, told, carries=carries, began=began, keyed=keyed, base_seed=base_seed)
 
 
 def entry_of(place: StreamPlace) -> dict[str, Any]:

@@ -96,17 +96,12 @@ class Shard(theirs.DataLoaderShard):  # type: ignore[misc]
 
     def __init__(self, dataset: Any, **kwargs: Any) -> None:
         self.passed = 0
-        ours = kwargs.get(CARRIED) is not None
-        if ours:
-            kwargs["use_stateful_dataloader"] = False  # it would build torchdata's loader; ours is stateful
-            skipping = kwargs.get("batch_sampler")
-            if isinstance(skipping, theirs.SkipBatchSampler):
-                self.passed, kwargs["batch_sampler"] = skipping.skip_batches, skipping.batch_sampler
-        else:
-            kwargs.pop(CARRIED, None)
+        ours, skipping = carries(kwargs), kwargs.get("batch_sampler")
+        if ours and isinstance(skipping, theirs.SkipBatchSampler):
+            self.passed, kwargs["batch_sampler"] = skipping.skip_batches, skipping.batch_sampler
         super().__init__(dataset, **kwargs)
         if ours:
-            self.use_stateful_dataloader = True
+            self.use_stateful_dataloader = True  # ours is stateful
 
     def set_sampler(self, sampler: Any) -> None:
         """Ignore Accelerate's seedable sampler if the order is ours: that is the same everywhere already."""

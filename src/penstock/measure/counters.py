@@ -125,14 +125,10 @@ class Counters:
             ready=ready,
             workers=self.workers,
             mode=self.lane_mode,
-            work=self.work,
+            work=lambda: self.live().work(),
         )
         if self.trace:
             self.wait_spans.append((began_s, at_s, samples, ready))
-
-    def work(self) -> Work:
-        """Return the workers' work so far."""
-        return self.live().work()
 
     def warned(self, text: str, at_s: float) -> None:
         self.warnings.append(text)

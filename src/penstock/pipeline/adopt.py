@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
 from penstock.dataset.offers import Offer, Offers
 from penstock.dataset.unfinished import finished
@@ -24,7 +25,7 @@ from penstock.pipeline.staged import unfinished
 from penstock.pipeline.their_draws import Draw, Unadoptable, adopters, is_patched, nested
 from penstock.sources.sources import ByteRange, WholeFiles
 from penstock.transforms.cpu import picture
-from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops
+from penstock.transforms.libs import has_simplejpeg, pillow, warn_without_loops, without_loops
 from penstock.transforms.steps import Step, drawn_in_row, program_size
 from penstock.transforms.tail import Tail
 
@@ -108,10 +109,6 @@ class AdoptedChain:
                 continue
             is_grey |= makes_grey
         torch.default_generator.set_state(state)
-
-    @property
-    def worthwhile(self) -> bool:
-        return self.tail is not None and any(draw is not None for _, draw in self.ops)
 
     def run(self, image: Any, told: Callable[[str], None] | None = None) -> Any:
         """Run the chain on an image; unfinished if nothing follows the tail. `told` is called with each op's name; ops then run one by one."""
@@ -225,10 +222,7 @@ def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, 
             None,
             "Give it as penstock.ImageFolder, penstock.TarDataset or penstock.StagedDataset, or as torchvision's ImageFolder.",
         )
-    unpatched = (
-        "__getitem__" not in vars(dataset) and type(dataset).__getitem__ is folder.DatasetFolder.__getitem__
-    )
-    if not unpatched:
+    if "__getitem__" in vars(dataset) or type(dataset).__getitem__ is not folder.DatasetFolder.__getitem__:
         return None, "Its __getitem__ has been replaced."
     if dataset.loader is not folder.default_loader or sys.modules["torchvision"].get_image_backend() != "PIL":
         return None, "Its loader is not torchvision's default one."
@@ -243,9 +237,26 @@ def verdict(dataset: Any, *, fast: bool = False) -> tuple[AdoptedFolder | None, 
     except MissingExtra as exc:
         return None, f"It could be adopted, but {exc}"
     chain = AdoptedChain(dataset.transform)
-    if not chain.worthwhile:
+    if chain.tail is None or not any(draw is not None for _, draw in chain.ops):
         return (
             None,
             "None of its transforms works on images before they become tensors, or it never makes tensors.",
         )
     return AdoptedFolder(dataset, chain, fast=fast), ""
+
+
+def adoption(dataset: Any) -> str:
+    """Return one sentence: whether a torchvision dataset is adopted, and why not or why slowly. "" for other datasets."""
+    folder = sys.modules.get("torchvision.datasets.folder")
+    inner = dataset.dataset if type(dataset) is Subset else dataset
+    if folder is None or not isinstance(inner, folder.DatasetFolder):
+        return ""
+    found, reason = verdict(dataset)
+    if found is not None:
+        slow = f", but {said}" if (said := without_loops()) else ""
+        return f"torchvision's {type(inner).__name__} is adopted: penstock prepares the same pixels{slow}"
+    if inner is not dataset:
+        reason = "It is a Subset, and only whole datasets are adopted."
+    elif type(inner) not in (folder.ImageFolder, folder.DatasetFolder):
+        reason = "It is a subclass of torchvision's, which may mean anything."
+    return f"{type(inner).__name__} is not adopted, so its samples are prepared by calling it. {reason}"

@@ -123,10 +123,6 @@ class AudioChain:
     def is_random(self) -> bool:
         return any(op.is_random for op in self.ops)
 
-    def run(self, x: Any, rate: int, seed: int) -> torch.Tensor:
-        """Run the chain. Each op has its own random numbers. It draws when reached, since user functions may change the shape."""
-        return torch.from_numpy(np.ascontiguousarray(self.through(self.started(x, rate), seed)))
-
     def started(self, x: Wave, rate: int) -> Wave:
         """Resample a recording to the common rate."""
         return x if self.sample_rate is None else Resample(rate, self.sample_rate).apply(x, ())
@@ -134,6 +130,7 @@ class AudioChain:
     def through(
         self, x: Any, seed: int, first: int = 0, end: int | None = None, on_draw: OnDraw | None = None
     ) -> Any:
+        """Run the ops. Each has its own random numbers. It draws when reached, since user functions may change the shape."""
         for number in range(first, len(self.ops) if end is None else end):
             op = self.ops[number]
             drawn = op.draw(Draws(op_seed(seed, op.name, number)), x.shape)

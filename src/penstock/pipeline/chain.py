@@ -84,7 +84,7 @@ class Chain:
     @property
     def is_one_program(self) -> bool:
         """Whether all steps of a sample are known before the first one runs, and end in pixels for the tail."""
-        return self.ends_in_pixels and len(self.stretches) == 1
+        return not self.views and not self.ends_elsewhere and len(self.stretches) == 1
 
     def pixels(
         self, image: Image | Encoded, seed: int, company: Company | None = None, end: int | None = None
@@ -100,11 +100,6 @@ class Chain:
             return self.ended(self.pixels(image, seed, company, len(self.ops) - 1), seed, company)
         done = self.pixels(image, seed, company)
         return self.run_views(done, seed, company) if self.views else self.tail.finish(done)
-
-    @property
-    def ends_in_pixels(self) -> bool:
-        """Whether only the tail follows the ops."""
-        return not self.views and not self.ends_elsewhere
 
     @property
     def ends_elsewhere(self) -> bool:

@@ -7,11 +7,12 @@ Rule 2: every byte written is final: a second worker may have written the same s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from penstock import accel
@@ -20,8 +21,10 @@ from penstock.dataset.unfinished import Unfinished
 from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import shape_of
 from penstock.pipeline.decode import Image
-from penstock.transforms.parts import part_of
+from penstock.transforms.cpu import goes_down_first
+from penstock.transforms.steps import Interpolation, Step
 from penstock.transforms.tail import Tail
+from penstock.transforms.windows import is_resized_part
 
 NO_MARK = 0, 0
 
@@ -124,15 +127,13 @@ class Deferred:
 
     def _row(self, begun: Begun, slot: torch.Tensor) -> bytes | None:
         """Pack a sample that is only a resized crop as `accel.PART`; else None."""
-        part = part_of(begun.program, begun.image) if self._by_parts else None
+        part = resized_part(begun.program, begun.image) if self._by_parts else None
         address = 0 if part is None else self._form.begin(slot)
         if part is None or not address:
             return None
-        ways = part.cubic, part.down_first, part.mirrored, self._form.divides
+        place, sizes, ways = part
         goes = address, self._form.numbers
-        return accel.PART.pack(
-            part.address, part.stride, *self._mark(begun), *goes, *part.old, *part.new, *ways
-        )
+        return accel.PART.pack(*place, *self._mark(begun), *goes, *sizes, *ways, self._form.divides)
 
     def _mark(self, begun: Begun) -> tuple[int, int]:  # noqa: ARG002 - others need it
         """Return address and value of a number that changes if the image may have changed; none if the image is the sample's own."""
@@ -151,3 +152,26 @@ class Deferred:
 
     def _write(self, begun: Begun, slot: torch.Tensor) -> None:
         self._form.write(self._dataset.pixels(begun), slot)
+
+
+Part = tuple[tuple[int, int], tuple[int, int, int, int], tuple[bool, bool, bool]]
+"""A crop of a three-channel image in memory: address and stride; old and new size; whether cubic, down first, mirrored."""
+
+
+def resized_part(program: Sequence[Step], image: Any) -> Part | None:
+    """Return the crop if a program only resizes one, as most programs after reuse, and the compiled loops support it; else None."""
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        return None
+    if not is_resized_part(program, image.shape[:2], alone=True) or not accel.fits(image):
+        return None
+    top, left, *old = program[0].args
+    rows, columns, way, antialias, *box = program[1].args
+    if box or not antialias or way not in (Interpolation.BILINEAR, Interpolation.BICUBIC):
+        return None
+    before, after = (old[0], old[1]), (rows, columns)
+    if before == after or min(*before, *after) < 1 or max(*before, *after) > accel.MOST:
+        return None
+    stride = image.strides[0]
+    address = accel.pointer(image) + top * stride + 3 * left
+    ways = way == Interpolation.BICUBIC, goes_down_first(before, after), len(program) == 3
+    return (address, stride), (*before, *after), ways

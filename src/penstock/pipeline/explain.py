@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from penstock.pipeline.audio import AudioFolder
 from penstock.pipeline.chain import Chain, calls, executed
 from penstock.pipeline.header import BadImage
 from penstock.pipeline.op_costs import op_costs
-from penstock.pipeline.pieces import Piece, pieces_of
+from penstock.pipeline.pieces import pieces_of
 from penstock.pipeline.staged import StagedDataset
 from penstock.pipeline.their_draws import Draw
 from penstock.plan.seeds import op_seed
@@ -27,6 +28,7 @@ from penstock.transforms.audio import AudioOp, Function
 from penstock.transforms.base import Op, plain
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
+from penstock.transforms.steps import Program
 
 LOOKED_AT = 12
 """Samples prepared to measure costs."""
@@ -47,7 +49,7 @@ class ExplainedStep:
     why: str = ""
 
 
-def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
+def explained(dataset: Any, *, lane: str = "") -> str:
     """Return the text of `loader.explain()`. `lane`: a line about the GPU's share."""
     if isinstance(dataset, (StagedDataset, AudioFolder)) and not len(dataset):
         return f"{type(dataset).__name__}: no samples, so there is nothing to explain."
@@ -58,9 +60,8 @@ def explained(dataset: Any, *, identity: bool = True, lane: str = "") -> str:
     elif isinstance(dataset, (StagedDataset, AudioFolder)):
         sound = isinstance(dataset, AudioFolder)
         stages = list(sound_stages(dataset) if isinstance(dataset, AudioFolder) else staged_stages(dataset))
-        head = f"{type(dataset).__name__}: {len(dataset):,} {'recordings' if sound else 'samples'}"
-        if identity:
-            head += f", chain {dataset.chain.identity}"
+        what = "recordings" if sound else "samples"
+        head = f"{type(dataset).__name__}: {len(dataset):,} {what}, chain {dataset.chain.identity}"
     else:
         return f"{type(dataset).__name__}: not staged, so its samples are prepared as they are, by calling it. {reason}"
     total = sum(stage.seconds for stage in stages) or 1.0
@@ -100,18 +101,18 @@ def some(length: int) -> list[int]:
 
 
 def staged_stages(dataset: StagedDataset) -> Iterator[ExplainedStep]:
-    costs, looked_at = StepCosts(), some(len(dataset))
+    costs, looked_at = defaultdict[str, float](float), some(len(dataset))
     for index in looked_at[:1]:
         deque(pieces_of(dataset, index), maxlen=0)  # warm-up, not counted: it loads libraries
     for index in looked_at:
-        for stage, seconds in summed(pieces_of(dataset, index)).items():
-            costs.add(stage, seconds)
-    yield ExplainedStep("read", "", costs.mean("read"), CPU)
+        for piece in pieces_of(dataset, index):
+            costs[piece.stage] += piece.seconds / len(looked_at)
+    yield ExplainedStep("read", "", costs["read"], CPU)
     why = "a decoder of yours" if dataset.decoder is not None else ""
-    yield ExplainedStep("decode", "", costs.mean("decode"), CPU if why else BOTH, why)
+    yield ExplainedStep("decode", "", costs["decode"], CPU if why else BOTH, why)
     yield from chain_stages(dataset.chain, costs, [""])
     if isinstance(dataset, AnnotatedDataset):
-        yield ExplainedStep("masks and boxes", "", costs.mean("targets"), CPU)
+        yield ExplainedStep("masks and boxes", "", costs["targets"], CPU)
 
 
 def sound_stages(dataset: AudioFolder) -> Iterator[ExplainedStep]:
@@ -123,12 +124,12 @@ def sound_stages(dataset: AudioFolder) -> Iterator[ExplainedStep]:
         yield ExplainedStep(op.name, says, seconds, PYTHON if python else CPU, YOURS if python else "")
 
 
-def chain_stages(chain: Chain, costs: StepCosts, places: list[str]) -> Iterator[ExplainedStep]:
+def chain_stages(chain: Chain, costs: Mapping[str, float], places: list[str]) -> Iterator[ExplainedStep]:
     """Yield the ops and the tail of a chain. `places`: where it occurs (identical crops), costs added up."""
     times = f"{len(places)} x " if len(places) > 1 else ""
 
     def together(stage: str) -> float:
-        return sum(costs.mean(f"{place}{stage}") for place in places)
+        return sum(costs[f"{place}{stage}"] for place in places)
 
     for number, op in enumerate(chain.ops):
         python, seconds = calls(op), together(str(number))
@@ -150,26 +151,24 @@ def chain_stages(chain: Chain, costs: StepCosts, places: list[str]) -> Iterator[
 
 def without_kernel(op: Op) -> str:
     """Say what an op may draw that the GPU kernels cannot run; "" if they run everything."""
-    for number in range(TRIED):
-        for step in op.draw(Draws(op_seed(number, op.name, 0)), TRIED_ON):
-            if why := supported(step):
-                return f"{'not always' if op.is_random else 'not'} on the GPU: {why}"
-    return ""
+    why = first_refusal(op.draw(Draws(op_seed(number, op.name, 0)), TRIED_ON) for number in range(TRIED))
+    return f"{'not always' if op.is_random else 'not'} on the GPU: {why}" if why else ""
 
 
 def without_their_kernel(op: Any, draw: Draw) -> str:
     """The same for an adopted transform. Restores torch's generator."""
     state = torch.default_generator.get_state()
     try:
-        for _ in range(TRIED):
-            for step in draw(op, TRIED_ON):
-                if why := supported(step):
-                    return f"not always on the GPU: {why}"
+        why = first_refusal(draw(op, TRIED_ON) for _ in range(TRIED))
     except ValueError:  # for example a crop that does not fit: the samples will report it
         return ""
     finally:
         torch.default_generator.set_state(state)
-    return ""
+    return f"not always on the GPU: {why}" if why else ""
+
+
+def first_refusal(programs: Iterable[Program]) -> str:
+    return next((why for program in programs for step in program if (why := supported(step))), "")
 
 
 def alike(views: Sequence[Chain]) -> list[tuple[Chain, list[int]]]:
@@ -183,27 +182,8 @@ def alike(views: Sequence[Chain]) -> list[tuple[Chain, list[int]]]:
     return found
 
 
-def summed(pieces: Iterable[Piece]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for piece in pieces:
-        found[piece.stage] = found.get(piece.stage, 0.0) + piece.seconds
-    return found
-
-
-class StepCosts:
-    def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {}
-
-    def add(self, name: str, seconds: float) -> None:
-        self._sums.setdefault(name, []).append(seconds)
-
-    def mean(self, name: str) -> float:
-        found = self._sums.get(name, [])
-        return sum(found) / len(found) if found else 0.0
-
-
 def adopted_stages(folder: AdoptedFolder) -> Iterator[ExplainedStep]:
-    clock, costs, chain = time.thread_time, StepCosts(), folder.chain
+    clock, spent, chain = time.thread_time, defaultdict[int, list[float]](list), folder.chain
     for index in some(len(folder)):
         state = torch.default_generator.get_state()
         times = [clock()]
@@ -218,9 +198,10 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[ExplainedStep]:
         times.append(clock())
         torch.default_generator.set_state(state)
         for at, (one, other) in enumerate(pairwise(times)):
-            costs.add(str(at), other - one)
-    yield ExplainedStep("read", "", costs.mean("0"), CPU)
-    yield ExplainedStep("decode", "", costs.mean("1"), BOTH)
+            spent[at].append(other - one)
+    costs = defaultdict[int, float](float, {at: fmean(each) for at, each in spent.items()})
+    yield ExplainedStep("read", "", costs[0], CPU)
+    yield ExplainedStep("decode", "", costs[1], BOTH)
     for at, (op, draw) in enumerate(chain.ops):
         if draw is None:
             where = PYTHON
@@ -228,13 +209,11 @@ def adopted_stages(folder: AdoptedFolder) -> Iterator[ExplainedStep]:
         else:
             why = without_their_kernel(op, draw)
             where = CPU if why else BOTH
-        yield ExplainedStep(type(op).__name__, "", costs.mean(str(2 + at)), where, why)
+        yield ExplainedStep(type(op).__name__, "", costs[2 + at], where, why)
     behind = ", ".join(type(op).__name__ for op in chain.after)
     kind = str(chain.tail.dtype).removeprefix("torch.") if chain.tail is not None else ""
     why = f"{behind}: called on the finished tensor" if behind else ""
-    yield ExplainedStep(
-        "to tensor", kind, costs.mean(str(2 + len(chain.ops))), PYTHON if behind else BOTH, why
-    )
+    yield ExplainedStep("to tensor", kind, costs[2 + len(chain.ops)], PYTHON if behind else BOTH, why)
 
 
 def parameters(op: Op | AudioOp) -> str:

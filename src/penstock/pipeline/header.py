@@ -6,6 +6,7 @@ Rule 2: an image above the cap is refused here, before any allocation.
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 MAX_PIXELS = 100_000_000
@@ -79,10 +80,7 @@ def jpeg_header(data: bytes) -> Header:
         if marker in FRAMES:
             if at + 8 > len(data):
                 raise BadImage("the JPEG header is cut off")
-            height, width = (
-                int.from_bytes(data[at + 3 : at + 5], "big"),
-                int.from_bytes(data[at + 5 : at + 7], "big"),
-            )
+            height, width = struct.unpack_from(">HH", data, at + 3)
             return Header("jpeg", height, width, data[at + 7], marker)
         at += length
 
@@ -111,9 +109,6 @@ def webp_header(data: bytes) -> Header:
     if kind == b"VP8 ":
         if data[23:26] != b"\x9d\x01\x2a":
             raise BadImage("the WebP file has no key frame")
-        width, height = (
-            int.from_bytes(data[26:28], "little") & 0x3FFF,
-            int.from_bytes(data[28:30], "little") & 0x3FFF,
-        )
+        width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
         return Header("webp", height, width, 3)
     raise BadImage(f"WebP chunk {kind!r} does not begin an image")

@@ -74,10 +74,6 @@ def resize(op: Any, size: Size) -> Program:
     return Resize(op.size, way(op.interpolation), op.max_size, True).draw(NO_DRAWS, size)
 
 
-def center_crop(op: Any, size: Size) -> Program:
-    return CenterCrop(op.size).draw(NO_DRAWS, size)
-
-
 def pad(op: Any, size: Size) -> Program:
     check_padding(op.padding)
     return Pad(op.padding, whole_fill(op), getattr(op.padding_mode, "value", op.padding_mode)).draw(
@@ -129,10 +125,6 @@ def color_jitter(op: Any, size: Size) -> Program:
     return [Step(codes[at], (float(factors[at]),)) for at in map(int, order) if factors[at] is not None]
 
 
-def grayscale(op: Any, _: Size) -> Program:
-    return [Step(Code.GRAY, (op.num_output_channels,))]
-
-
 def policy(op: Any, size: Size) -> Program:
     """Record the ops that v2's RandAugment, AutoAugment or TrivialAugmentWide draws on the stand-in."""
     program: list[Step] = []
@@ -176,10 +168,6 @@ def fill_of_policy(op: Any) -> Any:
 def happens(op: Any) -> bool:
     """Draw whether a transform with a `p` applies, as torchvision does."""
     return bool(torch.rand(1) < op.p)
-
-
-def random_grayscale(op: Any, _: Size) -> Program:
-    return [Step(Code.GRAY, (3,))] if happens(op) else []
 
 
 def by_chance(code: Code, parameter: str, op: Any, _: Size) -> Program:
@@ -239,11 +227,6 @@ def resize_drawn(op: Any, size: Size) -> Program:
     """RandomResize, RandomShortestSize and ScaleJitter: they differ only in how they draw the size."""
     new = op.make_params([stand_in(size)])["size"]
     return Resize(list(new), way(op.interpolation), None, True).draw(NO_DRAWS, size)
-
-
-def nothing(_op: Any, _size: Size) -> Program:
-    """Identity; and RGB, for images that are RGB already."""
-    return []
 
 
 def gaussian_blur(op: Any, _: Size) -> Program:
@@ -310,10 +293,6 @@ def all_drawn(ops: Any, size: Size) -> Program:
     return drawn_in_row(((known[type(op)], op) for op in ops), size)
 
 
-def compose(op: Any, size: Size) -> Program:
-    return all_drawn(op.transforms, size)
-
-
 def random_apply(op: Any, size: Size) -> Program:
     drawn = torch.rand(1)
     applies = drawn < op.p if hasattr(op, "make_params") else op.p >= drawn  # v2, v1
@@ -352,21 +331,24 @@ def is_patched(op: Any) -> bool:
 
 CONTAINERS = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
 BOTH: dict[str, Draw] = {
-    "Resize": resize, "CenterCrop": center_crop, "Pad": pad, "RandomResizedCrop": random_resized_crop,
+    "Resize": resize, "CenterCrop": lambda op, size: CenterCrop(op.size).draw(NO_DRAWS, size), "Pad": pad,
+    "RandomResizedCrop": random_resized_crop,
     "RandomCrop": random_crop, "RandomRotation": random_rotation, "RandomAffine": random_affine,
     "RandomHorizontalFlip": partial(by_chance, Code.FLIP_H, ""), "RandomVerticalFlip": partial(by_chance, Code.FLIP_V, ""),
-    "ColorJitter": color_jitter, "Grayscale": grayscale, "RandomGrayscale": random_grayscale, "GaussianBlur": gaussian_blur,
+    "ColorJitter": color_jitter, "Grayscale": lambda op, _: [Step(Code.GRAY, (op.num_output_channels,))],
+    "RandomGrayscale": lambda op, _: [Step(Code.GRAY, (3,))] if happens(op) else [], "GaussianBlur": gaussian_blur,
     "RandomInvert": partial(by_chance, Code.INVERT, ""), "RandomAutocontrast": partial(by_chance, Code.AUTOCONTRAST, ""),
     "RandomEqualize": partial(by_chance, Code.EQUALIZE, ""), "RandomPosterize": posterize,
     "RandomSolarize": partial(by_chance, Code.SOLARIZE, "threshold"),
     "RandomAdjustSharpness": partial(by_chance, Code.SHARPNESS, "sharpness_factor"),
-    "Compose": compose, "RandomApply": random_apply,
+    "Compose": lambda op, size: all_drawn(op.transforms, size), "RandomApply": random_apply,
 }  # fmt: skip
 """In v1 and v2."""
 NEW: dict[str, Draw] = {
     "RandAugment": policy, "AutoAugment": policy, "TrivialAugmentWide": policy, "AugMix": aug_mix,
     "RandomResize": resize_drawn, "RandomShortestSize": resize_drawn, "ScaleJitter": resize_drawn, "RandomZoomOut": zoom_out,
-    "RandomChoice": random_choice, "RandomOrder": random_order, "Identity": nothing, "RGB": nothing,
+    "RandomChoice": random_choice, "RandomOrder": random_order,
+    "Identity": lambda *_: [], "RGB": lambda *_: [],  # images are RGB already
 }  # fmt: skip
 OLD: dict[str, Draw] = {
     "RandAugment": old_policy, "AutoAugment": old_policy, "TrivialAugmentWide": old_policy, "AugMix": aug_mix,

@@ -13,10 +13,8 @@ Rule 4: if partly prepared samples are reused (`times`), a shuffled order spread
         when the rest is dealt to another world; the next epoch is even again.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from operator import index
-from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,25 +56,13 @@ class EpochPlan:
     """World the order was made for; 0: this one."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "length",
-            "batch_size",
-            "seed",
-            "epoch",
-            "rank",
-            "world",
-            "origin",
-            "times",
-            "kept",
-            "order_world",
-        ):
+        for name in (field.name for field in fields(self)):
             value = getattr(self, name)
-            try:
-                object.__setattr__(self, name, index(value))  # numpy integers would not survive JSON
+            try:  # NumPy's integers would not survive JSON
+                plain = bool(value) if name in ("drop_last", "shuffle") else index(value)
             except TypeError:
                 raise ConfigError(f"{name} must be an integer, got {value!r}") from None
-        for name in ("drop_last", "shuffle"):
-            object.__setattr__(self, name, bool(getattr(self, name)))
+            object.__setattr__(self, name, plain)
         if not 0 <= self.length <= MAX_N:
             raise ConfigError(f"length must be between 0 and 2**62, got {self.length}")
         if self.batch_size < 1:
@@ -136,19 +122,6 @@ class EpochPlan:
         if batches and batches == self.batches:
             return self.length  # the epoch is over: no other world delivers what this one dropped
         return self.origin + batches * self.batch_size * self.world
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict, for checkpoints."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> Self:
-        """Rebuild the plan from `to_json`."""
-        names = {field.name for field in fields(cls)}
-        if set(state) != names:
-            odd = ", ".join(sorted(names.symmetric_difference(state)))
-            raise ConfigError(f"not the state of an epoch plan: missing or unknown {odd}")
-        return cls(**state)
 
     def _share(self) -> int:
         """Return each rank's samples from `origin` on, before the incomplete batch is dropped."""

@@ -87,11 +87,6 @@ def permutation(key: int, n: int) -> Permutation:
     return Permutation(key, n)
 
 
-def permute(key: int, n: int, positions: Ints) -> Ints:
-    """Return the numbers at these places of the order of range(n) named by `key`."""
-    return permutation(key, n)(positions)
-
-
 class Grid:
     """The Feistel network over rows * 2**shift cells; see the head of this file."""
 

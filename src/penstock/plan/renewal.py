@@ -82,9 +82,6 @@ class Renewal:
         place = self.places.place(sample)
         return -(-(place + 1) * self.times // self.kept) if place < self.kept else 1
 
-    def is_kept(self, samples: Ints) -> NDArray[np.bool_]:
-        return self.when(samples, 0)[1]
-
     def renewed(self, samples: Ints, epoch: int) -> Ints:
         """Return the epoch of each sample's last renewal, up to this one."""
         return self.when(samples, epoch)[0]

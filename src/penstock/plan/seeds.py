@@ -132,11 +132,6 @@ def sample_seed(seed: int, epoch: int, position: int, key: object) -> int:
     return SeedStream(seed, epoch).sample(position, key)
 
 
-def batch_seed(seed: int, epoch: int, position: int) -> int:
-    """Return the 64-bit seed of batch-level code: `SeedStream(seed, epoch).batch(position)`."""
-    return SeedStream(seed, epoch).batch(position)
-
-
 def op_seed(sample_seed: int, op: str, call: int) -> int:
     """Return the 64-bit seed of the `call`-th call of `op` on the sample with `sample_seed`."""
     return mix64(mix64(sample_seed ^ _op_number(op)) ^ (call & MASK64))

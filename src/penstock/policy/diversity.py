@@ -3,7 +3,7 @@
 Rule 1: an augmentation with |A| equally likely outcomes has two parts. The first part's result is kept and used `times`
         times; the second, with |A_F| outcomes, is drawn anew for each use. Different draws count as different samples.
 Rule 2: Theorem 1 gives the expected number of different samples for full rounds of uses. Our schedule (`plan.renewal`) renews
-        in turn, so a sample's first round may be shorter: `scheduled_unique` is the expectation for that.
+        in turn, so a sample's first round may be shorter (`Followed.expected`).
 Rule 3: compute with the log of the chance that an outcome is missed (log1p, expm1): |A| may be 2, 1e12 or infinite.
 Rule 4: measure draws, not pixels, of some tracked samples (`reuse.draw_tally`). The expectation uses the rounds actually seen, so
         it does not matter when counting began or how many ranks share a sample's uses.
@@ -32,19 +32,6 @@ def expected_unique(
     size, final = checked(outcomes, final_outcomes, times, epochs)
     times = min(times, epochs)  # no sample is used more often than once per epoch
     return unique(size, epochs / times * log_missed(size, final, times))
-
-
-def scheduled_unique(outcomes: float, final_outcomes: float, times: int, epochs: int) -> float:
-    """Return E(U) for samples renewed in turn: the first round has 1 to `times` uses, all equally likely."""
-    size, final = checked(outcomes, final_outcomes, times, epochs)
-    found = []
-    for first in range(1, times + 1):
-        full, rest = divmod(max(0, epochs - first), times)
-        rounds = ((1, min(first, epochs)), (full, times), (1, rest))
-        found.append(
-            unique(size, sum(count * log_missed(size, final, uses) for count, uses in rounds if count))
-        )
-    return statistics.fmean(found)
 
 
 def diversity(outcomes: float, final_outcomes: float, times: float, epochs: float = EPOCHS) -> float:

@@ -195,10 +195,8 @@ def after_contest(choice: Choice, winner: Sharing) -> Choice:
 
 
 def slows_more_than_it_gains(trials: Sequence[Trial]) -> bool:
-    off, beside = (
-        usual_of(blocks_of(trials, Sharing.OFF)),
-        usual_of(blocks_of(trials, Sharing.CONCURRENT)),
-    )
+    off = usual_of(blocks_of(trials, Sharing.OFF))
+    beside = usual_of(blocks_of(trials, Sharing.CONCURRENT))
     return beside.step_s - off.step_s > off.batch_s - beside.batch_s
 
 

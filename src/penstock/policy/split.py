@@ -139,17 +139,13 @@ def splits(parts: Sequence[ChainOp], costs: Costs, terms: Terms) -> list[Split]:
                 final_s=final_s,
                 cost_s=cost_s,
                 saved_s=costs.whole_s - final_s - read_s,
-                speed_up=times_faster(costs.whole_s, cost_s),
+                speed_up=costs.whole_s / cost_s if cost_s else math.inf if costs.whole_s else 1.0,
                 log_ratio=ratio,
                 diversity=left,
                 refused=refusal(parts[:at], left, ratio, terms),
             )
         )
     return found
-
-
-def times_faster(before_s: float, now_s: float) -> float:
-    return before_s / now_s if now_s else math.inf if before_s else 1.0
 
 
 def refusal(kept: Sequence[ChainOp], left: float, ratio: float, terms: Terms) -> str:

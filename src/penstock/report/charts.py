@@ -7,8 +7,8 @@ from collections.abc import Callable
 from statistics import median
 
 from penstock.report import svg
-from penstock.report.plot import WIDTH, plot, word, x_axis
 from penstock.report.reading import RunRecord
+from penstock.report.svg import WIDTH, plot, word, x_axis
 
 HEIGHT = 150.0
 TOP = 8.0

@@ -84,9 +84,6 @@ th, td { text-align: left; padding: 4px 10px 4px 0; border-top: 1px solid var(--
 tr:first-child th, tr:first-child td { border-top: 0; }
 th { font-weight: 400; color: var(--soft); width: 42%; }
 td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-svg text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", sans-serif; fill: var(--ink); }
-svg text.small { font-size: 11px; fill: var(--soft); }
-svg text.inside { font-size: 11px; fill: #fff; pointer-events: none; }
 .task { fill: var(--task); } .task.odd { fill: var(--task-2); } .collate { fill: var(--collate); } .wait { fill: var(--wait); }
 .base { fill: var(--base); }
 .plot line, .plot path { vector-effect: non-scaling-stroke; }

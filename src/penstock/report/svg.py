@@ -1,10 +1,17 @@
-"""SVG elements for the charts. All text is escaped here; colours are classes, so the page's style sets them for light and dark."""
+"""SVG elements for the charts. All text is escaped here; colours are classes, so the page's style sets them for light and dark.
+
+A `plot` is as wide as the page: its shapes are an SVG of 1000 by `height` units, stretched sideways; its text is HTML placed in per cent and keeps
+its size. So a page is readable on a phone and on a wide screen, without a script. On a narrow page, every second axis label is hidden.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from html import escape
+
+WIDTH = 1000.0
+"""Units of a plot."""
 
 
 def number(value: float) -> str:
@@ -20,21 +27,13 @@ def attributes(**values: str | float) -> str:
     return "".join(words)
 
 
-def titled(tip: str) -> str:
-    return f"<title>{escape(tip)}</title>" if tip else ""
-
-
 def rect(x: float, y: float, w: float, h: float, look: str, *, tip: str = "", **more: str | float) -> str:
     put = attributes(class_=look, x=x, y=y, width=max(w, 0.0), height=max(h, 0.0), **more)
-    return f"<rect{put}>{titled(tip)}</rect>" if tip else f"<rect{put}/>"
+    return f"<rect{put}><title>{escape(tip)}</title></rect>" if tip else f"<rect{put}/>"
 
 
 def line(x1: float, y1: float, x2: float, y2: float, look: str) -> str:
     return f"<line{attributes(class_=look, x1=x1, y1=y1, x2=x2, y2=y2)}/>"
-
-
-def circle(x: float, y: float, r: float, look: str, *, tip: str = "") -> str:
-    return f"<circle{attributes(class_=look, cx=x, cy=y, r=r)}>{titled(tip)}</circle>"
 
 
 def path(points: Iterable[tuple[float, float]], look: str, *, closed: bool = False) -> str:
@@ -50,6 +49,33 @@ def picture(width: float, height: float, parts: Iterable[str], *, says: str) -> 
     """Return an SVG that scales with the page; `says` is for screen readers."""
     head = attributes(viewBox=f"0 0 {number(width)} {number(height)}", role="img", aria_label=says)
     return f'<svg xmlns="http://www.w3.org/2000/svg"{head}>{"".join(parts)}</svg>'
+
+
+def word(text: str, look: str, *, x: float | None = None, y: float | None = None, tip: str = "") -> str:
+    """Place text of a plot at `x` of 1000 and `y` pixels."""
+    places = [] if x is None else [f"left:{number(x / WIDTH * 100)}%"]
+    places += [] if y is None else [f"top:{number(y)}px"]
+    put = attributes(class_=look, style=";".join(places), **({"title": tip} if tip else {}))
+    return f"<span{put}>{escape(text)}</span>"
+
+
+def x_axis(ticks: Iterable[tuple[float, str]]) -> list[str]:
+    """Place labels under a plot; x is of 1000."""
+    parts = []
+    for at, (x, text) in enumerate(ticks):
+        edge = " first" if x < 15 else " last" if x > WIDTH - 25 else ""
+        parts.append(word(text, f"x{edge}{' spare' if at % 2 else ''}", x=x))
+    return parts
+
+
+def plot(height: float, shapes: Iterable[str], words: Iterable[str], *, says: str, left: str = "axis") -> str:
+    """Return the drawing with its text. `says`: for screen readers; `left`: what stands left of it, an axis or names."""
+    box = f"0 0 {number(WIDTH)} {number(height)}"
+    head = attributes(viewBox=box, preserveAspectRatio="none", role="img", aria_label=says)
+    return (
+        f'<div class="plot {left}" style="height:{number(height)}px">'
+        f'<svg xmlns="http://www.w3.org/2000/svg"{head}>{"".join(shapes)}</svg>{"".join(words)}</div>'
+    )
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:

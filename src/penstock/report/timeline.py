@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.report import svg
-from penstock.report.plot import WIDTH, plot, word, x_axis
 from penstock.report.reading import Moment, RunRecord, WorkSpan, coverage
+from penstock.report.svg import WIDTH, plot, word, x_axis
 
 ROW = 22.0
 GAP = 6.0

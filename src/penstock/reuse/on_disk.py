@@ -4,6 +4,8 @@ Rule 1: a store's name is a digest of everything its bytes depend on: the sample
         difference gives another store, so nothing need be compared or discarded.
 Rule 2: a store belongs to one run, unless persistence was requested and its samples have a reliable identity. A run's store has a unique name and
         is removed with its last user; the next run removes what a killed run left.
+Rule 3: a file's identity is taken before the file is read, so stored bytes are never older than their identity. If any part is uncertain, there
+        is a reason instead: a guess could return other pixels.
 """
 
 from __future__ import annotations
@@ -11,18 +13,23 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import platform
 import secrets
 import weakref
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from penstock import __version__, accel
 from penstock.config import Reuse
 from penstock.epochs.shard import gathered
 from penstock.errors import ConfigError
+from penstock.pipeline.chain import Chain
+from penstock.pipeline.staged import StagedDataset
 from penstock.plan.renewal import Renewal
-from penstock.reuse.contents import contents_of, partial_identity
 from penstock.reuse.stores.disk import LEAST_BYTES, DiskStore
 from penstock.reuse.stores.disk_ahead import DiskAhead
 from penstock.reuse.stores.disk_files import Files
@@ -36,6 +43,8 @@ FORMAT = 1
 """Raise it when the stored form of a sample changes."""
 LEAVING_S = 0.5
 """How long the last user waits for workers that are about to end."""
+LIBRARIES = ("cv2", "PIL", "simplejpeg", "numpy")
+PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 def check_path(wanted: Reuse) -> None:
@@ -65,6 +74,46 @@ def identity(dataset: Any, split: int) -> tuple[str, str]:
     return (samples + ops, "") if samples and ops else ("", why or why_not)
 
 
+def contents_of(dataset: Any) -> tuple[str, str]:
+    """Return a text that changes with any sample's bytes; or "" and the reason."""
+    if not isinstance(dataset, StagedDataset):
+        return "", f"{type(dataset).__name__} cannot say when its samples change"
+    if dataset.decoder is not None:  # guard: own-decoder
+        return "", "the dataset has a decoder of its own, and nobody can say when that changes"
+    found = dataset.contents()
+    if not found:
+        return "", f"{type(dataset).__name__} cannot say when its samples change (contents())"
+    return found, ""
+
+
+def partial_identity(dataset: Any, split: int) -> tuple[str, str]:
+    """Return a text that changes if the first ops, the decoder or the libraries would make other pixels; or "" and the reason."""
+    if not isinstance(dataset, StagedDataset):
+        return "", f"{type(dataset).__name__} cannot say what its first ops make"
+    if inexact := [op.name for op in dataset.chain.ops[:split] if not is_exact(op.identity())]:
+        return "", f"{', '.join(inexact)} has parameters that cannot be written down exactly"
+    pixels = (dataset.fast_decode, dataset.max_pixels, dataset.knows_targets)
+    made_by = (__version__, platform.machine(), accel.compiled() is not None, versions())
+    return repr((first_ops(dataset.chain, split), pixels, made_by)), ""  # guard: store-of-ops
+
+
+def first_ops(chain: Chain, split: int) -> str:
+    return Chain(chain.ops[:split], type(chain.tail)()).identity
+
+
+def is_exact(value: Any) -> bool:
+    """Return whether the value's repr is complete; an array's repr, for one, omits digits."""
+    return all(map(is_exact, value)) if type(value) is tuple else type(value) in PLAIN
+
+
+def versions() -> list[str]:
+    found = []
+    for name in LIBRARIES:
+        with suppress(ImportError):
+            found.append(f"{name} {getattr(import_module(name), '__version__', '')}")
+    return found
+
+
 def run_name(*, several: bool) -> str:
     """Return a unique name, equal on all ranks of this machine. `several`: there are other ranks, and all call this."""
     own = [secrets.randbits(62), secrets.randbits(62)]
@@ -75,7 +124,7 @@ def run_name(*, several: bool) -> str:
 
 
 class KeptOnDisk:
-    """Opens the store, and closes or removes it."""
+    """Opens the store; `end` closes or removes it."""
 
     def __init__(self, wanted: Reuse, dataset: Any, split: int, renewal: Renewal, *, several: bool) -> None:
         path = os.fspath(wanted.path or "")
@@ -97,10 +146,7 @@ class KeptOnDisk:
         mark = FolderMark(samples=samples, temporary=not lasting, about=about(dataset, split, renewal))
         store = DiskStore(path, namespace, samples, wanted.bytes, mark=mark, tally=Tally.shared(COUNTED))
         self.store = DiskAhead(store)
-        self._end = weakref.finalize(self, ended, store, os.getpid(), temporary=not lasting)
-
-    def end(self) -> None:
-        self._end()
+        self.end = weakref.finalize(self, ended, store, os.getpid(), temporary=not lasting)
 
 
 def ended(store: DiskStore, pid: int, *, temporary: bool) -> None:

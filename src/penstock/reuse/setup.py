@@ -39,20 +39,13 @@ from penstock.transforms.theirs import Theirs
 log = logging.getLogger("penstock")
 
 
-def reusing(
-    wanted: Reuse, dataset: Any, prep: GpuPrep | None = None, *, shared: bool = False
-) -> Reusing | None:
-    """Return the reuse setup of a loader; ConfigError if its samples cannot be stored; None if each is used once. `prep`: the GPU's part in
-    preparation, if any; `shared`: samples are distributed over ranks."""
-    return None if wanted.times == 1 else Reusing(wanted, dataset, prep, shared=shared)
-
-
 class Reusing:
     """Reuse setup of one loader. The store outlives its epochs."""
 
     def __init__(
         self, wanted: Reuse, dataset: Any, prep: GpuPrep | None = None, *, shared: bool = False
     ) -> None:
+        """Raise ConfigError if samples cannot be stored. `prep`: the GPU's part in preparation, if any; `shared`: samples are distributed over ranks."""
         reason = unsuited(dataset)
         if reason:
             raise ConfigError(f"reuse is not possible: {reason}")
@@ -244,15 +237,10 @@ def refuse_draws_beside_training(ops: Sequence[Any]) -> None:
         )
 
 
-def first_unfit(chain: Chain | AudioChain) -> int:
-    """Return the first op that cannot be in the partial part."""
-    return next((at for at, op in enumerate(chain.ops) if why_anew(op)), len(chain.ops))
-
-
 def split_of(wanted: Reuse, chain: Chain | AudioChain) -> int:
     """Return the number of ops in the partial part."""
     names = [op.name for op in chain.ops]
-    most = first_unfit(chain)
+    most = next((at for at, op in enumerate(chain.ops) if why_anew(op)), len(chain.ops))
     if wanted.split == AUTO_SPLIT:
         counts = zip(chain.ops, outcomes_in_row(chain.ops), strict=True)
         parts = [ChainOp(name=op.name, outcomes=count, anew=why_anew(op)) for op, count in counts]

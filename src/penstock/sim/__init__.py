@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-from penstock.sim.replay import Difference, replay
+from penstock.sim.memory import Violation
+from penstock.sim.replay import Difference, events_per_s, record, replay
 from penstock.sim.scenario import FakePool, Fault, Scenario, draw
-from penstock.sim.speed import events_per_s, record
-from penstock.sim.violation import Violation
 from penstock.sim.world import World, simulate
 
 __all__ = [

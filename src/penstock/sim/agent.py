@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Action, Event, Kind
 from penstock.core.pools import PoolConfig
-from penstock.core.state import State
 from penstock.epochs.feed import Ask
 from penstock.policy.tasks import deepest
-from penstock.sim.agenda import Agenda, Link
-from penstock.sim.memory import FakeMemory, Shape, room_beside
+from penstock.sim.agenda import Link
+from penstock.sim.memory import FakeMemory, Shape, Violation, room_beside
 from penstock.sim.scenario import FakePool, Scenario
-from penstock.sim.violation import Violation
-from penstock.sim.worker import (
-    CancelMessage,
-    FakeWorker,
-    PlaceMessage,
-    RestartMessage,
-    StopMessage,
-    TaskMessage,
-)
+from penstock.sim.worker import FakeWorker, PlaceMessage, RestartMessage, TaskMessage
 from penstock.wire.extents import ALIGN, aligned, lane_offsets
 
 TICK_S, SLOW_TICK_S = 0.05, 0.5
@@ -50,19 +40,8 @@ class Delivery(NamedTuple):
     nbytes: int = 0
 
 
-class End(NamedTuple):
-    """All iterators have ended."""
-
-    asked: int
-
-
 class Gone(NamedTuple):
     """The agent has ended."""
-
-
-class StarvedMessage(NamedTuple):
-    seq: int
-    need: int
 
 
 @dataclass(slots=True, eq=False)
@@ -77,24 +56,10 @@ class FakeHandle:
     """Results that wait for memory, and the bytes they need."""
 
 
-class AgentSurroundings(Protocol):
-    """The world as the driver needs it."""
-
-    scenario: Scenario
-    agenda: Agenda
-    rng: Random
-
-    def delay(self) -> float: ...
-    def tell_trainer(self, message: Any) -> None: ...
-    def witness(self, state: State, event: Event, actions: list[Action]) -> None: ...
-    def enter(self, actor: Any) -> None: ...
-    def wake(self, actor: Any, message: Any) -> None: ...
-    def kill(self, worker: FakeWorker) -> None: ...
-
-
 class FakeAgent:
-    def __init__(self, world: AgentSurroundings, workers: int, epoch: int) -> None:
-        scenario = world.scenario
+    def __init__(self, world: Any, workers: int, epoch: int) -> None:
+        """`world`: the `World`, whose module imports this one."""
+        scenario: Scenario = world.scenario
         self.world, self.scenario, self.epoch = world, scenario, epoch
         config = CoreConfig(
             workers=workers,
@@ -151,15 +116,15 @@ class FakeAgent:
                 hand = self._living(worker, action)
                 if task_id not in hand.issued:
                     raise Violation(f"{action}: the worker does not have this task")
-                hand.to_worker.send(CancelMessage(task_id))
+                hand.to_worker.send(action)
             case ev.Deliver():
                 self._deliver(action)
             case ev.DeliverError(seq, error):
                 self._check_error(seq, self.fed.pop(seq), error, beside)
                 self.to_trainer.send(Delivery(seq, error=error))
-            case ev.DeliverEnd(seq):
+            case ev.DeliverEnd():
                 self.fed.clear()
-                self.to_trainer.send(End(seq))
+                self.to_trainer.send(action)
             case ev.Start(worker):
                 if worker in self.hands and not self.hands[worker].lost:
                     raise Violation(f"{action}: it has not been lost")
@@ -167,7 +132,7 @@ class FakeAgent:
                     raise Violation(f"{action}: it is one too many")
                 self._start(worker)
             case ev.Stop(worker):
-                self._living(worker, action).to_worker.send(StopMessage())
+                self._living(worker, action).to_worker.send(action)
             case ev.Kill(worker, _):
                 hand = self._living(worker, action)
                 hand.hung = True
@@ -176,8 +141,8 @@ class FakeAgent:
                 self._grow(start, end)
             case ev.Shrink(start, end):
                 self.memory.give_up(start, end)
-            case ev.Starved(seq, need):
-                self.to_trainer.send(StarvedMessage(seq, need))
+            case ev.Starved():
+                self.to_trainer.send(action)
 
     def _living(self, worker: int, action: Action) -> FakeHandle:
         hand = self.hands[worker]
@@ -315,12 +280,11 @@ class FakeAgent:
         world, pool = self.world, self.pools[self.state.workers[worker].pool.number]
 
         def delay() -> float:
-            way_s = (
-                pool.latency_s / 2 * (1 + pool.jitter * (2 * world.rng.random() - 1))
-                if pool.latency_s
-                else 0.0
-            )
-            return world.delay() + way_s
+            way_s = 0.0
+            if pool.latency_s:
+                way_s = pool.latency_s / 2 * (1 + pool.jitter * (2 * world.rng.random() - 1))
+            near_s: float = world.delay()
+            return near_s + way_s
 
         from_worker = Link(world.agenda, delay, lambda said: self._hear(hand, *said))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core.ledger import Batch, Slab
 from penstock.core.state import State
-from penstock.sim.violation import Violation
+from penstock.sim.memory import Violation
 from penstock.wire.extents import aligned
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from penstock.sim.violation import Violation
 from penstock.wire.extents import aligned, lane_offsets
 
 CELL = 64
+
+
+class Violation(AssertionError):
+    """The core broke a promise; the text says which."""
 
 
 class Shape(NamedTuple):

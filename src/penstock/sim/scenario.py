@@ -14,15 +14,13 @@ from penstock.core.events import Kind
 from penstock.sim.memory import CELL, Shape
 from penstock.wire.extents import ALIGN
 
-FAULTS = ("kill", "freeze", "agent", "restore", "retire", "resize")
-"""A worker is killed; is stopped; the agent is killed; the training process is killed and resumes; a worker uses too much
-memory; the worker count changes."""
-
 
 class Fault(NamedTuple):
     step: int
     """Simulation step before which it strikes."""
     what: str
+    """`kill` a worker, or `freeze` it; kill the `agent`; kill the training process and `restore` it; `retire` a worker that uses too
+    much memory; `resize` the pool."""
     which: int = 0
     """Worker, modulo the living; for `restore` and `resize` the new worker count."""
 
@@ -141,9 +139,6 @@ class Scenario:
     def break_at(self, epoch: int) -> int:
         """Return how many batches the user takes of an epoch broken off."""
         return int(self.chance(11, epoch) * self.batches)
-
-    def result_bytes(self, samples: int) -> int:
-        return CELL * (1 + self.cells * samples)
 
 
 def draw_pools(rng: random.Random) -> tuple[FakePool, ...]:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Generator, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.core import events as ev
 from penstock.core.events import Kind
 from penstock.epochs.feed import Ask
 from penstock.epochs.progress import Run
-from penstock.sim.agent import Delivery, End, FakeAgent, Gone, StarvedMessage
-from penstock.sim.memory import FakeMemory
+from penstock.sim.agent import Delivery, FakeAgent, Gone
+from penstock.sim.memory import FakeMemory, Violation
 from penstock.sim.scenario import Scenario
-from penstock.sim.violation import Violation
 from penstock.sim.worker import IDLE, RestartMessage
 
 
@@ -43,30 +42,17 @@ class Held:
         return tuple(tokens)
 
 
-class TrainerSurroundings(Protocol):
-    """The world as the training process needs it."""
-
-    scenario: Scenario
-    agent: FakeAgent
-
-    def tell_agent(self, message: Any) -> None: ...
-    def new_agent(self, workers: int, epoch: int) -> None: ...
-    def taken(self, epoch: int) -> int: ...
-    def delivered(self, ask: Ask, trainer: FakeTrainer) -> None: ...
-    def judge_batch(self, ask: Ask, content: tuple[Any, ...], dropped: tuple[int, ...]) -> None: ...
-    def judge_error(self, ask: Ask, error: ev.Error) -> None: ...
-
-
 class FakeTrainer:
-    """One life of a training process; with a `state` it resumes an earlier one."""
+    """One life of a training process; with a `state` it resumes an earlier one. `world`: the `World`, whose module imports this one."""
 
-    def __init__(self, world: TrainerSurroundings, state: dict[str, Any] | None) -> None:
-        self.world, self.scenario = world, world.scenario
+    def __init__(self, world: Any, state: dict[str, Any] | None) -> None:
+        self.world = world
+        self.scenario: Scenario = world.scenario
         self.alive, self.frozen, self.idle, self.finished = True, False, False, False
         self.inbox: deque[Any] = deque()
         self.open: dict[int, Ask] = {}
         self.ready: deque[Delivery] = deque()
-        self.starved: StarvedMessage | None = None
+        self.starved: ev.Starved | None = None
         self.held: deque[Held] = deque()
         self.freed: deque[int] = deque()
         self.held_bytes = 0
@@ -82,7 +68,8 @@ class FakeTrainer:
 
     @property
     def agent(self) -> FakeAgent:
-        return self.world.agent
+        agent: FakeAgent = self.world.agent
+        return agent
 
     def _new_run(self, epoch: int) -> Run:
         streams = self.scenario.kind is Kind.STREAM
@@ -187,10 +174,10 @@ class FakeTrainer:
                     self.ready.append(frame)
                 elif frame.error is None:
                     self.freed.append(seq)
-            case End(asked) if asked >= self.first_seq:
+            case ev.DeliverEnd(asked) if asked >= self.first_seq:
                 self.ended = True
                 self.open = {delivery.seq: self.open[delivery.seq] for delivery in self.ready}
-            case StarvedMessage():
+            case ev.Starved():
                 self.starved = frame
             case Gone() if not self.finished:
                 self.ready.clear()

@@ -9,15 +9,14 @@ without a place; write sample by sample.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from penstock.core import events as ev
 from penstock.core.events import Event, Kind, Task
 from penstock.epochs.feed import Ask
-from penstock.sim.memory import FakeMemory, FakeResult, Shape
+from penstock.sim.memory import CELL, FakeMemory, FakeResult, Shape, Violation
 from penstock.sim.scenario import FakePool, FakeSample, Scenario
-from penstock.sim.violation import Violation
 
 IDLE, DIES, HANGS = -1.0, -2.0, -3.0
 
@@ -37,16 +36,8 @@ class PlaceMessage(NamedTuple):
     layout: Shape | None
 
 
-class CancelMessage(NamedTuple):
-    task: int
-
-
 class RestartMessage(NamedTuple):
     epoch: int
-
-
-class StopMessage(NamedTuple):
-    pass
 
 
 class Failure(Exception):
@@ -111,13 +102,13 @@ class FakeWorker:
             case PlaceMessage(task, offset, layout):
                 if task in self.pending:
                     yield from self._write(self.pending.pop(task), offset, layout)
-            case CancelMessage(task):
+            case ev.Cancel(_, task):
                 self._cancel(task)
             case RestartMessage(epoch):
                 if self.jobs:
                     raise Violation(f"worker {self.id} is to start over with {list(self.jobs)} not cancelled")
                 self.epoch, self.yielded = epoch, 0
-            case StopMessage():
+            case ev.Stop():
                 self.running = False
 
     def _cancel(self, task: int) -> None:
@@ -169,12 +160,14 @@ class FakeWorker:
             else:
                 yield ordinal, sample
 
-    def _collect(self, job: TaskMessage, into: list[tuple[int, FakeSample]]) -> Iterator[float]:
+    def _collect(self, job: TaskMessage) -> Generator[float, None, list[tuple[int, FakeSample]]]:
+        found: list[tuple[int, FakeSample]] = []
         for made in self._samples(job):
             if isinstance(made, tuple):
-                into.append(made)
+                found.append(made)
             else:
                 yield made
+        return found
 
     def _slots(self, job: TaskMessage) -> Iterator[float]:
         task, ask, layout = job.task, job.ask, job.layout
@@ -195,8 +188,7 @@ class FakeWorker:
         self._done(job)
 
     def _unplaced_slots(self, job: TaskMessage) -> Iterator[float]:
-        samples: list[tuple[int, FakeSample]] = []
-        yield from self._collect(job, samples)
+        samples = yield from self._collect(job)
         if not samples:
             self._done(job)
         elif samples[0][1].shape is None:
@@ -206,16 +198,14 @@ class FakeWorker:
             self.send(ev.Prepared(self.id, job.task.id, 0), samples[0][1].shape)
 
     def _parts(self, job: TaskMessage) -> Iterator[float]:
-        samples: list[tuple[int, FakeSample]] = []
-        yield from self._collect(job, samples)
+        samples = yield from self._collect(job)
         if any(sample.shape is None for _, sample in samples):
             self._gone(ev.Refused(self.id, job.task.id))
         else:
             self._offer(job, tokens_of(job, samples))
 
     def _whole(self, job: TaskMessage) -> Iterator[float]:
-        samples: list[tuple[int, FakeSample]] = []
-        yield from self._collect(job, samples)
+        samples = yield from self._collect(job)
         if not samples or self.scenario.collate_fate(job.ask.epoch, job.ask.batch) == "fails":
             raise Failure(0)
         self._offer(job, tokens_of(job, samples))
@@ -251,7 +241,7 @@ class FakeWorker:
     # ---- results
 
     def _offer(self, job: TaskMessage, tokens: tuple[Token, ...], refers: tuple[int, ...] = ()) -> None:
-        result = FakeResult(self.scenario.result_bytes(len(tokens)), tokens, refers)
+        result = FakeResult(CELL * (1 + self.scenario.cells * len(tokens)), tokens, refers)
         self.pending[job.task.id] = FakePending(job, [], result, tuple(self.dropped))
         self.send(ev.Prepared(self.id, job.task.id, result.nbytes), None)
 

@@ -18,9 +18,9 @@ from penstock.epochs.feed import Ask
 from penstock.sim.agenda import Agenda, Link
 from penstock.sim.agent import FakeAgent, Gone
 from penstock.sim.audit import audit
+from penstock.sim.memory import Violation
 from penstock.sim.scenario import Fault, Scenario
 from penstock.sim.trainer import FakeTrainer
-from penstock.sim.violation import Violation
 from penstock.sim.worker import DIES, HANGS, IDLE, FakeWorker
 
 PATIENCE_S = 100.0

@@ -48,9 +48,7 @@ class AnyFiles(Source):
     def identity(self, name: str) -> str | None:
         """Return a stamp that guarantees equal content; None if the source cannot guarantee it."""
         source, name = self.of(name)
-        if isinstance(source, LocalFiles):
-            return source.identity(name)
-        return source.identity(name) if isinstance(source, HttpFiles) else None
+        return source.identity(name) if isinstance(source, (LocalFiles, HttpFiles)) else None
 
     def close(self) -> None:
         for source in (self.local, *self._others.values()):

@@ -249,16 +249,13 @@ class Pool:
         host, port = place.hostname or "", place.port
         proxy = "" if proxy_bypass(host) else getproxies().get(place.scheme, "")
         via = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
-        connection: http.client.HTTPConnection
-        if place.scheme == "https":
-            self.context = self.context or ssl.create_default_context()
-            at = (via.hostname or "", via.port) if via else (host, port)
-            connection = http.client.HTTPSConnection(*at, timeout=timeout_s, context=self.context)
-            if via:
-                connection.set_tunnel(host, port, headers=authorization(via, "Proxy-Authorization"))
-        else:
-            at = (via.hostname or "", via.port) if via else (host, port)
-            connection = http.client.HTTPConnection(*at, timeout=timeout_s)
+        at = (via.hostname or "", via.port) if via else (host, port)
+        if place.scheme != "https":
+            return http.client.HTTPConnection(*at, timeout=timeout_s)
+        self.context = self.context or ssl.create_default_context()
+        connection = http.client.HTTPSConnection(*at, timeout=timeout_s, context=self.context)
+        if via:
+            connection.set_tunnel(host, port, headers=authorization(via, "Proxy-Authorization"))
         return connection
 
     def close(self) -> None:

@@ -59,14 +59,7 @@ class RetryTally:
 TALLY = RetryTally()
 
 
-def persistently(
-    read: Callable[[], T],
-    name: str,
-    limits: RetryLimits,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
+def persistently(read: Callable[[], T], name: str, limits: RetryLimits) -> T:
     """Return `read()`, retried within the limits; finally raise its last failure."""
     failures, began_s = 0, 0.0
     while True:
@@ -74,15 +67,16 @@ def persistently(
             return read()
         except Fleeting as exc:
             failures += 1
-            began_s = clock() if failures == 1 else began_s
-            spent_s = clock() - began_s
+            now_s = time.monotonic()
+            began_s = now_s if failures == 1 else began_s
+            spent_s = now_s - began_s
             draw, asked_s = random.SystemRandom().random(), exc.asked_s
             pause = pause_s(limits, failures=failures, spent_s=spent_s, draw=draw, asked_s=asked_s)
             if pause is None:
                 if failures > 1:
                     exc.add_note(f"penstock: it was tried {failures} times in {spent_s:.1f} s")
                 raise
-            if TALLY.add(clock()):
+            if TALLY.add(now_s):
                 log.warning(
                     "a read is tried again in %.1f s: %s (try %d of %d; retries of this process so far: %d)",
                     *(pause, exc, failures + 1, limits.tries + 1, TALLY.count),
@@ -90,7 +84,7 @@ def persistently(
             else:
                 log.debug("%s is tried again in %.1f s: %s", shown(name), pause, exc)
         while pause > 0.0:
-            sleep(min(pause, BEAT_S))
+            time.sleep(min(pause, BEAT_S))
             pause -= BEAT_S
             TALLY.paused()
 

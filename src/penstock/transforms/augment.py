@@ -37,9 +37,8 @@ def same(high: float) -> Space:
 def spaces(
     *, shear: float, rotate: float, factor: float, across: Any, down: Any, bits: tuple[int, int]
 ) -> dict[str, Space | None]:
-    """Return every op with its magnitudes; None if it has none."""
+    """Return every op but Identity and Invert with its magnitudes; None if it has none."""
     return {
-        "Identity": None,
         "ShearX": same(shear),
         "ShearY": same(shear),
         "TranslateX": Space(0.0, across, signed=True),

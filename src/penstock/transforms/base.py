@@ -56,7 +56,9 @@ class Op(Named):
     def __call__(self, *inputs: Any) -> Any:
         """Apply the op to a sample, called as torchvision's: `op(image)`, `op(image, target)`, `op({"image": ...})`."""
         sample: Any = inputs if len(inputs) > 1 else inputs[0]
-        for apply, group in groupby(unfolded(self, call_seed(self.name)), lambda part: way_of(part[0])):
+        # Foreign callables are called.
+        way = lambda part: part[0].apply if isinstance(part[0], Op) else called  # noqa: E731
+        for apply, group in groupby(unfolded(self, call_seed(self.name)), way):
             sample = apply(group, sample, len(inputs) > 1)
         return sample
 
@@ -66,9 +68,11 @@ class Op(Named):
         return moved_sample(((op.draw, draws) for op, draws in group), sample)
 
 
-def way_of(op: Any) -> Any:
-    """Return how to apply an op; foreign callables are called."""
-    return op.apply if isinstance(op, Op) else called
+@dataclass(frozen=True)
+class RandomOp(Op):
+    """An op that draws: two samples may get different results."""
+
+    is_random = True
 
 
 def called(group: Iterable[Keyed], sample: Any, several: bool) -> Any:

@@ -238,10 +238,8 @@ def shifted(
 ) -> Image:
     """Shift by whole pixels, with nothing to interpolate."""
     top, left, height, width = after.window
-    y, x = (
-        top + down - before.window.top,
-        left + right - before.window.left,
-    )  # where in `image` the result begins
+    # where in `image` the result begins
+    y, x = top + down - before.window.top, left + right - before.window.left
     rows, columns = image.shape[:2]
     inside = image[max(0, y) : max(0, min(rows, y + height)), max(0, x) : max(0, min(columns, x + width))]
     found = accel.room((height, width, image.shape[2]), out, image)
@@ -312,10 +310,8 @@ def saturation(image: Any, factor: float, out: Image | None = None) -> Any:
 
 
 def sharpness(image: Any, factor: float, out: Image | None = None) -> Any:
-    if accel.fuses() == pillow_fuses():
-        quick = accel.sharpen(np.ascontiguousarray(array(image)), factor, out)
-    else:
-        quick = None
+    pixels = np.ascontiguousarray(array(image))
+    quick = accel.sharpen(pixels, factor, out) if accel.fuses() == pillow_fuses() else None
     return pillow().ImageEnhance.Sharpness(picture(image)).enhance(factor) if quick is None else quick
 
 
@@ -365,10 +361,6 @@ def mix(image: Any, kept: float, chains: Sequence[tuple[float, Sequence[Step]]])
     return mixed
 
 
-def mix_tensors(image: Any, *args: Any) -> Image:
-    return tensors.mixed(array(image), *args)
-
-
 def call(image: Any, function: Callable[[Any], Any]) -> Any:
     given = array(image)  # a function may change its input, but not memory that others read, such as a store
     found = function(given if given.flags.writeable else given.copy())
@@ -389,7 +381,7 @@ STEPS: dict[Code, Callable[..., Any]] = {
     Code.CROP: crop, Code.RESIZE: resize, Code.FLIP_H: flip_h, Code.FLIP_V: flip_v, Code.PAD: pad,
     Code.SATURATION: saturation,
     Code.HUE: hue, Code.GRAY: gray, Code.SHARPNESS: sharpness, Code.BLUR: blur, Code.ERASE: erase, Code.MIX: mix,
-    Code.MIX_TENSORS: mix_tensors, Code.CALL: call,
+    Code.MIX_TENSORS: lambda image, *args: tensors.mixed(array(image), *args), Code.CALL: call,
 }  # fmt: skip
 TO_A_PLACE = {Code.RESIZE, Code.SATURATION, Code.SHARPNESS}
 """Steps that can write to `out`."""

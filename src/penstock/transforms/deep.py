@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
-from penstock.transforms.augment import FACTORS, PLAIN, rotation
-from penstock.transforms.base import Op, plain
+from penstock.transforms.augment import FACTORS, PLAIN, Matrix, rotation
+from penstock.transforms.base import RandomOp, plain
 from penstock.transforms.draws import Draws
 from penstock.transforms.ops import NEAREST, RandomResizedCrop
 from penstock.transforms.steps import Code, Interpolation, Program, Size, Step, program_size
@@ -45,15 +45,21 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "Brightness": (0.1, 1.9),
     "Sharpness": (0.1, 1.9),
 }
-MIRRORED = frozenset({"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"})
-"""Ops whose magnitude is negated half of the time."""
+MIRRORED: Mapping[str, Callable[[float, Size], Matrix]] = {
+    "ShearX": lambda value, _: (1.0, value, 0.0, 0.0, 1.0, 0.0),
+    "ShearY": lambda value, _: (1.0, 0.0, 0.0, value, 1.0, 0.0),
+    "TranslateX": lambda value, size: (1.0, 0.0, value * size[1], 0.0, 1.0, 0.0),
+    "TranslateY": lambda value, size: (1.0, 0.0, 0.0, 0.0, 1.0, value * size[0]),
+    "Rotate": rotation,
+}
+"""Affine ops; their magnitude is negated half of the time."""
 MEAN = (125, 123, 114)
 """Fill colour for cutout and padding."""
 WHERE = "the authors' are in policy_port/ of https://github.com/AIoT-MLSys-Lab/DeepAA"
 
 
 @dataclass(frozen=True)
-class DeepAutoAugment(Op):
+class DeepAutoAugment(RandomOp):
     """Deep AutoAugment: draw one op from each layer by its probability, and apply them in layer order. For colour images.
 
     The authors' policies replace the default crops and flips. If the ImageNet policy does not draw its 224 x 224 crop, the authors crop the
@@ -65,8 +71,6 @@ class DeepAutoAugment(Op):
     interpolation: int = NEAREST
     fill: Any = None
     layers: tuple[Layer, ...] = field(init=False, repr=False)
-
-    is_random = True
 
     def __post_init__(self, policy: str | os.PathLike[str] | Sequence[Sequence[Choice]]) -> None:
         if isinstance(policy, (str, os.PathLike)):
@@ -112,7 +116,7 @@ class DeepAutoAugment(Op):
         low, high = RANGES[name]
         value = magnitude * (high - low) + low
         if name in MIRRORED:
-            matrix = matrix_of(name, value * draws.sign(), size)
+            matrix = MIRRORED[name](value * draws.sign(), size)
             return [
                 Step(Code.AFFINE, (*matrix, int(self.interpolation), 0 if self.fill is None else self.fill))
             ]
@@ -125,19 +129,6 @@ class DeepAutoAugment(Op):
 
 
 # ---- ops
-
-
-def matrix_of(name: str, value: float, size: Size) -> tuple[float, float, float, float, float, float]:
-    match name:
-        case "ShearX":
-            return 1.0, value, 0.0, 0.0, 1.0, 0.0
-        case "ShearY":
-            return 1.0, 0.0, 0.0, value, 1.0, 0.0
-        case "TranslateX":
-            return 1.0, 0.0, value * size[1], 0.0, 1.0, 0.0
-        case "TranslateY":
-            return 1.0, 0.0, 0.0, 0.0, 1.0, value * size[0]
-    return rotation(value, size)
 
 
 def flip(draws: Draws, _: Size) -> Program:
@@ -286,6 +277,3 @@ def choice_of(choice: Any, where: str) -> Choice:
     if magnitude is None or not 0 <= magnitude <= 1:
         raise ConfigError(f"{where}the magnitude of {name} must be between 0 and 1, got {magnitude}")
     return p, name, magnitude
-
-
-__all__ = ["DeepAutoAugment"]

@@ -20,7 +20,6 @@ from penstock.transforms.audio import AddNoise, Gain, PadOrCut, limits
 from penstock.transforms.base import Compose
 from penstock.transforms.deep import DeepAutoAugment
 from penstock.transforms.draws import Draws
-from penstock.transforms.ops import JITTERS, around
 from penstock.transforms.outcomes import VALUES
 from penstock.transforms.per_batch import PerBatch
 from penstock.transforms.policies import (
@@ -145,14 +144,6 @@ def part_of(value: float, range_: Range, parts: int = VALUES) -> int:
     return min(parts - 1, max(0, int(parts * (value - low) / (high - low)))) if high > low else 0
 
 
-def done(_op: Any, program: Program, _choices: Sequence[int], _size: Size) -> Any:
-    return bool(program)
-
-
-def crop(_op: ours.RandomCrop, program: Program, _choices: Sequence[int], _size: Size) -> Any:
-    return program[-1].args[:2]
-
-
 def window(place: Sequence[int], scale: Range, shape: Range, size: Size) -> tuple[int, ...]:
     """Bin a crop by area, aspect ratio and position."""
     (top, left, height, width), (rows, columns) = place, size
@@ -176,25 +167,15 @@ def erasing(op: ours.RandomErasing, program: Program, _choices: Sequence[int], s
     return window(program[0].args[:4], (op.scale[0], op.scale[1]), (-math.log(high), -math.log(low)), size)
 
 
-def factors(
-    op: ours.ColorJitter, program: Program, _choices: Sequence[int] = (), _size: Size = (0, 0)
-) -> Any:
+def factors(op: ours.ColorJitter, program: Program, *_: Any) -> Any:
     """Bin each factor, in the order of application."""
-    ranges = {
-        code: around(getattr(op, name), name, centre=centre, least=least, most=most)
-        for code, name, centre, least, most in JITTERS
-    }
-    return tuple((int(code), part_of(args[0], ranges[code] or (0, 0))) for code, args in program)
+    return tuple((int(code), part_of(args[0], op.limits[code] or (0, 0))) for code, args in program)
 
 
 def blur(op: ours.GaussianBlur, program: Program, _choices: Sequence[int], _size: Size) -> Any:
     return (
         0 if isinstance(op.sigma, (int, float)) else part_of(program[0].args[2], (op.sigma[0], op.sigma[1]))
     )
-
-
-def layers(_op: RandAugment, _program: Program, choices: Sequence[int], _size: Size) -> Any:
-    return tuple(choices)
 
 
 def trivial(op: TrivialAugmentWide, _program: Program, choices: Sequence[int], size: Size) -> Any:
@@ -221,27 +202,24 @@ def three(op: ThreeAugment, program: Program, choices: Sequence[int], _size: Siz
     return choices[0], sigma, factors(ours.ColorJitter(jitter, jitter, jitter), rest)
 
 
-def by_program(op: Theirs, program: Program, _choices: Sequence[int], _size: Size) -> Any:
-    """Hash the program, if we do not see the draws, to as many values as are counted."""
-    return number_of(program) % op.outcomes
-
-
 Tell = Callable[[Any, Any, Sequence[int], Any], Any]
 TOLD: Mapping[type, Tell] = {
-    ours.RandomHorizontalFlip: done,
-    ours.RandomVerticalFlip: done,
-    ours.RandomGrayscale: done,
-    ours.RandomCrop: crop,
+    **dict.fromkeys(
+        (ours.RandomHorizontalFlip, ours.RandomVerticalFlip, ours.RandomGrayscale),
+        lambda _op, program, *_: bool(program),
+    ),
+    ours.RandomCrop: lambda _op, program, *_: program[-1].args[:2],
     ours.RandomResizedCrop: resized_crop,
     ours.RandomErasing: erasing,
     ours.ColorJitter: factors,
     ours.GaussianBlur: blur,
-    RandAugment: layers,
+    RandAugment: lambda _op, _program, choices, _size: tuple(choices),
     TrivialAugmentWide: trivial,
     AutoAugment: pair,
     AugMix: mixed,
     ThreeAugment: three,
-    Theirs: by_program,
+    # We do not see these draws: hash the program to as many values as are counted.
+    Theirs: lambda op, program, *_: number_of(program) % op.outcomes,
 }
 """How to tell an op's outcome from its program and recorded choices; ops not listed have only one."""
 

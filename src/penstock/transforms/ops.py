@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.transforms.base import Container, Op
+from penstock.transforms.base import Container, Op, RandomOp
 from penstock.transforms.draws import Draws
 from penstock.transforms.steps import Code, Interpolation, Program, Size, Step, program_size
 
@@ -30,11 +31,6 @@ def two(value: int | Sequence[int], what: str) -> Size:
 def is_side(value: Any) -> bool:
     """Whether a value is a valid side. The usual type comes first, since every sample asks."""
     return (type(value) is int or isinstance(value, Integral)) and int(value) > 0
-
-
-def check_p(p: float) -> None:
-    if not 0 <= p <= 1:
-        raise ConfigError(f"p must be between 0 and 1, got {p}")
 
 
 # ---- sizes and positions
@@ -133,7 +129,7 @@ def sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
 
 
 @dataclass(frozen=True)
-class RandomCrop(Op):
+class RandomCrop(RandomOp):
     """Pad by `padding`, then crop `size` at a random position. `pad_if_needed`: pad smaller images instead of raising an error."""
 
     size: int | Sequence[int]
@@ -141,8 +137,6 @@ class RandomCrop(Op):
     pad_if_needed: bool = False
     fill: Any = 0
     padding_mode: str = "constant"
-
-    is_random = True
 
     def __post_init__(self) -> None:
         two(self.size, "size")
@@ -164,7 +158,7 @@ class RandomCrop(Op):
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(Op):
+class RandomResizedCrop(RandomOp):
     """Crop a random part and resize it to `size`. `scale`: its area as a fraction of the image; `ratio`: its width / height."""
 
     size: int | Sequence[int]
@@ -172,8 +166,6 @@ class RandomResizedCrop(Op):
     ratio: Range = (3.0 / 4.0, 4.0 / 3.0)
     interpolation: int = BILINEAR
     antialias: bool = True
-
-    is_random = True
 
     def __post_init__(self) -> None:
         two(self.size, "size")
@@ -204,15 +196,14 @@ class RandomResizedCrop(Op):
 
 
 @dataclass(frozen=True)
-class RandomHorizontalFlip(Op):
+class RandomHorizontalFlip(RandomOp):
     """Flip left and right with probability `p`."""
 
     p: float = 0.5
 
-    is_random = True
-
     def __post_init__(self) -> None:
-        check_p(self.p)
+        if not 0 <= self.p <= 1:
+            raise ConfigError(f"p must be between 0 and 1, got {self.p}")
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
         return [Step(Code.FLIP_H)] if draws.chance(self.p) else []
@@ -230,7 +221,7 @@ class RandomVerticalFlip(RandomHorizontalFlip):
 
 
 @dataclass(frozen=True)
-class ColorJitter(Op):
+class ColorJitter(RandomOp):
     """Change colours by random factors in random order. A number x means the range 1 - x to 1 + x (hue: -x to x); or give (low, high)."""
 
     brightness: float | Range = 0
@@ -238,31 +229,29 @@ class ColorJitter(Op):
     saturation: float | Range = 0
     hue: float | Range = 0
 
-    is_random = True
-
     def __post_init__(self) -> None:
-        for name in ("brightness", "contrast", "saturation"):
-            around(getattr(self, name), name, centre=1.0, least=0.0, most=math.inf)
-        around(self.hue, "hue", centre=0.0, least=-0.5, most=0.5)
+        _ = self.limits  # checks them
+
+    @cached_property
+    def limits(self) -> dict[Code, tuple[float, float] | None]:
+        """The range of each factor; None if it is always neutral."""
+        return {
+            Code.BRIGHTNESS: around(self.brightness, "brightness"),
+            Code.CONTRAST: around(self.contrast, "contrast"),
+            Code.SATURATION: around(self.saturation, "saturation"),
+            Code.HUE: around(self.hue, "hue", centre=0.0, least=-0.5, most=0.5),
+        }
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
-        found = []
-        for code, name, centre, least, most in JITTERS:
-            limits = around(getattr(self, name), name, centre=centre, least=least, most=most)
-            found.append(None if limits is None else Step(code, (draws.uniform(*limits),)))
+        found = [
+            None if limits is None else Step(code, (draws.uniform(*limits),))
+            for code, limits in self.limits.items()
+        ]
         return [step for at in draws.order(4) if (step := found[at]) is not None]
 
 
-JITTERS = (
-    (Code.BRIGHTNESS, "brightness", 1.0, 0.0, math.inf),
-    (Code.CONTRAST, "contrast", 1.0, 0.0, math.inf),
-    (Code.SATURATION, "saturation", 1.0, 0.0, math.inf),
-    (Code.HUE, "hue", 0.0, -0.5, 0.5),
-)
-
-
 def around(
-    value: float | Range, name: str, *, centre: float, least: float, most: float
+    value: float | Range, name: str, *, centre: float = 1.0, least: float = 0.0, most: float = math.inf
 ) -> tuple[float, float] | None:
     """Return the range of a factor; None if it is always neutral."""
     if isinstance(value, (int, float)):
@@ -287,25 +276,21 @@ class Grayscale(Op):
 
 
 @dataclass(frozen=True)
-class RandomGrayscale(Op):
+class RandomGrayscale(RandomOp):
     """Convert to grayscale with three equal channels, with probability `p`."""
 
     p: float = 0.1
-
-    is_random = True
 
     def draw(self, draws: Draws, size: Size) -> Program:  # noqa: ARG002
         return [Step(Code.GRAY, (3,))] if draws.chance(self.p) else []
 
 
 @dataclass(frozen=True)
-class GaussianBlur(Op):
+class GaussianBlur(RandomOp):
     """Blur with a Gaussian kernel of odd size. `sigma`: its standard deviation, or the range (low, high) to draw it from."""
 
     kernel_size: int | Sequence[int]
     sigma: float | Range = (0.1, 2.0)
-
-    is_random = True
 
     def __post_init__(self) -> None:
         height, width = two(self.kernel_size, "kernel_size")
@@ -319,7 +304,7 @@ class GaussianBlur(Op):
 
 
 @dataclass(frozen=True)
-class RandomErasing(Op):
+class RandomErasing(RandomOp):
     """Erase a random rectangle with probability `p`. `scale`: its area as a fraction of the image; `ratio`: its height / width."""
 
     p: float = 0.5
@@ -327,8 +312,6 @@ class RandomErasing(Op):
     ratio: Range = (0.3, 3.3)
     value: Any = 0
     """The fill: a number, one per channel, or "random"."""
-
-    is_random = True
 
     def draw(self, draws: Draws, size: Size) -> Program:
         if not draws.chance(self.p):

@@ -26,7 +26,7 @@ from penstock.transforms.boxes import ClampBoundingBoxes, SanitizeBoundingBoxes
 from penstock.transforms.deep import DeepAutoAugment
 from penstock.transforms.draws import Draws
 from penstock.transforms.foreign import Foreign
-from penstock.transforms.ops import JITTERS, around, sides, two
+from penstock.transforms.ops import sides, two
 from penstock.transforms.per_batch import PerBatch
 from penstock.transforms.policies import (
     AUGMIX,
@@ -99,10 +99,6 @@ def in_row(ops: Iterable[Any], size: Size) -> int:
     return math.prod(outcomes_in_row(ops, size))
 
 
-def flip(op: ours.RandomHorizontalFlip | ours.RandomGrayscale, size: Size) -> int:  # noqa: ARG001
-    return with_chance(op.p, 1)
-
-
 def places(size: Size) -> int:
     """Count the positions of a part of any size."""
     return min(VALUES, size[0]) * min(VALUES, size[1])
@@ -124,11 +120,7 @@ def resized_crop(op: ours.RandomResizedCrop, size: Size) -> int:
 
 def jitter(op: ours.ColorJitter, size: Size) -> int:  # noqa: ARG001
     """Count the factors, and the order of those that have an effect."""
-    ranges = [
-        around(getattr(op, name), name, centre=centre, least=least, most=most)
-        for _, name, centre, least, most in JITTERS
-    ]
-    active = [found for found in ranges if found is not None]
+    active = [found for found in op.limits.values() if found is not None]
     return math.prod(drawn_from(*found) for found in active) * math.factorial(len(active))
 
 
@@ -241,7 +233,10 @@ COUNTS: Mapping[type, Count] = {
     **dict.fromkeys((Normalize, ToDtype, ToImage, ToTensor, Resample, STFT, LogMel), one),
     **dict.fromkeys((ours.Lambda, Foreign, Function), one),
     # ---- ops
-    **dict.fromkeys((ours.RandomHorizontalFlip, ours.RandomVerticalFlip, ours.RandomGrayscale), flip),
+    **dict.fromkeys(
+        (ours.RandomHorizontalFlip, ours.RandomVerticalFlip, ours.RandomGrayscale),
+        lambda op, _: with_chance(op.p, 1),
+    ),
     ours.RandomCrop: random_crop,
     ours.RandomResizedCrop: resized_crop,
     ours.ColorJitter: jitter,

@@ -8,13 +8,13 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.transforms.augment import Space, spaces, steps_of
-from penstock.transforms.base import Op
+from penstock.transforms.base import RandomOp
 from penstock.transforms.draws import Draws
 from penstock.transforms.ops import BILINEAR, NEAREST, ColorJitter
 from penstock.transforms.published import AUTOAUGMENT
-from penstock.transforms.steps import Code, Interpolation, Program, Size, Step
+from penstock.transforms.steps import Code, Program, Size, Step
 
-RANDAUGMENT = spaces(
+AUTOAUGMENT_SPACE = spaces(
     shear=0.3,
     rotate=30.0,
     factor=0.9,
@@ -22,23 +22,19 @@ RANDAUGMENT = spaces(
     down=lambda size: 150.0 / 331.0 * size[0],
     bits=(8, 4),
 )
-AUTOAUGMENT_SPACE = {
-    **{name: space for name, space in RANDAUGMENT.items() if name != "Identity"},
-    "Invert": None,
+RANDAUGMENT = {"Identity": None, **AUTOAUGMENT_SPACE}
+WIDE = {
+    "Identity": None,
+    **spaces(shear=0.99, rotate=135.0, factor=0.99, across=32.0, down=32.0, bits=(8, 2)),
 }
-WIDE = spaces(shear=0.99, rotate=135.0, factor=0.99, across=32.0, down=32.0, bits=(8, 2))
-AUGMIX = {
-    name: space
-    for name, space in spaces(
-        shear=0.3,
-        rotate=30.0,
-        factor=0.9,
-        across=lambda size: size[1] / 3.0,
-        down=lambda size: size[0] / 3.0,
-        bits=(4, 0),
-    ).items()
-    if name != "Identity"
-}
+AUGMIX = spaces(
+    shear=0.3,
+    rotate=30.0,
+    factor=0.9,
+    across=lambda size: size[1] / 3.0,
+    down=lambda size: size[0] / 3.0,
+    bits=(4, 0),
+)
 WITHOUT_COLOURS = {
     name: space
     for name, space in AUGMIX.items()
@@ -57,7 +53,7 @@ def drawn_steps(
 
 
 @dataclass(frozen=True)
-class RandAugment(Op):
+class RandAugment(RandomOp):
     """RandAugment: apply `num_ops` random ops, all at strength `magnitude` of `num_magnitude_bins`. `fill`: the colour outside the image."""
 
     num_ops: int = 2
@@ -65,8 +61,6 @@ class RandAugment(Op):
     num_magnitude_bins: int = 31
     interpolation: int = NEAREST
     fill: Any = None
-
-    is_random = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.magnitude < self.num_magnitude_bins:
@@ -83,14 +77,12 @@ class RandAugment(Op):
 
 
 @dataclass(frozen=True)
-class TrivialAugmentWide(Op):
+class TrivialAugmentWide(RandomOp):
     """TrivialAugment (wide): apply one random op at a random one of `num_magnitude_bins` strengths."""
 
     num_magnitude_bins: int = 31
     interpolation: int = NEAREST
     fill: Any = None
-
-    is_random = True
 
     def draw(self, draws: Draws, size: Size) -> Program:
         op, at = any_of(WIDE, draws), draws.below(self.num_magnitude_bins)
@@ -98,15 +90,13 @@ class TrivialAugmentWide(Op):
 
 
 @dataclass(frozen=True)
-class AutoAugment(Op):
+class AutoAugment(RandomOp):
     """AutoAugment: apply a random pair of ops from a published policy."""
 
     policy: str = "imagenet"
     """`imagenet`, `cifar10` or `svhn`."""
     interpolation: int = NEAREST
     fill: Any = None
-
-    is_random = True
 
     def __post_init__(self) -> None:
         if self.policy not in AUTOAUGMENT:
@@ -117,12 +107,12 @@ class AutoAugment(Op):
         program: Program = []
         for name, p, at in pairs[draws.below(len(pairs))]:
             if draws.chance(p):
-                program += drawn_steps(self, name, AUTOAUGMENT_SPACE[name], draws, at or 0, 10, size)
+                program += drawn_steps(self, name, AUTOAUGMENT_SPACE.get(name), draws, at or 0, 10, size)
         return program
 
 
 @dataclass(frozen=True)
-class AugMix(Op):
+class AugMix(RandomOp):
     """AugMix: mix several random chains of ops with each other and with the original image."""
 
     severity: int = 3
@@ -132,8 +122,6 @@ class AugMix(Op):
     all_ops: bool = True
     interpolation: int = BILINEAR
     fill: Any = None
-
-    is_random = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.severity <= 10:
@@ -154,13 +142,11 @@ class AugMix(Op):
 
 
 @dataclass(frozen=True)
-class ThreeAugment(Op):
+class ThreeAugment(RandomOp):
     """DeiT III's 3-Augment: grayscale, solarize or blur, each equally likely, then a slight colour jitter."""
 
     color_jitter: float = 0.3
     sigma: tuple[float, float] = (0.1, 2.0)
-
-    is_random = True
 
     def draw(self, draws: Draws, size: Size) -> Program:
         choices: list[Program] = [
@@ -178,6 +164,3 @@ def any_of(space: Mapping[str, Space | None], draws: Draws) -> tuple[str, Space 
     names = list(space)
     name = names[draws.below(len(names))]
     return name, space[name]
-
-
-__all__ = ["AugMix", "AutoAugment", "Interpolation", "RandAugment", "ThreeAugment", "TrivialAugmentWide"]

@@ -203,13 +203,10 @@ def moved_tv_boxes(program: Program, value: Any, size: Size) -> Any:
     return wrapped(found, value, canvas_size=program_size(program, size))
 
 
-def moved_points(program: Program, value: Any, _: Size) -> Any:
-    return by_torchvision(geometry(program), value)
-
-
 MOVES: dict[ValueKind, Callable[[Program, Any, Size], Any]] = {
     ValueKind.PICTURE: moved_image, ValueKind.TENSOR: moved_image, ValueKind.IMAGE: moved_image,
-    ValueKind.MASK: moved_mask, ValueKind.BOXES: moved_tv_boxes, ValueKind.POINTS: moved_points,
+    ValueKind.MASK: moved_mask, ValueKind.BOXES: moved_tv_boxes,
+    ValueKind.POINTS: lambda program, value, _: by_torchvision(geometry(program), value),
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ Boxes = NDArray[np.float32]
 
 MIN_SIDE = 1.0
 """Pixels; also the minimum area."""
-NUMPY_MODES = {"edge": "edge", "reflect": "reflect", "symmetric": "symmetric"}
+NUMPY_MODES = ("edge", "reflect", "symmetric")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,17 +143,9 @@ def nearest(before: int, after: int) -> NDArray[np.int64]:
     return np.minimum((np.arange(after, dtype=np.float32) * scale).astype(np.int64), before - 1)
 
 
-def flip_masks_h(masks: Masks) -> Masks:
-    return masks[..., ::-1]
-
-
-def flip_masks_v(masks: Masks) -> Masks:
-    return masks[..., ::-1, :]
-
-
 def pad_masks(masks: Masks, left: int, top: int, right: int, bottom: int, _: Any, mode: str) -> Masks:
     widths = [(0, 0)] * (masks.ndim - 2) + [(top, bottom), (left, right)]
-    found: Masks = np.pad(masks, widths, mode=NUMPY_MODES.get(mode, "constant"))  # type: ignore[call-overload]
+    found: Masks = np.pad(masks, widths, mode=mode if mode in NUMPY_MODES else "constant")  # type: ignore[call-overload]
     return found
 
 
@@ -171,8 +163,8 @@ def warp_masks(masks: Masks, *args: Any) -> Masks:
 
 
 MASK_STEPS: dict[Code, Callable[..., Masks]] = {
-    Code.CROP: crop_masks, Code.RESIZE: resize_masks, Code.FLIP_H: flip_masks_h, Code.FLIP_V: flip_masks_v,
-    Code.PAD: pad_masks, Code.AFFINE: warp_masks,
+    Code.CROP: crop_masks, Code.RESIZE: resize_masks, Code.PAD: pad_masks, Code.AFFINE: warp_masks,
+    Code.FLIP_H: lambda masks: masks[..., ::-1], Code.FLIP_V: lambda masks: masks[..., ::-1, :],
 }  # fmt: skip
 
 

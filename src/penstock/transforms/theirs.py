@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from penstock.transforms.base import Op
+from penstock.transforms.base import RandomOp
 from penstock.transforms.draws import Draws
 from penstock.transforms.steps import Program, Size
 
 
 @dataclass(frozen=True)
-class Theirs(Op):
+class Theirs(RandomOp):
     title: str
     version: str
     """torchvision's transforms version: v1 or v2."""
@@ -28,8 +28,6 @@ class Theirs(Op):
     transform: Any = field(compare=False)
     outcomes: int = 1
     """Distinct results for one image, as `transforms.outcomes` counts them."""
-
-    is_random = True
 
     @property
     def name(self) -> str:

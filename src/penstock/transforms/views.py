@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.transforms.base import Op
+from penstock.transforms.base import RandomOp
 from penstock.transforms.draws import Draws
 from penstock.transforms.steps import Program, Size
 
 
 @dataclass(frozen=True)
-class MultiCrop(Op):
+class MultiCrop(RandomOp):
     """Several crops of one decoded image, as in DINO: `MultiCrop([(RandomResizedCrop(224), 2), (RandomResizedCrop(96), 8)])`.
 
     Each entry is (ops, count): an op or a list of ops, drawn anew for each crop. Ops before it in the chain run once; ops after it run on
@@ -21,8 +21,6 @@ class MultiCrop(Op):
     """
 
     crops: Sequence[tuple[Any, int]]
-
-    is_random = True
 
     def __post_init__(self) -> None:
         crops: Sequence[Any] = self.crops

@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
 from operator import itemgetter
-from pickle import PicklingError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,19 +22,7 @@ import torch
 from penstock.wire.extents import LANE_ALIGN, aligned
 from penstock.wire.frames import INTS, OBJECTS, join_keys, split_keys
 
-__all__ = [
-    "Packed",
-    "PicklingError",
-    "Ref",
-    "dumps",
-    "is_plain",
-    "is_portable",
-    "loads",
-    "pack_keys",
-    "rebuild",
-    "unpack",
-    "unpack_keys",
-]
+PicklingError = pickle.PicklingError
 
 
 class Ref(NamedTuple):

@@ -345,11 +345,8 @@ class ChunkIndex:
 
     def close(self) -> None:
         """Detach this process: lookups miss, puts are refused, borrowed entries are invalid. The memory ends with the last process that maps it."""
-        self.rows, self._counts, self.chunks = (
-            self.rows[:0].copy(),
-            self._counts.copy(),
-            self.chunks[:0].copy(),
-        )
+        self.rows, self.chunks = self.rows[:0].copy(), self.chunks[:0].copy()
+        self._counts = self._counts.copy()
         self._bytes, self._head = self._bytes[:0].copy(), self._head[:0].copy()
         self._data, self._filling, self._fd = 0, {}, -1
         self._let_go()

@@ -83,18 +83,9 @@ class DiskStore:
         if small_bytes < 0 or not 4096 <= segment_bytes <= 1 << 31:
             raise ConfigError(f"segment_bytes must lie between 4096 and {1 << 31}, small_bytes must be >= 0")
         path = Path(path).absolute()  # a process it is pickled to may have another working directory
-        self._arguments = (
-            str(path),
-            namespace,
-            samples,
-            max_bytes,
-            small_bytes,
-            segment_bytes,
-            upkeep_s,
-            files,
-            mark or FolderMark(samples=samples),
-            tally or Tally(COUNTED),
-        )
+        sizes = (samples, max_bytes, small_bytes, segment_bytes)
+        shared = (files, mark or FolderMark(samples=samples), tally or Tally(COUNTED))
+        self._arguments = (str(path), namespace, *sizes, upkeep_s, *shared)
         self.folder = str(path / namespace)
         self._by_process: dict[int, _Mine] = {}
         weakref.finalize(self, _close, self._by_process)

@@ -32,7 +32,6 @@ from penstock.reuse.stores.disk_files import (
 )
 from penstock.reuse.stores.disk_index import LARGE, NO_ROW, DiskIndex, IndexRow
 from penstock.reuse.stores.disk_large import let_go, new_file, remove_files, replaced_file
-from penstock.reuse.stores.disk_lookup import look_up
 from penstock.reuse.stores.disk_records import decode, digest_of, encode
 from penstock.reuse.stores.disk_scan import rebuild
 from penstock.reuse.stores.disk_segments import SegmentReader, SegmentWriter, StoreParts, new_number
@@ -131,7 +130,7 @@ class OpenStore:
                 left.append(at)
             elif waiting is not None and waiting.row.renewed == want.renewed:
                 found[at] = decode(waiting.record, self.shelf.digest, want)
-        damaged = look_up(self.shelf, self.reader, wanted, left, found)
+        damaged = self.reader.look_up(wanted, left, found)
         missed = found.count(None)
         self._tally.add(len(wanted) - missed, missed, 0, damaged)
         return found

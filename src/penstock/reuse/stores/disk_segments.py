@@ -13,14 +13,16 @@ import contextlib
 import errno
 import os
 import secrets
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.reuse.stores.buffers import LEAST_BYTES, Buffers
+from penstock.reuse.stores.contract import Entry, Wanted
 from penstock.reuse.stores.disk_files import Files, close_locked, is_gone, try_lock
 from penstock.reuse.stores.disk_index import LARGE, DiskIndex, IndexRow
+from penstock.reuse.stores.disk_records import decode
 
 GAP_BYTES = 4096
 """Largest gap between neighbours that are read together."""
@@ -31,6 +33,8 @@ MOST_OPEN = 256
 TRIES = 5
 STEP_BYTES = 1 << 20
 """Space is allocated in steps of this size."""
+LEAST_BUFFER, MOST_BUFFERED = 64 << 10, 32 << 20
+"""Bytes of a read that gets a buffer (below, the interpreter's allocator is warm enough), and of all buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,28 @@ class SegmentWriter:
             close_locked(self.shelf.files, self.fd)
 
 
+class Buffers:
+    """Reusable read buffers, for one thread at a time: fresh memory costs more than the read, since the kernel clears it page by page. A buffer is
+    reused only when nobody refers to it; every array or view made from it does."""
+
+    def __init__(self) -> None:
+        self._kept: list[bytearray] = []
+        self._bytes = 0
+
+    def of(self, nbytes: int) -> bytearray:
+        """Return a buffer of at least `nbytes`, with arbitrary content."""
+        for at in range(len(self._kept)):
+            # guard: buffer-in-use
+            if nbytes <= len(self._kept[at]) <= 2 * nbytes and sys.getrefcount(self._kept[at]) == 2:
+                return self._kept[at]
+        made = bytearray(nbytes + nbytes // 8)  # the next one may be a little larger
+        self._kept.append(made)
+        self._bytes += len(made)
+        while self._bytes > MOST_BUFFERED:
+            self._bytes -= len(self._kept.pop(0))
+        return made
+
+
 Run = tuple[int, int, int, list[int]]
 """One read: segment, start, end, and the keys of its rows."""
 
@@ -170,6 +196,24 @@ class SegmentReader:
         self._gone = shelf.index.gone
         self._lock = threading.Lock()
         self._buffers = Buffers()
+
+    def look_up(self, wanted: Sequence[Wanted], left: list[int], found: list[Entry | None]) -> int:
+        """Fill `found` for the positions in `left`; return how many records did not match their rows."""
+        wrong: dict[int, IndexRow] = {}
+        # guard: moved-record
+        for _ in range(2):  # compaction may move a record meanwhile; its row then says where
+            tried, wrong = wrong, {}
+            for at, row in zip(left, self.shelf.index.rows([wanted[at].sample for at in left]), strict=True):
+                if row.segment and row.renewed == wanted[at].renewed and row.length <= self.shelf.max_bytes:
+                    wrong[at] = row
+            for at, data in self.read({at: row for at, row in wrong.items() if tried.get(at) != row}):
+                entry = found[at] = decode(data, self.shelf.digest, wanted[at])
+                if entry is not None:
+                    del wrong[at]
+            left = list(wrong)
+            if not left:
+                break
+        return len(left)
 
     def read(self, rows: Mapping[int, IndexRow]) -> Iterator[tuple[int, bytes | memoryview]]:
         """Yield each row's key and bytes as they arrive, so that each can be checked while in the CPU cache. Missing or short records are omitted."""
@@ -207,7 +251,7 @@ class SegmentReader:
         """Read a range, as far as it exists; empty on a disk error."""
         nbytes = end - start
         try:
-            if nbytes < LEAST_BYTES:
+            if nbytes < LEAST_BUFFER:
                 return self.shelf.files.read(fd, nbytes, start)
             memory = memoryview(self._buffers.of(nbytes))[:nbytes]
             return memory[: self.shelf.files.read_into(fd, memory, start)].toreadonly()

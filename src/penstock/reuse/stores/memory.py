@@ -49,7 +49,7 @@ MADV_POPULATE_READ = 22
 
 
 class Borrowed(NamedTuple):
-    """An entry in place."""
+    """An entry in place (see `contract.Lent`)."""
 
     entry: Entry
     store: MemoryStore
@@ -58,11 +58,9 @@ class Borrowed(NamedTuple):
 
     @property
     def mark(self) -> tuple[int, int]:
-        """An address and its expected number: the number changes as soon as the entry may. Valid while the entry is referenced."""
         return self.store.mark_at(self.chunk), self.generation
 
     def holds(self) -> bool:
-        """Return whether everything read so far was the entry."""
         fence()
         chunks = self.store.chunks
         return len(chunks) > 0 and int(chunks[self.chunk, 0]) == self.generation
