@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.client.remote_side import RemoteSide
-from penstock.remote.connect import Address
+from penstock.remote.connect import WorkerAddress
 from penstock.remote.handshake import new_key
 
 FERRY = (
@@ -41,14 +41,14 @@ class Server:
         self.process.stdin.write(json.dumps({"key": key, "host": host}).encode() + b"\n")
         self.process.stdin.flush()
         self._key = key
-        self._address: Address | None = None
+        self._address: WorkerAddress | None = None
 
     @property
-    def address(self) -> Address:
+    def address(self) -> WorkerAddress:
         if self._address is None:
             assert self.process.stdout is not None
             said = json.loads(self.process.stdout.readline())
-            self._address = Address(said["host"], said["port"], self._key)
+            self._address = WorkerAddress(said["host"], said["port"], self._key)
         return self._address
 
     def close(self) -> None:

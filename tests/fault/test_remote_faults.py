@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 import penstock
-from penstock.remote.connect import Address
+from penstock.remote.connect import WorkerAddress
 from penstock.remote.frames import DONE, LARGEST, ROWS, Net, framed
 from penstock.remote.handshake import Role, greet, new_key
 from penstock.wire.frames import HEAD, Msg
@@ -118,7 +118,7 @@ def test_workers_end_with_the_ferry_and_with_their_starter() -> None:
 
 def test_nobody_listens_there(expected: Any, caplog: pytest.LogCaptureFixture) -> None:
     with remote_workers(0) as (side, ferry, _):
-        nobody = type(side)(open_ferry=ferry.open, addresses=(Address("127.0.0.1", 9, new_key()),))
+        nobody = type(side)(open_ferry=ferry.open, addresses=(WorkerAddress("127.0.0.1", 9, new_key()),))
         assert taken(iter(loader_with(nobody))) == expected
     assert "127.0.0.1:9 is not used: [Errno 111] Connection refused" in caplog.text
 
@@ -132,7 +132,7 @@ class Liar:
     def __init__(self, act: Callable[[socket.socket], None]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         host, port = self._listener.getsockname()
-        self.address = Address(host, port, new_key())
+        self.address = WorkerAddress(host, port, new_key())
         threading.Thread(target=self._serve, args=(act,), daemon=True).start()
 
     def _serve(self, act: Callable[[socket.socket], None]) -> None:

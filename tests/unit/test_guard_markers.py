@@ -10,6 +10,7 @@ from tests.fault.guards import GUARDS, ROOT
 from tests.fault.guards_of_data import DATA_GUARDS
 from tests.fault.guards_of_device_store import DEVICE_GUARDS
 from tests.fault.guards_of_disk_store import DISK_GUARDS
+from tests.fault.guards_of_ferry import FERRY_GUARDS
 from tests.fault.guards_of_remote import REMOTE_GUARDS
 from tests.fault.markers import (
     BadMarker,
@@ -24,7 +25,7 @@ from tests.fault.markers import (
     replaced,
 )
 
-ALL = [*GUARDS, *DATA_GUARDS, *DISK_GUARDS, *DEVICE_GUARDS, *REMOTE_GUARDS]
+ALL = [*GUARDS, *DATA_GUARDS, *DISK_GUARDS, *DEVICE_GUARDS, *REMOTE_GUARDS, *FERRY_GUARDS]
 SOURCE = """\
 def f(a: int) -> int:
     if a > 1 and a != "ä":  # guard: small

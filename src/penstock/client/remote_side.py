@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from penstock.core.pools import PoolConfig
-from penstock.remote.connect import Address
+from penstock.remote.connect import WorkerAddress
 from penstock.remote.frames import NUMBER, Net, framed
 from penstock.wire.arena import Arena
+from penstock.wire.pickles import dumps_by_value
 from penstock.worker.loop import WorkerSpec
 
 log = logging.getLogger("penstock")
@@ -25,7 +26,7 @@ class RemoteSide:
     """How a loader reaches workers on other machines."""
 
     open_ferry: OpenFerry
-    addresses: tuple[Address, ...] = ()
+    addresses: tuple[WorkerAddress, ...] = ()
     """Workers that are known already."""
     differs: str = "error"
     """Whether a machine whose bytes may differ from ours is refused ("error") or used ("warn")."""
@@ -65,7 +66,4 @@ class RemoteSide:
 
 def pickled(spec: WorkerSpec) -> bytes:
     """Return the settings as bytes that another machine can load: functions and classes of the program itself by value."""
-    import cloudpickle
-
-    data: bytes = cloudpickle.dumps(replace(spec, places=None), 5)
-    return data
+    return dumps_by_value(replace(spec, places=None))

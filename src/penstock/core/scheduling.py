@@ -16,7 +16,6 @@ from penstock.core.operations import all_waiting, cancel, disown, give_back, obt
 from penstock.core.outlook import (
     Outlook,
     begun_samples,
-    can_be_counted_on,
     chosen_size,
     is_prepared,
     overdue,
@@ -187,10 +186,9 @@ def next_task(
 
 
 def may_collate(state: State, worker: WorkerState) -> bool:
-    """Whether a worker may collate, or make the first samples, whose layout is unknown: local ones only, where the parts lie and any object can
-    be passed on, unless no local one is available."""
-    here = state.local
-    return worker.pool is here or not any(can_be_counted_on(state, one) for one in here.members)
+    """Whether a worker may collate, or make the first samples, whose layout is unknown: local ones only, if there are any. Only they see the
+    parts, and can pass on any object."""
+    return worker.pool is state.local or not state.local.size
 
 
 def new_id(state: State) -> int:

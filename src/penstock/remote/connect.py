@@ -18,7 +18,7 @@ CONNECT_S, HELLO_S = 5.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class WorkerAddress:
     """Where a remote worker listens, and the key that it expects."""
 
     host: str
@@ -38,7 +38,7 @@ class Connector:
         os.set_blocking(self.ready, False)
         self._queue: queue.SimpleQueue[tuple[socket.socket, dict[str, Any]] | str] = queue.SimpleQueue()
 
-    def connect(self, address: Address, *, differs: str) -> None:
+    def connect(self, address: WorkerAddress, *, differs: str) -> None:
         """Begin; `differs`: "error" refuses a machine whose bytes may differ, "warn" takes it."""
         threading.Thread(target=self._connect, args=(address, differs), daemon=True).start()
 
@@ -50,7 +50,7 @@ class Connector:
             found.append(self._queue.get())
         return found
 
-    def _connect(self, address: Address, differs: str) -> None:
+    def _connect(self, address: WorkerAddress, differs: str) -> None:
         try:
             self._queue.put(meet(address, differs))
         except Exception as exc:  # noqa: BLE001 - whatever it was, preparation goes on without this worker
@@ -58,7 +58,7 @@ class Connector:
         os.write(self._done, b".")
 
 
-def meet(address: Address, differs: str) -> tuple[socket.socket, dict[str, Any]]:
+def meet(address: WorkerAddress, differs: str) -> tuple[socket.socket, dict[str, Any]]:
     sock = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
     try:
         steady(sock)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from penstock.measure.host import name_process
 from penstock.remote.boat import Boat
-from penstock.remote.connect import Address, Connector
+from penstock.remote.connect import Connector, WorkerAddress
 from penstock.remote.frames import NUMBER, Net
 from penstock.wire import frames as wire
 from penstock.wire.arena import Arena
@@ -78,7 +78,7 @@ class Ferry:
         self.berths: list[Berth] = []
         self.idle: list[Boat] = []
         self.boats: list[Boat] = []
-        self.known: set[Address] = set()
+        self.known: set[WorkerAddress] = set()
         self.unsaid: deque[str] = deque(maxlen=16)
         self.connector = Connector()
         self.running = True
@@ -117,7 +117,7 @@ class Ferry:
         berth.on_refusal = lambda worker: self._free(berth, worker)
         self.berths.append(berth)
         self.selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_agent(berth, mask))
-        for address in [Address(**address) for address in facts.get("addresses", ())]:
+        for address in [WorkerAddress(**address) for address in facts.get("addresses", ())]:
             if address not in self.known:  # its key is good for one connection
                 self.known.add(address)
                 self.connector.connect(address, differs=facts.get("differs", "error"))

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock import __version__
+
 CODECS = ("pillow", "simplejpeg", "opencv-python-headless", "torchvision", "soundfile", "soxr")
 """Packages that decode or resample: another version may round otherwise."""
 
 
 def fingerprint() -> dict[str, Any]:
     """Return the facts of this machine, as JSON can hold them."""
-    import penstock
-
     return {
-        "penstock": penstock.__version__,
+        "penstock": __version__,
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "torch": torch.__version__,
         "numpy": np.__version__,

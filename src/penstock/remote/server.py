@@ -22,9 +22,10 @@ from penstock.remote.fingerprint import fingerprint
 from penstock.remote.frames import SPEC, Net
 from penstock.remote.handshake import GreetingRefused, Role, greet
 from penstock.remote.outlet import Outlet, steady
-from penstock.remote.scratch import Scratch
+from penstock.remote.send_buffers import SendBuffers
 from penstock.remote.worker import RemoteWorker, failure_text
 from penstock.wire.frames import Msg
+from penstock.wire.pickles import loads
 from penstock.worker.entry import bind_to, keep_memory
 
 GREETING_S = 5.0
@@ -115,7 +116,7 @@ def serve(sock: socket.socket) -> None:
     steady(sock)
     sock.settimeout(None)
     keep_memory()
-    scratch = Scratch()
+    scratch = SendBuffers()
     outlet = Outlet(sock, lambda: scratch.board.row(0).tobytes())
     outlet.send(Net.HELLO, json.dumps(fingerprint()).encode())
     blob = b""
@@ -128,10 +129,8 @@ def serve(sock: socket.socket) -> None:
     outlet.drain(LAST_S)
 
 
-def work(blob: bytes, number: int, outlet: Outlet, scratch: Scratch) -> None:
+def work(blob: bytes, number: int, outlet: Outlet, scratch: SendBuffers) -> None:
     """Be worker `number` of a loader until other settings come."""
-    from cloudpickle import loads
-
     try:
         spec = loads(blob)
     except Exception:  # noqa: BLE001 - the user's code; its error is sent on

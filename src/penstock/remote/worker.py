@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.remote.frames import DONE, ROWS, Msg, Net, framed
 from penstock.remote.outlet import Outlet
-from penstock.remote.scratch import Scratch
+from penstock.remote.send_buffers import SendBuffers
 from penstock.remote.values import NotPortable, encode
 from penstock.torch_private import wrap_exception
 from penstock.wire import frames as wire
@@ -30,7 +30,7 @@ class RemoteWorker(Worker):
     channel: Outlet
     arena: Any
 
-    def __init__(self, spec: WorkerSpec, worker: int, channel: Outlet, scratch: Scratch) -> None:
+    def __init__(self, spec: WorkerSpec, worker: int, channel: Outlet, scratch: SendBuffers) -> None:
         super().__init__(spec, worker, channel, scratch)  # type: ignore[arg-type]  # stands in for the arena
         self._scratch = scratch
         self._doing: Job | None = None

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from penstock.errors import MissingExtra
 from penstock.wire.extents import LANE_ALIGN, aligned
 from penstock.wire.frames import INTS, OBJECTS, join_keys, split_keys
 
@@ -230,6 +231,16 @@ def loads_plain(data: bytes) -> Any:
 def dumps_local(obj: object) -> bytes:
     """Pickle without multiprocessing's additions for tensors, connections and the like."""
     return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
+
+
+def dumps_by_value(obj: object) -> bytes:
+    """Pickle for another machine: functions and classes of the program itself by value. Read by `loads`, there, from whoever has the key."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except ImportError:
+        raise MissingExtra("remote workers need cloudpickle: pip install 'penstock[ray]'") from None
+    data: bytes = cloudpickle.dumps(obj, 5)
+    return data
 
 
 def pack_keys(keys: list[Any]) -> tuple[int, bytes]:

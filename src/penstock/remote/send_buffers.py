@@ -19,7 +19,7 @@ class OneRow:
         return self._row
 
 
-class Scratch:
+class SendBuffers:
     """Stands in for the arena, which is on another machine. Nothing of it is shared."""
 
     def __init__(self) -> None:
