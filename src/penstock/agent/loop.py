@@ -20,13 +20,14 @@ from struct import unpack_from
 from penstock.agent.capacity import Capacity
 from penstock.agent.config import AgentConfig
 from penstock.agent.handles import WorkerHandle
-from penstock.agent.processes import open_pidfd, sent_worker
+from penstock.agent.processes import sent_worker
 from penstock.agent.record import Recorder
 from penstock.agent.troubles import after_text, apart, grown_text, packed
 from penstock.core import events as ev
 from penstock.core.core import new_state, on_event
 from penstock.core.events import Action, Event, Kind, Trouble
 from penstock.measure import host
+from penstock.measure.endings import open_pidfd
 from penstock.wire import frames as wire
 from penstock.wire.arena import AS_CORES, Arena, Board
 from penstock.wire.frames import Channel, Fed, Msg, slice_keys
