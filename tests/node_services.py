@@ -22,6 +22,11 @@ def config(**times: float) -> NodeConfig:
     return NodeConfig(**{"services": SERVICES, "linger_s": 0.2, **times})  # type: ignore[arg-type]
 
 
+def attach(job: str | None = None, **times: float) -> NodeLink:
+    """With patience: the machine may be busy with other tests."""
+    return NodeLink.attach(job, 40.0, config=config(**times))
+
+
 # ---- services
 
 
@@ -84,7 +89,7 @@ def heard(stream: socket.socket) -> dict[str, Any]:
 
 def member(job: str) -> None:
     """A program: attach, say who serves us, stay until standard input ends."""
-    link = NodeLink.attach(job, config=config())
+    link = attach(job)
     with link.open("echo") as stream:
         print(json.dumps({"node": link.pid, "service": heard(stream)["pid"]}), flush=True)
         sys.stdin.read()
@@ -93,7 +98,7 @@ def member(job: str) -> None:
 
 def forker(job: str) -> None:
     """A program: attach, fork a child that lives on, and end."""
-    link = NodeLink.attach(job, config=config())
+    link = attach(job)
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -27,12 +27,15 @@ SLURM = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}
         ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun node7:29500"),
         (SLURM, "slurm 17.0"),
         ({"SLURM_JOB_ID": "17"}, "slurm 17."),
-        (STORE, f"process {os.getpid()}.{start_ticks()}"),
-        ({"PENSTOCK_GROUP": ""}, f"process {os.getpid()}.{start_ticks()}"),
     ],
 )
 def test_a_job_is_named_by_its_launcher(environ: dict[str, str], name: str) -> None:
     assert job_name(environ) == name
+
+
+@pytest.mark.parametrize("environ", [{}, STORE, {"PENSTOCK_GROUP": ""}], ids=["", "store", "empty"])
+def test_without_a_launcher_a_process_is_a_job_of_its_own(environ: dict[str, str]) -> None:
+    assert job_name(environ) == f"process {os.getpid()}.{start_ticks()}"
 
 
 def test_two_runs_without_a_name_are_two_jobs() -> None:
@@ -44,7 +47,9 @@ def test_the_start_of_a_process_tells_it_from_an_earlier_one_of_the_same_pid() -
     assert start_ticks().isdecimal()
     script = "from penstock.node.job import start_ticks; print(start_ticks())"
     env = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    other = subprocess.run([sys.executable, "-c", script], check=True, env=env, capture_output=True, timeout=60)
+    other = subprocess.run(
+        [sys.executable, "-c", script], check=True, env=env, capture_output=True, timeout=60
+    )
     assert int(other.stdout) > int(start_ticks())
 
 
@@ -68,7 +73,7 @@ def test_an_address_tells_users_jobs_and_versions_apart(monkeypatch: pytest.Monk
     ],
 )
 def test_a_config_that_cannot_work_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="must be >= 0|is a short name"):
+    with pytest.raises(ConfigError, match=r"must be >= 0|is a short name"):
         NodeConfig(**wrong)  # type: ignore[arg-type]
 
 
