@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -41,7 +42,8 @@ def echo(openings: Openings) -> None:
             "fds": [os.pread(fd, 64, 0).decode() for fd in opening.fds],
             "inherited": [fd for fd in opening.fds if os.get_inheritable(fd)],
         }
-        opening.stream.sendall(json.dumps(facts).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # the caller may have left
+            opening.stream.sendall(json.dumps(facts).encode() + b"\n")
         for fd in opening.fds:
             os.close(fd)
         held.append(opening.stream)
