@@ -28,7 +28,7 @@ NODE_GUARDS = [
     guard(
         "descriptors are not inherited by programs",
         f"{SHARED}descriptors_and_a_hello_arrive_and_are_not_inherited_by_programs",
-        changed("fds-close-on-exec", "socket.MSG_CMSG_CLOEXEC", "0"),
+        replaced("fds-close-on-exec", "FLAGS = 0"),
     ),
     guard(
         "a forked child lets go of its parent's link",
@@ -99,6 +99,11 @@ NODE_GUARDS = [
         "a message that is too short is no message",
         f"{FAULT}who_sends_nonsense_is_dropped_and_nobody_else_notices[half a name]",
         never("short-message"),
+    ),
+    guard(
+        "last words are heard though a message was left unread",
+        f"{FAULT}last_words_are_heard_though_the_other_side_left_a_message_unread",
+        replaced("last-words", "raise"),
     ),
     guard(
         "a member has one request at a time",

@@ -20,7 +20,7 @@ from penstock.errors import NodeUnavailable, ServiceFailed
 from penstock.node import link as client
 from penstock.node.job import address
 from penstock.node.link import NodeLink
-from penstock.node.messages import MAX_FDS, MAX_HELLO, MAX_MESSAGE, NodeMsg, pack_open, send
+from penstock.node.messages import MAX_FDS, MAX_HELLO, MAX_MESSAGE, NodeMsg, pack_open, receive, send
 from penstock.node.process import NodeProcess, bound
 from tests.fault.programs import fair, is_alive, until
 from tests.node_faults import (
@@ -50,6 +50,7 @@ def link(job: str) -> Iterator[NodeLink]:
     link = attach(job)
     yield link
     link.close()
+    gone(link.pid)  # a service that does not listen costs it a second, more on a busy machine
 
 
 def served(link: NodeLink) -> int:
@@ -274,6 +275,16 @@ def test_a_node_that_fails_tells_its_members_why(job: str) -> None:
     thread.join()
 
 
+def test_last_words_are_heard_though_the_other_side_left_a_message_unread() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    send(here, NodeMsg.OPEN, pack_open("echo", b""))
+    send(there, NodeMsg.GOODBYE, b"it failed")
+    there.close()
+    assert receive(here, fds=1) == (NodeMsg.GOODBYE, b"it failed", [])
+    assert receive(here, fds=1) is None
+    here.close()
+
+
 # ---- stops
 
 
@@ -317,6 +328,7 @@ def test_a_stopped_service_costs_a_deadline_and_no_other_service(job: str) -> No
         assert link.alive()
     os.close(memory)
     link.close()
+    gone(link.pid)
 
 
 def test_a_stopped_member_holds_up_nobody_and_is_a_member_until_it_dies(job: str, link: NodeLink) -> None:

@@ -21,6 +21,7 @@ MAX_FDS = 16
 """Descriptors that a caller may send along."""
 MAX_TEXT = 16 << 10
 MAX_MESSAGE = 2 + MAX_NAME + MAX_HELLO
+FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # guard: fds-close-on-exec
 CREDENTIALS = struct.Struct("3i")
 """pid, uid, gid"""
 
@@ -58,9 +59,10 @@ def send(sock: socket.socket, kind: NodeMsg, payload: bytes = b"", fds: Sequence
 def receive(sock: socket.socket, *, fds: int) -> NodeMessage | None:
     """Receive one message with at most so many descriptors; None if the other side is gone."""
     room = socket.CMSG_LEN(fds * array("i").itemsize) if fds else 0
-    data, rights, flags, _ = sock.recvmsg(
-        MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC
-    )  # guard: fds-close-on-exec
+    try:
+        data, rights, flags, _ = sock.recvmsg(MAX_MESSAGE, room, FLAGS)
+    except ConnectionResetError:  # told once, before what the other side said last
+        data, rights, flags, _ = sock.recvmsg(MAX_MESSAGE, room, FLAGS)  # guard: last-words
     arrived = array("i")
     for _, _, packed in rights:
         arrived.frombytes(packed[: len(packed) - len(packed) % arrived.itemsize])
