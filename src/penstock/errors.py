@@ -64,6 +64,14 @@ class DeviceLost(PenstockError):
     """The GPU failed permanently while preparing samples."""
 
 
+class NodeUnavailable(PenstockError):
+    """The node process, which the training processes of a job share on each machine, cannot be had, is gone or is silent."""
+
+
+class ServiceFailed(PenstockError):
+    """A service of the node process did not start, ended at once or did not answer."""
+
+
 class SlowPathWarning(UserWarning):
     """A component that makes samples much faster is missing; the message says how to get it. Issued once per process."""
 

@@ -15,7 +15,6 @@ import torch
 from penstock import DataLoader, errors
 from penstock.agent.troubles import (
     end_text,
-    exit_text,
     grown_text,
     oom_text,
     packed,
@@ -26,6 +25,7 @@ from penstock.agent.troubles import (
 from penstock.core.events import Trouble
 from penstock.epochs.feed import PLACE_LOST
 from penstock.errors import PenstockError, SampleError
+from penstock.measure.endings import exit_text
 from penstock.wire.arena import full_text
 from penstock.wire.kinds import COLLATING, FETCHING
 from tests.fault.datasets import Drawn

@@ -11,6 +11,7 @@ from tests.fault.guards_of_data import DATA_GUARDS
 from tests.fault.guards_of_device_store import DEVICE_GUARDS
 from tests.fault.guards_of_disk_store import DISK_GUARDS
 from tests.fault.guards_of_ferry import FERRY_GUARDS
+from tests.fault.guards_of_node import NODE_GUARDS
 from tests.fault.guards_of_remote import REMOTE_GUARDS
 from tests.fault.markers import (
     BadMarker,
@@ -25,7 +26,7 @@ from tests.fault.markers import (
     replaced,
 )
 
-ALL = [*GUARDS, *DATA_GUARDS, *DISK_GUARDS, *DEVICE_GUARDS, *REMOTE_GUARDS, *FERRY_GUARDS]
+ALL = [*GUARDS, *DATA_GUARDS, *DISK_GUARDS, *DEVICE_GUARDS, *REMOTE_GUARDS, *FERRY_GUARDS, *NODE_GUARDS]
 SOURCE = """\
 def f(a: int) -> int:
     if a > 1 and a != "ä":  # guard: small
@@ -49,7 +50,7 @@ def test_every_marker_stands_once_and_is_named_by_a_test_that_can_change_its_sta
 
 
 def test_there_are_not_fewer_guards_than_there_were() -> None:
-    assert len(ALL) >= 150
+    assert len(ALL) >= 180
     assert len({guard.name for guard in ALL}) == len(ALL)
 
 

@@ -24,7 +24,7 @@ MAX_LINES = 450
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "config", "torch_private", "daemon_threads"}),
     frozenset({"accel", "plan", "policy", "measure"}),
-    frozenset({"dataset", "wire", "sources", "transforms", "kernels"}),
+    frozenset({"dataset", "node", "wire", "sources", "transforms", "kernels"}),
     frozenset({"core", "worker", "pipeline"}),
     frozenset({"remote"}),
     frozenset({"agent", "epochs", "gpu", "reuse"}),

@@ -21,6 +21,9 @@ TORCH_FREE = (
     "penstock.core.core",
     "penstock.core.ledger",
     "penstock.agent.loop",
+    "penstock.node.link",
+    "penstock.node.process",
+    "penstock.node.service",
 )
 
 

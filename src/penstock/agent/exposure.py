@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 from weakref import WeakSet
 
-from penstock.agent.processes import wait_readable
+from penstock.measure.endings import wait_readable
 
 
 class Child:

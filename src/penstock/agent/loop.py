@@ -20,7 +20,7 @@ from struct import unpack_from
 from penstock.agent.capacity import Capacity
 from penstock.agent.config import AgentConfig
 from penstock.agent.handles import WorkerHandle
-from penstock.agent.processes import open_pidfd, sent_worker
+from penstock.agent.processes import sent_worker
 from penstock.agent.record import Recorder
 from penstock.agent.troubles import after_text, apart, grown_text, packed
 from penstock.core import events as ev
@@ -28,6 +28,7 @@ from penstock.core.core import new_state, on_event
 from penstock.core.events import Action, Event, Kind, Trouble
 from penstock.core.pools import LOCAL
 from penstock.measure import host
+from penstock.measure.endings import open_pidfd
 from penstock.remote.handles import FerryLink
 from penstock.wire import frames as wire
 from penstock.wire.arena import AS_CORES, Arena, Board

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import selectors
 import signal
 import socket
@@ -17,6 +16,7 @@ from penstock.agent.capacity import move_to_cores
 from penstock.agent.handles import Hear
 from penstock.agent.troubles import end_text, oom_text, user_frames
 from penstock.measure import host
+from penstock.measure.endings import open_pidfd, wait_readable
 from penstock.measure.host import DUMP_SIGNAL, CoreWaits, catches, process_state
 from penstock.wire import frames as wire
 from penstock.wire.arena import Board
@@ -25,20 +25,6 @@ from penstock.wire.frames import Channel, Msg
 DUMP_WAIT_S = 0.3
 """Time for a worker to dump its stack before it is killed or reported."""
 STACK_BYTES = 1 << 16
-
-
-def open_pidfd(pid: int) -> int:
-    """Return a descriptor that becomes readable when the process ends; -1 if the kernel or a sandbox denies it."""
-    with contextlib.suppress(OSError, AttributeError):
-        return os.pidfd_open(pid)
-    return -1
-
-
-def wait_readable(fd: int, timeout_s: float) -> bool:
-    """Whether `fd` becomes readable in time. Uses poll: select refuses descriptors above 1023."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
 
 
 @dataclass(slots=True, eq=False)

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 
 from penstock.core.events import Trouble
 from penstock.errors import ArenaFull, PenstockError, WorkerDied, WorkerHung, every_sample_failed
+from penstock.measure.endings import exit_text
 from penstock.wire.kinds import STAGES
 
 OURS = tuple(f"{os.sep}penstock{os.sep}{room}{os.sep}" for room in ("worker", "wire", "dataset"))
-
-
-def exit_text(code: int | None) -> str:
-    """How a process ended, in words."""
-    if code is None:
-        return "ended for an unknown reason"
-    if code < 0:
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-    return f"exited with code {code}"
 
 
 def user_frames(stack: str) -> str:

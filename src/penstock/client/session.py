@@ -16,12 +16,12 @@ from typing import Any
 
 from penstock.agent.config import AgentConfig
 from penstock.agent.forked import fork_agent, signals_held
-from penstock.agent.processes import open_pidfd, wait_readable
 from penstock.agent.spawned import SpawnedWorkers, exec_agent
 from penstock.client.leases import Leases
 from penstock.client.pinning import Pins
 from penstock.client.remote_side import RemoteSide
 from penstock.measure.counters import BY_WORKER, Live
+from penstock.measure.endings import exit_text, open_pidfd, wait_readable
 from penstock.measure.host import say_once
 from penstock.wire import frames as wire
 from penstock.wire.arena import Arena, Board, board_bytes, board_rows
@@ -208,8 +208,6 @@ class Session:
 
     def end_of_agent(self) -> str:
         """Say how the agent ended."""
-        from penstock.agent.troubles import exit_text
-
         return exit_text(self._reap(time.monotonic() + 1.0))
 
     def _reap(self, deadline_s: float) -> int | None:

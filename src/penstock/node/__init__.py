@@ -1,0 +1,1 @@
+"""The node process: what all training processes of one machine, user and job share."""

@@ -1,0 +1,507 @@
+"""The node process under fault: killed, stopped, flooded, asked by strangers. Nobody waits for ever, and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import NodeUnavailable, ServiceFailed
+from penstock.node import link as client
+from penstock.node.job import address
+from penstock.node.link import NodeLink
+from penstock.node.messages import MAX_FDS, MAX_HELLO, MAX_MESSAGE, NodeMsg, pack_open, receive, send
+from penstock.node.process import NodeProcess, bound
+from tests.fault.programs import fair, is_alive, until
+from tests.node_faults import (
+    cpu_ticks,
+    gone,
+    heard_last,
+    line,
+    new_job,
+    open_files,
+    program,
+    raw,
+    stopped,
+)
+from tests.node_services import attach, config, heard
+
+STRANGER = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture
+def job() -> str:
+    return new_job()
+
+
+@pytest.fixture
+def link(job: str) -> Iterator[NodeLink]:
+    link = attach(job)
+    yield link
+    link.close()
+    gone(link.pid)  # a service that does not listen costs it a second, more on a busy machine
+
+
+def served(link: NodeLink) -> int:
+    """The pid of the service that answers."""
+    with link.open("echo") as stream:
+        pid: int = heard(stream)["pid"]
+        return pid
+
+
+# ---- kills
+
+
+def test_a_killed_node_is_noticed_its_services_end_and_the_next_attach_makes_a_new_one(
+    job: str, link: NodeLink
+) -> None:
+    stream = link.open("echo")
+    service = heard(stream)["pid"]
+    os.kill(link.pid, signal.SIGKILL)
+    gone(link.pid, service)
+    assert stream.recv(1) == b""
+    stream.close()
+    until(lambda: not link.alive(), within_s=1.0, why="it is said to be alive")
+    with pytest.raises(NodeUnavailable, match=rf"the node process \(pid {link.pid}\) (has ended|is gone)"):
+        link.open("echo")
+    again = attach(job)
+    assert again.pid != link.pid
+    assert served(again) != service
+    again.close()
+
+
+def test_a_killed_node_is_made_anew_once_for_all_who_attach_again(job: str, link: NodeLink) -> None:
+    os.kill(link.pid, signal.SIGKILL)
+    links: list[NodeLink] = []
+    threads = [threading.Thread(target=lambda: links.append(attach(job))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({one.pid for one in links}) == 1
+    assert len(links) == 4
+    for one in links:
+        one.close()
+
+
+@pytest.mark.parametrize("end", ["killed", "left"])
+def test_a_service_that_does_not_look_at_its_socket_ends_with_the_node(end: str, link: NodeLink) -> None:
+    with link.open("stubborn") as stream:
+        service = heard(stream)["pid"]
+    if end == "killed":
+        os.kill(link.pid, signal.SIGKILL)
+    link.close()
+    gone(link.pid, service)
+
+
+def test_a_killed_service_ends_its_streams_and_is_started_again_when_asked_for(link: NodeLink) -> None:
+    stream = link.open("echo")
+    service = heard(stream)["pid"]
+    os.kill(service, signal.SIGKILL)
+    assert stream.recv(1) == b""
+    stream.close()
+    gone(service)
+    again = until(lambda: served_or_none(link), within_s=5.0, why="it is not started again")
+    assert again != service
+    assert link.alive()
+
+
+def served_or_none(link: NodeLink) -> int | None:
+    try:
+        return served(link)
+    except ServiceFailed:  # asked for before its end was noticed
+        return None
+
+
+def test_who_waits_for_a_service_that_is_killed_is_told_how_it_ended(link: NodeLink) -> None:
+    said: list[str] = []
+
+    def ask() -> None:
+        try:
+            link.open("deaf")
+        except ServiceFailed as exc:
+            said.append(str(exc))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    service = until(lambda: child_of(link.pid), within_s=5.0, why="no service was started")
+    os.kill(service, signal.SIGKILL)
+    thread.join()
+    assert said == [f"service 'deaf' does not run: its process (pid {service}) was killed by SIGKILL"]
+
+
+def child_of(pid: int) -> int | None:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else None
+
+
+def test_a_service_that_cannot_start_says_why_and_is_not_started_again_and_again(link: NodeLink) -> None:
+    with pytest.raises(ServiceFailed, match=r"(?s)exited with code 1:.*RuntimeError: there is no cluster"):
+        link.open("broken")
+    paused = (
+        r"(?s)ended \d times in a row soon after its start and is not started again for [.\d]+ s;.*no cluster"
+    )
+    said = ""
+    for _ in range(5):  # a busy machine may take longer for the next question than the first pauses
+        with pytest.raises(ServiceFailed) as told:
+            link.open("broken")
+        said = str(told.value)
+        if re.search(paused, said):
+            break
+    assert re.search(paused, said)
+    assert served(link)  # another service is not meant
+    with pytest.raises(ServiceFailed, match=r"(?s)does not run.*has no attribute 'missing'"):
+        link.open("missing")
+
+
+def test_a_service_that_ends_by_itself_is_started_again(link: NodeLink) -> None:
+    with link.open("short") as stream:
+        first = heard(stream)["pid"]
+        assert stream.recv(1) == b""
+    gone(first)
+
+
+def test_a_node_whose_starter_was_killed_meanwhile_is_in_nobodys_way(tmp_path: Path, job: str) -> None:
+    slow_start(tmp_path, 0.7)
+    call = f"attach({job!r}, first_s=0.5)"
+    with program(call, path=str(tmp_path)) as starter:
+        until((tmp_path / "begun").exists, within_s=20.0, why="no node was started")
+        starter.kill()
+        starter.wait()
+        orphan = int((tmp_path / "begun").read_text())
+    assert is_alive(orphan)
+    link = attach(job)  # beside it: one of the two becomes the node
+    assert served(link)
+    link.close()
+    gone(orphan)
+
+
+def slow_start(folder: Path, pause_s: float) -> None:
+    """Have the interpreter of a node process pause before it runs anything of ours."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "if 'penstock.node.process' in ' '.join(sys.orig_argv):\n"
+        f"    with open({str(folder / 'begun-')!r}, 'w') as f: f.write(str(os.getpid()))\n"
+        f"    os.rename({str(folder / 'begun-')!r}, {str(folder / 'begun')!r})\n"
+        f"    time.sleep({pause_s})\n"
+    )
+
+
+def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(
+    tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_start(tmp_path, 3.0)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(NodeUnavailable, match="did not start in time"):
+        NodeLink.attach(job, 0.5, config=config())
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "resource.py").write_text("raise ImportError('no limits here')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        NodeUnavailable, match=r"(?s)cannot be started: it exited with code 1.*no limits here"
+    ):
+        attach(job)
+
+
+def test_the_end_of_its_starters_process_group_is_not_the_nodes(job: str) -> None:
+    with program(f"member({job!r})", process_group=0) as starter:
+        node = line(starter)["node"]
+        link = attach(job)
+        assert link.pid == node
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            os.killpg(starter.pid, number)
+        starter.wait()
+    assert served(link)
+    link.close()
+
+
+def test_signals_to_the_whole_job_do_not_end_the_node(link: NodeLink) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(link.pid, number)
+    assert served(link)
+
+
+def test_an_attach_in_the_moment_in_which_the_node_ends_makes_a_new_one(job: str) -> None:
+    ending = bound(address(job, os.geteuid()))
+    assert ending is not None
+
+    def end() -> None:
+        ending.accept()[0].close()
+        ending.close()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    link = attach(job)
+    thread.join()
+    assert served(link)
+    link.close()
+
+
+def test_a_node_that_fails_tells_its_members_why(job: str) -> None:
+    fails = threading.Event()
+
+    def clock() -> float:
+        if fails.is_set():
+            raise ZeroDivisionError("no time left")
+        return time.monotonic()
+
+    listener = bound(address(job, os.geteuid()))
+    assert listener is not None
+    node = NodeProcess(listener, config(), uid=os.geteuid(), clock=clock)
+
+    def run() -> None:
+        with pytest.raises(ZeroDivisionError):
+            node.run()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    link = attach(job)
+    fails.set()
+    with pytest.raises(NodeUnavailable, match=r"(?s)it failed:.*ZeroDivisionError: no time left"):
+        link.open("echo")
+    thread.join()
+
+
+def test_last_words_are_heard_though_the_other_side_left_a_message_unread() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    send(here, NodeMsg.OPEN, pack_open("echo", b""))
+    send(there, NodeMsg.GOODBYE, b"it failed")
+    there.close()
+    assert receive(here, fds=1) == (NodeMsg.GOODBYE, b"it failed", [])
+    assert receive(here, fds=1) is None
+    here.close()
+
+
+# ---- stops
+
+
+def test_a_stopped_node_costs_a_deadline_and_is_named(job: str, link: NodeLink) -> None:
+    assert served(link)
+    with stopped(link.pid):
+        for ask in (
+            lambda: link.open("echo", within_s=0.5),
+            lambda: NodeLink.attach(job, 0.5, config=config()),
+        ):
+            began = time.monotonic()
+            with pytest.raises(NodeUnavailable, match=rf"pid {link.pid}\) does not answer: it is stopped"):
+                ask()
+            assert time.monotonic() - began < 5.0
+        assert not link.alive()  # its late answer would be taken for another one's
+    again = attach(job)
+    assert again.pid == link.pid
+    assert served(again)
+    again.close()
+
+
+def test_a_stopped_service_costs_a_deadline_and_no_other_service(job: str) -> None:
+    link = attach(job, open_s=fair(2.0))
+    with link.open("stubborn") as stream:
+        service = heard(stream)["pid"]
+    assert served(link)
+    memory = os.memfd_create("words")
+    with stopped(service), ExitStack() as others:
+        before = len(open_files(link.pid))
+        asking = [others.enter_context(raw(job)) for _ in range(3)]
+        for sock in asking:
+            send(sock, NodeMsg.OPEN, pack_open("stubborn", b""), [memory] * 4)
+        assert served(link)
+        with pytest.raises(ServiceFailed, match=rf"took no stream in time.*pid {service}.*is stopped"):
+            link.open("stubborn", b"", [memory] * 4, within_s=60)
+        for sock in asking:
+            assert heard_last(sock, wait_for_end=False).kind == NodeMsg.FAILED
+            sock.close()
+        # One request is on its way to the service, with its socket; of the others nothing is held.
+        until(lambda: len(open_files(link.pid)) <= before + 1, within_s=2.0, why="more is held")
+        assert link.alive()
+    os.close(memory)
+    link.close()
+    gone(link.pid)
+
+
+def test_a_stopped_member_holds_up_nobody_and_is_a_member_until_it_dies(job: str, link: NodeLink) -> None:
+    with program(f"member({job!r})") as member:
+        node = line(member)["node"]
+        assert node == link.pid
+        with stopped(member.pid):
+            assert served(link)
+            link.close()
+            time.sleep(0.5)
+            assert is_alive(node)
+            member.kill()
+    gone(node)
+
+
+# ---- strangers
+
+
+def test_a_process_of_another_user_is_refused(job: str) -> None:
+    listener = bound(address(job, os.geteuid()))
+    assert listener is not None
+    node = NodeProcess(listener, config(first_s=2.0), uid=os.geteuid() + 1)
+    thread = threading.Thread(target=node.run)
+    thread.start()
+    with pytest.raises(NodeUnavailable, match="it was about to end"):
+        NodeLink.attach(job, 0.3)
+    thread.join()
+
+
+def test_a_node_of_another_user_is_not_trusted(job: str, link: NodeLink) -> None:
+    with pytest.raises(NodeUnavailable, match=f"process {link.pid} of user {os.geteuid()} holds the address"):
+        client.connect(address(job, os.geteuid()), os.geteuid() + 1, time.monotonic() + 5)
+
+
+def as_stranger(where: str) -> str:
+    """What a process of another user is told at this address."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(STRANGER)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.settimeout(5)
+        try:
+            sock.connect(where)
+            os.write(write, b"connected " + sock.recv(100))
+        except OSError as exc:
+            os.write(write, str(exc).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    said = os.read(read, 1000).decode()
+    os.close(read)
+    return said
+
+
+@as_root
+def test_another_user_who_knows_the_address_gets_nothing(job: str, link: NodeLink) -> None:
+    before = open_files(link.pid)
+    assert as_stranger(address(job, os.geteuid())) == "connected "
+    assert served(link)
+    until(lambda: len(open_files(link.pid)) <= len(before) + 3, within_s=2.0, why="it is a member")
+
+
+@as_root
+def test_an_address_that_another_user_holds_is_told(job: str) -> None:
+    ready, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(STRANGER)
+        held = bound(address(job, 0))
+        os.write(write, b"." if held else b"!")
+        time.sleep(600)
+    os.read(ready, 1)
+    with pytest.raises(NodeUnavailable, match=f"process {pid} of user {STRANGER} holds the address"):
+        NodeLink.attach(job, 2.0, config=config())
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(ready)
+    os.close(write)
+
+
+# ---- nonsense
+
+
+NONSENSE = {
+    "nothing": b"",
+    "one byte": b"\x01",
+    "half a name": b"\x01\x09ech",
+    "a name of none": b"\x01\x00echo",
+    "a long name": b"\x01\xff" + b"x" * 300,
+    "another kind": b"\x63echo",
+    "a node's word": bytes([NodeMsg.OPENED]),
+    "noise": bytes(range(255, 100, -1)) * 20,
+    "too much": bytes([NodeMsg.OPEN]) + pack_open("echo", b"x" * MAX_HELLO) + b"x" * 100,
+    "far too much": bytes([NodeMsg.OPEN]) + pack_open("echo", b"x" * (2 * MAX_MESSAGE)),
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_who_sends_nonsense_is_dropped_and_nobody_else_notices(what: str, job: str, link: NodeLink) -> None:
+    assert served(link)
+    before = len(open_files(link.pid))
+    with raw(job) as sock:
+        sock.send(NONSENSE[what])
+        last = heard_last(sock)
+    assert last.kind == (0 if what == "nothing" else NodeMsg.GOODBYE)
+    assert served(link)
+    until(lambda: len(open_files(link.pid)) <= before, within_s=2.0, why="something is still open")
+
+
+def test_too_many_descriptors_are_dropped_with_their_sender(job: str, link: NodeLink) -> None:
+    assert served(link)
+    before = len(open_files(link.pid))
+    memory = os.memfd_create("words")
+    with raw(job) as sock:
+        send(sock, NodeMsg.OPEN, pack_open("echo", b""), [memory] * (MAX_FDS + 5))
+        last = heard_last(sock)
+    assert b"over the limit of 65536 bytes or 16 descriptors" in last.payload
+    with raw(job) as sock:  # and those of a request that makes no sense
+        send(sock, NodeMsg.OPEN, b"", [memory] * MAX_FDS)
+        assert b"names none" in heard_last(sock).payload
+    os.close(memory)
+    assert served(link)
+    until(lambda: len(open_files(link.pid)) <= before, within_s=2.0, why="descriptors are still open")
+
+
+def test_a_second_request_before_the_answer_to_the_first_is_nonsense(job: str, link: NodeLink) -> None:
+    with raw(job) as sock:
+        for _ in range(2):
+            send(sock, NodeMsg.OPEN, pack_open("deaf", b""))
+        assert b"is not expected now" in heard_last(sock).payload
+    assert served(link)
+
+
+def test_who_asks_and_never_reads_holds_up_nobody(job: str, link: NodeLink) -> None:
+    with raw(job) as sock:
+        sock.settimeout(1.0)
+        with contextlib.suppress(OSError):  # dropped; or, if nobody reads what we send, our time is up
+            while True:
+                send(sock, NodeMsg.OPEN, pack_open("unknown", b""))
+        link_answers = attach(job)
+        assert served(link_answers)
+        link_answers.close()
+
+
+def test_more_connections_than_descriptors_are_waited_for_without_haste(job: str, link: NodeLink) -> None:
+    assert served(link)
+    room = len(open_files(link.pid)) + 3
+    _, most = resource.prlimit(link.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(link.pid, resource.RLIMIT_NOFILE, (room, most))
+    crowd = []
+    for _ in range(10):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(address(job, os.geteuid()))
+        crowd.append(sock)
+    before = cpu_ticks(link.pid)
+    time.sleep(1.5)
+    assert cpu_ticks(link.pid) - before < 5  # hundredths of a second: it tries ten times
+    for sock in crowd:
+        sock.close()
+    until(lambda: served_or_none(link), within_s=5.0, why="it has no descriptors")
+    late = attach(job)
+    assert late.pid == link.pid
+    late.close()
+
+
+def test_an_attach_that_another_process_stops_in_the_middle_is_no_member(job: str, link: NodeLink) -> None:
+    """Connections that end before they are accepted leave nothing."""
+    assert served(link)
+    before = len(open_files(link.pid))
+    with stopped(link.pid):
+        for _ in range(20):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.connect(address(job, os.geteuid()))
+    assert served(link)
+    until(lambda: len(open_files(link.pid)) <= before, within_s=2.0, why="something is still open")
