@@ -31,7 +31,7 @@ ROUNDS, HOPELESS_ROUNDS = 5, 2
 OBVIOUS = 0.2
 COLLAPSE = 0.5
 """One window slower by this share ends a turn; `COLLAPSED` in a row question the present setting."""
-COLLAPSED = 2
+COLLAPSED = 3
 ERRORS = 2.0
 """Standard errors a difference must exceed."""
 NORMAL = 1.4826 * 1.2533
@@ -48,8 +48,9 @@ RECENT, DOUBTS = 8, 6
 """Newest windows, and how many of them must be doubtful."""
 LEAST = 0.02
 """Least share worth offloading."""
-ODDS, MOST_ODDS = 2.0, 4.0
-"""Factor on offloaded : local samples by which the share is first raised, and at most (it squares with each success)."""
+ODDS, MOST_ODDS, GENTLE = 2.0, 4.0, 1.25
+"""Factor on offloaded : local samples by which the share is first raised, and at most (it squares with each success); and where
+nothing suggests a change."""
 APART = 0.03
 """Least difference in rate to expect between two shares that are tried."""
 WIDE = 1.4
@@ -292,7 +293,7 @@ def next_share(state: Refinement) -> Setting | None:
     if above is not None and odds_of(above.share) > WIDE**2 * odds_of(share):
         wanted.append(middle(share, above.share))
     if below.share == 0:
-        wanted.append(SMALLER * share)
+        wanted += [SMALLER * share] if state.odds >= ODDS else []
     elif odds_of(share) > WIDE**2 * odds_of(below.share):
         wanted.append(middle(below.share, share))
     steep = max(1.0 / share, here.rate / state.local if state.local > 0 else 0.0)
@@ -303,10 +304,13 @@ def next_share(state: Refinement) -> Setting | None:
 
 
 def next_workers(state: Refinement) -> Setting | None:
-    workers = state.held.workers
-    for count in (min(state.most, ceil(workers * MORE_WORKERS)), int(workers / MORE_WORKERS)):
-        if 1 <= count != workers and count not in state.tried:
-            return state.held._replace(workers=count)
+    """Return more workers, or fewer if they may be in each other's way. Both pay only with a larger share."""
+    share, workers = state.held
+    more, fewer = min(state.most, ceil(workers * MORE_WORKERS)), int(workers / MORE_WORKERS)
+    if more > workers and more not in state.tried:
+        return Setting(moved(share, more / workers), more)
+    if fewer >= 1 and fewer not in state.tried and state.odds >= ODDS:
+        return Setting(moved(share, GENTLE), fewer)
     return None
 
 
@@ -337,22 +341,25 @@ def resting(state: Refinement, observed: Observed) -> Refinement:
     if state.held.is_local:
         return retried(state) if state.rest <= 0 and observed.waits and state.hope is not None else state
     rates = tuple(each.rate for each in recent)
-    if is_collapsed(state, rates[-COLLAPSED:]):
+    if is_collapsed(state):
         return questioned(state, rates[-COLLAPSED:])
-    if is_doubtful(state) or (state.rest <= 0 and median(rates) < FAR * state.local):
+    if is_doubtful(state):
         return questioned(state, rates[-TURN:])
+    if state.rest <= 0 and median(rates) < FAR * state.local:
+        return questioned(replace(state, odds=GENTLE), rates[-TURN:])
     return searched_again(state, rates) if state.rest <= 0 else state
 
 
-def is_collapsed(state: Refinement, rates: Sequence[float]) -> bool:
-    return len(rates) == COLLAPSED and max(rates) < (1.0 - COLLAPSE) * usual_rate(state)
+def is_collapsed(state: Refinement) -> bool:
+    newest, least = state.recent[-COLLAPSED:], (1.0 - COLLAPSE) * usual_rate(state)
+    return len(newest) == COLLAPSED and all(each.waits and each.rate < least for each in newest)
 
 
 def is_doubtful(state: Refinement) -> bool:
     """Whether most recent windows are slower or faster than usual, or local workers lack work that they had before."""
     usual = usual_rate(state)
     least = max((1.0 - CHANGED) * usual, (1.0 - CLEARLY) * state.local)
-    slow = sum(each.rate < least for each in state.recent)
+    slow = sum(each.waits and each.rate < least for each in state.recent)
     fast = sum(each.rate > (1.0 + CHANGED) * usual for each in state.recent)
     most_idle = IDLER + (1.0 if state.idle is None else state.idle)
     idle = sum(each.waits and each.idle > most_idle for each in state.recent)
@@ -373,7 +380,7 @@ def questioned(state: Refinement, rates: tuple[float, ...]) -> Refinement:
 def searched_again(state: Refinement, rates: tuple[float, ...]) -> Refinement:
     """Search anew, without asking again whether local workers alone are faster."""
     seen = (SharePoint(0.0, state.local), SharePoint(state.held.share, median(rates)))
-    return searched(replace(state, seen=seen, of_held=rates))
+    return searched(replace(state, seen=seen, of_held=rates, odds=GENTLE))
 
 
 def retried(state: Refinement) -> Refinement:
