@@ -100,6 +100,8 @@ def chosen_task(
     """Return the next task of a worker with room; a new worker begins with a small one that is not due yet."""
     due, most = state.due, None
     if outlook is not None:
+        if due and state.batches[due[0]].awaits_collate and may_collate(state, worker):
+            return next_task(state, worker, due[:1], out)  # whoever would be faster may wait for this batch's memory
         due, most = outlook.in_time(worker), room_in_bytes(state, worker.pool)
         if most == 0:
             return None

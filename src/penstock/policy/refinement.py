@@ -43,11 +43,15 @@ CHANGED = 0.05
 IDLER = 0.15
 """Increase in local workers' idle time, while training waits, that questions a setting."""
 FAR = 2.0
-"""Beyond this multiple of the local rate, only doubts ask for local workers alone."""
+"""Beyond this multiple of the local rate, only doubts and idle local workers ask for local workers alone."""
 RECENT, DOUBTS = 8, 6
 """Newest windows, and how many of them must be doubtful."""
 LEAST = 0.02
 """Least share worth offloading."""
+NEARLY_ALL = 0.95
+"""A share raised beyond this becomes 1."""
+SHOWS = 1.1
+"""Raise the share so far that this gain is possible."""
 ODDS, MOST_ODDS, GENTLE = 2.0, 4.0, 1.25
 """Factor on offloaded : local samples by which the share is first raised, and at most (it squares with each success); and where
 nothing suggests a change."""
@@ -56,7 +60,7 @@ APART = 0.03
 WIDE = 1.4
 """The middle of a gap is tried if its odds differ by this factor from both sides."""
 SMALLER, TRIES = 0.8, 3
-"""Factor on the share where a smaller one is tried; and how often, after one lost to local workers."""
+"""Factor on the share where a smaller one is tried; and shares tried after one lost to local workers."""
 MORE_WORKERS = 1.5
 SHORTEST_REST, LONGEST_REST = 64, 256
 """Windows between searches."""
@@ -133,6 +137,11 @@ class Refinement:
     def local(self) -> float:
         """The rate of local workers alone, measured in this search; 0: unknown."""
         return next((one.rate for one in self.seen if one.share == 0), 0.0)
+
+    @property
+    def usual(self) -> float:
+        """The rate of the present choice, measured in this search; 0: unknown."""
+        return next((one.rate for one in self.seen if one.share == self.held.share), 0.0)
 
 
 def refinement(decision: Decision, *, workers: int = 1, most: int | None = None) -> Refinement:
@@ -221,7 +230,7 @@ def after_local(state: Refinement, remote_wins: bool, is_slower: bool) -> Refine
     larger = moved(share, MOST_ODDS)
     smaller = balanced(local, share * rate)
     other = smaller if is_slower or share > SMALLER * larger else larger
-    if (LEAST <= other < SMALLER * share or other > share) and state.tries < TRIES:
+    if (LEAST <= other < (1.0 - CHANGED) * share or other > share) and state.tries < TRIES:
         tried = state.held._replace(share=other)
         return switched(replace(state, held=tried, of_held=(), tries=state.tries + 1), tried)
     alone = state.held._replace(share=0.0)
@@ -278,20 +287,22 @@ def rested(state: Refinement, setting: Setting) -> Refinement:
 
 
 def next_share(state: Refinement) -> Setting | None:
+    """Return the next share worth a try: a larger one; where limits cross; the middle of a wide gap; a smaller one."""
     share = state.held.share
     below = max((one for one in state.seen if one.share < share), default=SharePoint(0.0, 0.0))
     above = min((one for one in state.seen if one.share > share), default=None)
     here = next(one for one in state.seen if one.share == share)
     wanted: list[float] = []
     if above is None:
-        wanted.append(moved(share, state.odds))
+        saved = max(LEAST, saved_at(here, state.local))
+        shows = (1.0 - (1.0 - saved * share) / SHOWS) / saved  # if local workers are the limit
+        wanted.append(min(1.0, max(moved(share, state.odds), shows)))
     elif state.local > 0:
-        for point in (here, below):  # local workers limited these
-            saved = (1.0 - state.local / point.rate) / point.share if point.share > 0 < point.rate else 1.0
-            wanted.append(balanced(state.local, above.share * above.rate, min(1.0, max(0.0, saved))))
-    wanted = [one for one in wanted if below.share < one and (above is None or one < above.share)]
-    if above is not None and odds_of(above.share) > WIDE**2 * odds_of(share):
-        wanted.append(middle(share, above.share))
+        remote = above.share * above.rate
+        wanted += [balanced(state.local, remote, saved_at(one, state.local)) for one in (here, below)]
+        wanted = [one for one in wanted if below.share < one < above.share]
+        if odds_of(above.share) > WIDE**2 * odds_of(share):
+            wanted.append(middle(share, above.share))
     if below.share == 0:
         wanted += [SMALLER * share] if state.odds >= ODDS else []
     elif odds_of(share) > WIDE**2 * odds_of(below.share):
@@ -301,6 +312,13 @@ def next_share(state: Refinement) -> Setting | None:
         if one >= LEAST and all(abs(one - other.share) * steep >= APART for other in state.seen):
             return state.held._replace(share=one)
     return None
+
+
+def saved_at(point: SharePoint, local: float) -> float:
+    """Return how much of an offloaded sample's local work is saved, if local workers limit this point."""
+    if point.share <= 0 or point.rate <= 0:
+        return 1.0
+    return min(1.0, max(0.0, (1.0 - local / point.rate) / point.share))
 
 
 def next_workers(state: Refinement) -> Setting | None:
@@ -322,7 +340,7 @@ def odds_of(share: float) -> float:
 def moved(share: float, factor: float) -> float:
     odds = odds_of(share) * factor
     moved_to = odds / (1.0 + odds)
-    return 1.0 if moved_to >= 1.0 - LEAST else moved_to
+    return 1.0 if moved_to >= NEARLY_ALL else moved_to
 
 
 def middle(low: float, high: float) -> float:
@@ -345,29 +363,28 @@ def resting(state: Refinement, observed: Observed) -> Refinement:
         return questioned(state, rates[-COLLAPSED:])
     if is_doubtful(state):
         return questioned(state, rates[-TURN:])
-    if state.rest <= 0 and median(rates) < FAR * state.local:
+    is_idle = observed.waits and median(each.idle for each in recent) > IDLER
+    if is_idle:
+        state = replace(state, rest=min(state.rest, SHORTEST_REST))
+    if state.rest <= 0 and (is_idle or median(rates) < FAR * state.local):
         return questioned(replace(state, odds=GENTLE), rates[-TURN:])
     return searched_again(state, rates) if state.rest <= 0 else state
 
 
 def is_collapsed(state: Refinement) -> bool:
-    newest, least = state.recent[-COLLAPSED:], (1.0 - COLLAPSE) * usual_rate(state)
+    newest, least = state.recent[-COLLAPSED:], (1.0 - COLLAPSE) * state.usual
     return len(newest) == COLLAPSED and all(each.waits and each.rate < least for each in newest)
 
 
 def is_doubtful(state: Refinement) -> bool:
     """Whether most recent windows are slower or faster than usual, or local workers lack work that they had before."""
-    usual = usual_rate(state)
-    least = max((1.0 - CHANGED) * usual, (1.0 - CLEARLY) * state.local)
+    usual, local = state.usual, state.local
+    least = max((1.0 - CHANGED) * usual, (1.0 - CLEARLY) * local)
     slow = sum(each.waits and each.rate < least for each in state.recent)
     fast = sum(each.rate > (1.0 + CHANGED) * usual for each in state.recent)
     most_idle = IDLER + (1.0 if state.idle is None else state.idle)
     idle = sum(each.waits and each.idle > most_idle for each in state.recent)
     return max(slow, fast, idle) >= DOUBTS
-
-
-def usual_rate(state: Refinement) -> float:
-    return max((one.rate for one in state.seen if one.share == state.held.share), default=0.0)
 
 
 def questioned(state: Refinement, rates: tuple[float, ...]) -> Refinement:

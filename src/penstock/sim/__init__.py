@@ -1,13 +1,14 @@
 """The simulator: the engine's own core under a virtual clock, with fake workers and faults at any step.
 
-`simulate(scenario)` plays one run and raises `Violation` when a promise is broken; `draw(seed)` makes a random scenario.
+`simulate(scenario)` plays one run and raises `Violation` when a promise is broken; `draw(seed)` makes a random scenario,
+`draw_remote(seed)` one with a remote pool that is late, partitioned and lost.
 `record` and `replay` repeat a run's events to the core; `events_per_s` measures how fast it answers.
 """
 
 from __future__ import annotations
 
 from penstock.sim.replay import Difference, replay
-from penstock.sim.scenario import FakePool, Fault, Scenario, draw
+from penstock.sim.scenario import FakePool, Fault, Scenario, draw, draw_remote
 from penstock.sim.speed import events_per_s, record
 from penstock.sim.violation import Violation
 from penstock.sim.world import World, simulate
@@ -20,6 +21,7 @@ __all__ = [
     "Violation",
     "World",
     "draw",
+    "draw_remote",
     "events_per_s",
     "record",
     "replay",

@@ -7,16 +7,17 @@ not on who prepares it, when, or in which attempt.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from penstock.core.events import Kind
 from penstock.sim.memory import CELL, Shape
 from penstock.wire.extents import ALIGN
 
-FAULTS = ("kill", "freeze", "agent", "restore", "retire", "resize")
+FAULTS = ("kill", "freeze", "agent", "restore", "retire", "resize", "late", "partition", "outage")
 """A worker is killed; is stopped; the agent is killed; the training process is killed and resumes; a worker uses too much
-memory; the worker count changes."""
+memory; the worker count changes. Of a pool beside the local one: a worker's messages come late; all workers are silent for a
+while; they are silent and then lost, with all messages under way."""
 
 
 class Fault(NamedTuple):
@@ -159,6 +160,33 @@ def draw_pools(rng: random.Random) -> tuple[FakePool, ...]:
         )
         for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))
     )
+
+
+def draw_remote(seed: int) -> Scenario:
+    """Draw a scenario with a remote pool that is late, partitioned and lost. In every fourth nothing else happens."""
+    rng, calm = random.Random(f"remote pool of {seed}"), seed % 4 == 0
+    base = draw(seed)
+    while base.kind is Kind.STREAM:
+        base = draw(rng.randrange(1 << 40))
+    remote = FakePool(
+        workers=rng.randint(1, 6),
+        slower=rng.choice((0.3, 1.0, 3.0)),
+        latency_s=rng.choice((0.002, 0.02, 0.2)),
+        jitter=rng.choice((0.0, 0.5)),
+        dies=0.0 if calm else rng.choice((0.0, 0.0, 0.05)),
+        queue_bytes=rng.choice((0, 2048)),
+    )
+    steps = 12 + 8 * base.batches * base.batch_size * base.epochs
+    faults = [
+        Fault(rng.randrange(steps), rng.choice(("late", "late", "partition", "outage")), rng.randrange(1000))
+        for _ in range(rng.choice((1, 2, 3, 5, 8)))
+    ]
+    if calm:
+        base = replace(
+            base, fails=0.0, kills=0.0, hangs=0.0, odd=0.0, refused=False, skips=False, collate_fails=0.0, init_fails=False,
+            faults=(), denied_bytes=1 << 30, limit_bytes=1 << 20, keeps=1, pools=(), ragged_sizes=False, slow=0.0,
+        )  # fmt: skip
+    return replace(base, pools=(remote, *base.pools), faults=tuple(sorted([*base.faults, *faults])))
 
 
 def draw(seed: int, *, resizes: bool = True, pools: bool = True) -> Scenario:
