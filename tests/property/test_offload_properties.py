@@ -209,7 +209,7 @@ changes_of = st.dictionaries(
 first_shares = st.none() | st.floats(0.02, 1.0)
 
 
-@settings(max_examples=60 if not FULL else 2000)
+@settings(max_examples=40 if not FULL else 2000)
 @given(
     plant=plants(),
     drift=changes_of,

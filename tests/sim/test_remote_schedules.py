@@ -15,7 +15,7 @@ import pytest
 from penstock.sim import FakePool, Fault, Scenario, draw_remote, simulate
 from tests.sim.remote_schedules import run
 
-SEEDS = 300
+SEEDS = 160
 REGRESSIONS = (286, 997)
 """286: a collate was called back for a faster pool, which may not collate, again and again. 997: the due batch waited for its
 collate, because a worker that would be faster waited for memory."""
@@ -37,7 +37,7 @@ def test_a_remote_schedule_that_failed_once_does_not_fail_again(seed: int) -> No
 def test_the_schedules_contain_every_trouble() -> None:
     scenarios = [draw_remote(seed) for seed in range(SEEDS)]
     faults = Counter(fault.what for one in scenarios for fault in one.faults)
-    assert min(faults[name] for name in ("late", "partition", "outage")) > 100
+    assert min(faults[name] for name in ("late", "partition", "outage")) > 50
     assert all(one.pools[0].workers and one.pools[0].latency_s for one in scenarios)
 
 
