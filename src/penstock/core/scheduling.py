@@ -99,6 +99,10 @@ def chosen_task(
     """Return the next task of a worker with room; a new worker begins with a small one that is not due yet."""
     due, most = state.due, None
     if outlook is not None:
+        if due and state.batches[due[0]].awaits_collate and may_collate(state, worker):
+            return next_task(
+                state, worker, due[:1], out
+            )  # whoever would be faster may wait for this batch's memory
         due, most = outlook.in_time(worker), room_in_bytes(state, worker.pool)
         if most == 0:
             return None
@@ -244,7 +248,7 @@ def call_back(state: State, outlook: Outlook, out: list[Action]) -> None:
         ahead, since_s = 0, state.now_s - worker.head_s
         for issued in list(worker.tasks.values()):
             task = issued.task
-            begun = not ahead or is_prepared(issued)
+            begun = not ahead or is_prepared(issued) or task.kind is Kind.COLLATE  # others may not collate
             ahead += task.weight
             here_s = worker.pool.finish_s(ahead, 0) - since_s
             there_s = soonest.pool.finish_s(soonest.load, task.weight)

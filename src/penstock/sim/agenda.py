@@ -44,20 +44,42 @@ class Agenda:
 
 
 class Link:
-    """Messages from one process to another: in order, each after a delay; dropped once the reader is gone."""
+    """Messages from one process to another: in order, each after a delay; dropped once the reader is gone. A partition holds
+    them back, and delivers them at its end or never."""
 
     def __init__(self, agenda: Agenda, delay: Callable[[], float], read: Callable[[Any], None]) -> None:
         self._agenda, self._delay, self._read = agenda, delay, read
         self._under_way: deque[Any] = deque()
         self._newest_s = 0.0
+        self._opens_s = 0.0
+        self._broken = 0
         self.cut = False
 
     def send(self, message: Any) -> None:
         self._under_way.append(message)
         self._newest_s = max(self._newest_s, self._agenda.now_s + self._delay())
-        self._agenda.at(self._newest_s, self._arrive)
+        self._agenda.at(self._newest_s, self._arrive, self._broken)
 
-    def _arrive(self) -> None:
+    @property
+    def silent(self) -> bool:
+        return self._agenda.now_s < self._opens_s
+
+    def hold(self, until_s: float) -> None:
+        """Deliver nothing until then."""
+        self._opens_s = max(self._opens_s, until_s)
+
+    def reset(self) -> None:
+        """Lose what is under way, and deliver again from now on."""
+        self._under_way.clear()
+        self._broken += 1
+        self._opens_s = 0.0
+
+    def _arrive(self, broken: int) -> None:
+        if broken != self._broken:
+            return
+        if self.silent:
+            self._agenda.at(self._opens_s, self._arrive, broken)
+            return
         message = self._under_way.popleft()
         if not self.cut:
             self._read(message)

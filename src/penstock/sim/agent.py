@@ -51,6 +51,10 @@ class FakeHandle:
     from_worker: Link
     lost: bool = False
     hung: bool = False
+    unreachable: bool = False
+    """It was given up because its link was silent."""
+    beat: int = 0
+    """The worker's newest beat known to the agent."""
     issued: dict[int, ev.Task] = field(default_factory=dict)
     offered: dict[int, int] = field(default_factory=dict)
     """Results that wait for memory, and the bytes they need."""
@@ -135,7 +139,7 @@ class FakeAgent:
                 self._living(worker, action).to_worker.send(action)
             case ev.Kill(worker, _):
                 hand = self._living(worker, action)
-                hand.hung = True
+                hand.hung, hand.unreachable = True, hand.from_worker.silent
                 self.world.agenda.after(DUMP_WAIT_S, self.world.kill, hand.worker)
             case ev.Grow(start, end):
                 self._grow(start, end)
@@ -159,7 +163,10 @@ class FakeAgent:
             if len(hand.issued) >= deepest(pool.latency_s):
                 raise Violation(f"{task} is given to worker {hand.worker.id}, which has {list(hand.issued)}")
             if 0 < pool.queue_bytes < pool.owed_bytes and any(
-                worker.tasks for worker in pool.members if worker.id != hand.worker.id
+                issued.nbytes
+                for worker in pool.members
+                if worker.id != hand.worker.id
+                for issued in worker.tasks.values()
             ):
                 raise Violation(f"{task} is given to pool {pool.number}, which owes {pool.owed_bytes} bytes")
         hand.issued[task.id] = task
@@ -268,8 +275,11 @@ class FakeAgent:
     def _tick(self) -> None:
         if not self.alive:
             return
+        for hand in self.hands.values():
+            if not hand.from_worker.silent:
+                hand.beat = hand.worker.beat
         hands = [self.hands.get(worker.id) for worker in self.state.workers]
-        beats = tuple(0 if hand is None else hand.worker.beat for hand in hands)
+        beats = tuple(0 if hand is None else hand.beat for hand in hands)
         self.happen(ev.Tick(self.world.agenda.now_s, beats))
         busy = any(worker.tasks for worker in self.state.workers)
         self.world.agenda.after(TICK_S if busy else SLOW_TICK_S, self._tick)
@@ -305,6 +315,11 @@ class FakeAgent:
         for task in [*hand.issued, *worker.held]:
             self.memory.unclaim(("reads", worker, task))
         last = (Lost(worker.task, worker.ordinal), None)
+        if (
+            hand.unreachable or hand.from_worker.silent
+        ):  # so its board, and which sample to blame, are unknown
+            hand.from_worker.reset()
+            last = (Lost(-1, -1), None)
         self.world.agenda.after(self.scenario.notice_s, hand.from_worker.send, last)
 
     def _hear(self, hand: FakeHandle, event: Any, layout: Shape | None) -> None:

@@ -7,7 +7,7 @@ not on who prepares it, when, or in which attempt.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from penstock.core.events import Kind
@@ -20,7 +20,8 @@ class Fault(NamedTuple):
     """Simulation step before which it strikes."""
     what: str
     """`kill` a worker, or `freeze` it; kill the `agent`; kill the training process and `restore` it; `retire` a worker that uses too
-    much memory; `resize` the pool."""
+    much memory; `resize` the pool. Of a pool beside the local one: messages of a worker come `late`; in a `partition` all its workers are
+    silent for a while; in an `outage` they are silent and then lost, with all messages under way."""
     which: int = 0
     """Worker, modulo the living; for `restore` and `resize` the new worker count."""
 
@@ -154,6 +155,33 @@ def draw_pools(rng: random.Random) -> tuple[FakePool, ...]:
         )
         for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))
     )
+
+
+def draw_remote(seed: int) -> Scenario:
+    """Draw a scenario with a remote pool that is late, partitioned and lost. In every fourth nothing else happens."""
+    rng, calm = random.Random(f"remote pool of {seed}"), seed % 4 == 0
+    base = draw(seed)
+    while base.kind is Kind.STREAM:
+        base = draw(rng.randrange(1 << 40))
+    remote = FakePool(
+        workers=rng.randint(1, 6),
+        slower=rng.choice((0.3, 1.0, 3.0)),
+        latency_s=rng.choice((0.002, 0.02, 0.2)),
+        jitter=rng.choice((0.0, 0.5)),
+        dies=0.0 if calm else rng.choice((0.0, 0.0, 0.05)),
+        queue_bytes=rng.choice((0, 2048)),
+    )
+    steps = 12 + 8 * base.batches * base.batch_size * base.epochs
+    faults = [
+        Fault(rng.randrange(steps), rng.choice(("late", "late", "partition", "outage")), rng.randrange(1000))
+        for _ in range(rng.choice((1, 2, 3, 5, 8)))
+    ]
+    if calm:
+        base = replace(
+            base, fails=0.0, kills=0.0, hangs=0.0, odd=0.0, refused=False, skips=False, collate_fails=0.0, init_fails=False,
+            faults=(), denied_bytes=1 << 30, limit_bytes=1 << 20, keeps=1, pools=(), ragged_sizes=False, slow=0.0,
+        )  # fmt: skip
+    return replace(base, pools=(remote, *base.pools), faults=tuple(sorted([*base.faults, *faults])))
 
 
 def draw(seed: int, *, resizes: bool = True, pools: bool = True) -> Scenario:

@@ -49,6 +49,8 @@ class World:
         self.log: list[tuple[int, int]] = []
         """Epoch and number of every batch taken by the training process, errors included."""
         self.streamed: list[Any] = []
+        self.errors = 0
+        """Errors that the training process got in place of a batch."""
         self.progress_s = 0.0
         self.checkpoint: tuple[int, dict[str, Any] | None] = (0, None)
         self.struck: Counter[str] = Counter()
@@ -144,6 +146,24 @@ class World:
                 workers = fault.which % 5 if pool else 1 + fault.which % 8
                 self.agent.happen(ev.ResizePool(workers, pool))
 
+            case "late" | "partition" | "outage" if self.scenario.pools:
+                self._silence(fault)
+
+    def _silence(self, fault: Fault) -> None:
+        """Hold back all messages of a pool's workers (late: of one of them) until an end, at which they are lost (outage)."""
+        pool = self.agent.state.pools[1 + fault.which % len(self.scenario.pools)]
+        hands = [self.agent.hands[one.id] for one in pool.members if one.id in self.agent.hands]
+        hands = [hand for hand in hands if hand.worker.alive]
+        if fault.what == "late":
+            hands = hands[fault.which % len(hands) :][:1] if hands else []
+        until_s = self.agenda.now_s + (1.0 if fault.what == "late" else 10.0) * self.rng.random() ** 3
+        for hand in hands:
+            hand.to_worker.hold(until_s)
+            hand.from_worker.hold(until_s)
+            if fault.what == "outage":
+                # Just before the links open: what is under way is lost.
+                self.agenda.at(until_s - 1e-9, self.kill, hand.worker)
+
     def kill(self, worker: FakeWorker) -> None:
         if worker.alive:
             worker.alive = False
@@ -208,6 +228,7 @@ class World:
 
     def judge_error(self, ask: Ask, error: ev.Error) -> None:
         """Check a sample's error: it must be the batch's first failure. (The agent has checked the engine's own.)"""
+        self.errors += 1
         scenario = self.scenario
         if not isinstance(error, bytes):
             if error.kind == "empty" and not scenario.skips:
