@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"accel", "plan", "policy", "measure"}),
     frozenset({"dataset", "wire", "sources", "transforms", "kernels"}),
     frozenset({"core", "worker", "pipeline"}),
-    frozenset({"agent", "epochs", "gpu", "reuse"}),
+    frozenset({"agent", "epochs", "gpu", "reuse", "remote"}),
     frozenset({"client"}),
     frozenset({"loader", "sim"}),
     frozenset({"integrations", "report", "cli", "testing", "__main__"}),
