@@ -40,7 +40,14 @@ def test_a_worker_is_an_actor_and_then_a_child_and_then_announced() -> None:
     assert on_event(fleet, Want(1), 0.0) == [Create(0)]
     assert on_event(fleet, Arrived(0, "here"), 1.0) == [StartChild(0)]
     assert on_event(fleet, Answered(0), 2.0) == [Announce(0, 0)]
-    assert fleet.counts() == {"wanted": 1, "given_up": 0, "queued": 0, "starting": 0, "running": 1, "paused": 0}
+    assert fleet.counts() == {
+        "wanted": 1,
+        "given_up": 0,
+        "queued": 0,
+        "starting": 0,
+        "running": 1,
+        "paused": 0,
+    }
 
 
 def test_more_are_created_and_the_youngest_go_first() -> None:

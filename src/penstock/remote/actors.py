@@ -116,11 +116,17 @@ def _result(done: Future[Reply]) -> Reply | str:
 
 
 def death_text(exc: BaseException) -> str:
-    """Say in one line why Ray lost an actor."""
+    """Say in one line why Ray lost an actor: its error has a page, of which one sentence says it."""
+    for line in str(exc).splitlines():
+        _, found, cause = line.partition("The actor is dead because ")
+        if found:
+            return f"its actor is gone: {cause.partition('. ')[0]}"
+    if type(exc).__name__ == "ActorUnavailableError":
+        return "its actor does not answer: its process or its node was lost"
     return f"its actor is gone: {one_line(exc)}"
 
 
 def one_line(exc: BaseException) -> str:
-    """Return the line of Ray's long texts that says what happened."""
+    """Return the first line of an error."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     return (lines[0] if lines else type(exc).__name__)[:400]

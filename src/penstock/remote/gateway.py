@@ -64,7 +64,7 @@ def main() -> None:
     except (CannotJoin, ImportError) as exc:
         joined_in_time.set()
         client.say({"trouble": str(exc), "fatal": True})
-        return
+        sys.exit(1)
     joined_in_time.set()
     Gateway(config, client, joined).run()
     sys.stdout.flush()
@@ -273,18 +273,16 @@ class Gateway:
             self._feed(fleets.Ended(slot, reply["why"], reply["in_order"]))
 
     def _complain_of_queue(self, slots: int, reply: Reply | str) -> None:
-        which = f"{slots} of {self._fleet.wanted} remote workers"
+        text = f"{slots} of {self._fleet.wanted} remote workers are not started after {self._config.patience_s:g} s: "
         if isinstance(reply, str):
-            text = f"{which} are not started, and Ray does not say why ({reply}): check `ray status`"
+            text += f"Ray does not say why ({reply}); check `ray status`"
         elif reply["free"] >= self._options["num_cpus"]:
-            text = (
-                f"{which} are not started although {reply['free']:g} of {reply['total']:g} CPUs of the cluster are free: check "
-                f"the options {sorted(self._options)} and `ray status`"
-            )
+            more = sorted(self._options.keys() & OPTIONS - {"scheduling_strategy"})
+            text += f"{reply['free']:g} of {reply['total']:g} CPUs of the cluster are free, so see {'the options ' + ', '.join(more) + ' and ' if more else ''}`ray status`"
         else:
-            text = (
-                f"{which} wait for CPUs: {reply['free']:g} of {reply['total']:g} CPUs of the cluster are free; add nodes, end "
-                f"other jobs there, or ask for fewer workers. They start when CPUs become free"
+            text += (
+                f"{reply['free']:g} of {reply['total']:g} CPUs of the cluster are free; they start when CPUs become free: add "
+                f"nodes, end other jobs there, or ask for fewer workers"
             )
         self._say({"trouble": text, "fatal": False})
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 from types import ModuleType
 
 from penstock.errors import MissingExtra, PenstockError
@@ -58,13 +59,12 @@ def join(address: str, *, allow_unauthenticated: bool, within_s: float) -> Joine
     os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     if address == "local":
         return _start_here()
+    mode = os.environ.get("RAY_AUTH_MODE") or None
     found = ask(address, within_s=deadline_s - time.monotonic())
-    refusal = judge(
-        address, found, allow_unauthenticated=allow_unauthenticated, mode=os.environ.get("RAY_AUTH_MODE")
-    )
+    refusal = judge(address, found, allow_unauthenticated=allow_unauthenticated, mode=mode)
     if refusal:
         raise CannotJoin(refusal)
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled" if found.is_open else "token")
+    os.environ["RAY_AUTH_MODE"] = mode or ("disabled" if found.is_open else "token")
     ray = require_ray()
     try:
         ray.init(found.address, namespace=_namespace(), log_to_driver=False, logging_level=logging.ERROR)
@@ -118,7 +118,8 @@ def judge(address: str, found: Finding, *, allow_unauthenticated: bool, mode: st
     if not found.is_open and mode == "disabled":
         return f"the Ray cluster at {found.address} needs a token, and RAY_AUTH_MODE=disabled here: set RAY_AUTH_MODE=token"
     if found.refused:
-        return f"the Ray cluster at {found.address} did not accept this machine's token ({_one_line(found.refused)}): {GET_ONE}"
+        why = "" if "InvalidAuthToken" in found.refused else f" ({_one_line(found.refused)})"
+        return f"the Ray cluster at {found.address} did not accept this machine's token{why}: {GET_ONE}"
     return _judge_versions(found)
 
 
@@ -129,7 +130,7 @@ def _judge_versions(found: Finding) -> str:
             f"the Ray cluster at {found.address} runs Python {found.python}, and this is {here}: both need the same minor version, "
             f"so make one environment from the other's"
         )
-    ray_here = str(require_ray().__version__)
+    ray_here = version("ray")  # Ray itself reads RAY_AUTH_MODE when it is imported, and that is not set yet
     if found.ray and found.ray != ray_here:
         return f"the Ray cluster at {found.address} runs Ray {found.ray}, and this is {ray_here}: pip install 'ray=={found.ray}'"
     if not found.is_node:

@@ -1,6 +1,6 @@
 """Ask a Ray cluster who it is, before Ray's driver does: a program of its own, because Ray waits for a minute and may end its process.
 
-This is the one file that uses private parts of Ray (`tests/on_ray/test_probe.py` checks that they are there). It prints one line of
+This is the one file that uses private parts of Ray (`tests/unit/test_joining.py` checks that they are there). It prints one line of
 JSON: a `Finding`.
 """
 
@@ -75,7 +75,7 @@ def _ask(address: str) -> Finding:
         has_token = bool(AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
     except AuthenticationError:  # RAY_AUTH_TOKEN_PATH names no file
         has_token = False
-    mode = os.environ.get("RAY_AUTH_MODE")
+    mode = os.environ.get("RAY_AUTH_MODE") or None
     versions, refused = _versions(address, "disabled")
     is_open = not refused
     if refused and has_token:
