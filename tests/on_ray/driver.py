@@ -19,6 +19,7 @@ from tests.on_ray.cluster import Cluster
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
 GATEWAY = "penstock.remote.gateway"
 ACTOR = "ray::ChildKeeper"
+HOLDER = "penstock.remote.holder"
 PATIENCE_S = 90.0
 """A busy machine is no failure."""
 TALK = """
@@ -116,15 +117,16 @@ class Driver:
         argv = [sys.executable, "-S", "-c", TALK, told["host"], str(told["port"]), what]
         return self.cluster.run("h0", argv).split()
 
-    def close(self) -> None:
-        """Go away; what the gateway started must end within 5 s."""
+    def close(self, *, last: bool = True) -> None:
+        """Go away: the gateway must end within 5 s, and if it is the last one, all that any has started."""
         if self.sock.fileno() < 0:
             return
         self.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self.sock.close()
         self.process.wait(5.0)
-        until_gone(self.cluster)
+        if last:
+            until_gone(self.cluster)
 
     def __str__(self) -> str:
         return f"workers {self.workers}, gone {self.gone}, troubles {self.troubles}, state {self.state}"
@@ -132,7 +134,7 @@ class Driver:
 
 def left(cluster: Cluster) -> dict[str, list[int]]:
     """Return the processes of gateways, actors and children in each host."""
-    return {host: cluster.pids(host, f"{GATEWAY}|{ACTOR}|{STAND_IN}") for host in cluster.hosts}
+    return {host: cluster.pids(host, f"{GATEWAY}|{ACTOR}|{HOLDER}|{STAND_IN}") for host in cluster.hosts}
 
 
 def until_gone(cluster: Cluster, within_s: float = 5.0) -> None:

@@ -6,17 +6,20 @@ Tests run in the order of this file: the later ones break the cluster.
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.on_ray.cluster import Cluster
+from tests.on_ray.cluster import PORT, Cluster
 from tests.on_ray.driver import ACTOR, GATEWAY, STAND_IN, Driver, until_gone
 
 OTHER_PENSTOCK = Path(__file__).with_name("other")
 """A folder with a `penstock` of another version."""
+
+LISTEN = f"import socket, time; s = socket.create_server(('', {PORT})); time.sleep(60)"
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,7 +54,7 @@ def test_their_number_grows_and_shrinks(driver: Driver) -> None:
     driver.has(1)
     assert set(driver.workers) < before
     assert set(driver.gone.values()) == {"it is no longer wanted"}
-    until_children(driver.cluster, 1)
+    until_true(lambda: len(children(driver.cluster)) == 1)
     driver.want(2)
     driver.has(2)
 
@@ -78,11 +81,11 @@ def test_a_child_that_was_killed_is_replaced(driver: Driver) -> None:
 
 def test_a_killed_actor_takes_its_child_along_and_both_are_replaced(driver: Driver) -> None:
     number, told = next(iter(driver.workers.items()))
-    children = driver.cluster.pids(told["node"], STAND_IN)
+    before = driver.cluster.pids(told["node"], STAND_IN)
     assert driver.cluster.kill(told["node"], ACTOR)
     driver.until(lambda driver: number in driver.gone)
     assert driver.gone[number].startswith("its actor ")
-    until_children_are(driver.cluster, told["node"], lambda found: not set(children) & set(found))
+    until_true(lambda: not set(before) & set(children(driver.cluster)))
     driver.has(2)
 
 
@@ -100,8 +103,9 @@ def test_workers_beyond_the_free_cpus_are_told_of_and_come_when_cpus_are_free(
     assert "add nodes, end other jobs there, or ask for fewer workers" in text
     driver.want(2)
     other.has(2)
-    driver.close()
-    assert len(other.workers) == 2
+    driver.close(last=False)
+    for number, told in other.workers.items():
+        assert other.talk(number, "ping")[0] == told["key"]
 
 
 @pytest.mark.parametrize(
@@ -193,22 +197,23 @@ def test_workers_go_on_when_rays_head_is_killed(cluster: Cluster, drivers: list[
     driver.complaint("Ray's head at 10.77.0.10:6379 does not answer")
     assert driver.talk(number, "ping")[0] == told["key"]
     assert "the gateway ends; start it again when the cluster is back" in driver.fatal()
+    # Ray's raylets end without their head, after `RECONNECT_S`, and actors with them.
+    until_true(lambda: not cluster.pids("h1", ACTOR), within_s=60.0)
     assert driver.talk(number, "ping")[0] == told["key"]
     assert not driver.gone
+    with cluster.popen(
+        "h0", [sys.executable, "-S", "-c", LISTEN]
+    ) as head:  # a new head knows nothing of the child
+        until_true(lambda: not cluster.pids("h1", STAND_IN), within_s=10.0)
+        head.kill()
 
 
-def until_children(cluster: Cluster, number: int) -> None:
-    until_children_are(cluster, "", lambda found: len(found) == number)
+def children(cluster: Cluster) -> list[int]:
+    return cluster.pids("h1", STAND_IN) + cluster.pids("h2", STAND_IN)
 
 
-def until_children_are(
-    cluster: Cluster, node: str, true: Callable[[list[int]], bool], within_s: float = 5.0
-) -> None:
+def until_true(true: Callable[[], bool], within_s: float = 5.0) -> None:
     deadline = time.monotonic() + within_s
-    while True:
-        nodes = [node] if node else ["h1", "h2"]
-        found = [pid for host in nodes for pid in cluster.pids(host, STAND_IN)]
-        if true(found):
-            return
-        assert time.monotonic() < deadline, found
+    while not true():
+        assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -19,14 +19,13 @@ from penstock.remote.joining import Joined, require_ray
 
 Reply = dict[str, Any]
 Post = Callable[[Callable[[], None]], None]
-GRACE_S = 1.5
 
 
 class Actors:
     """The actors of all slots. Methods return at once; the thread does the work in order."""
 
     def __init__(self, joined: Joined, command: list[str], child_start_s: float, post: Post) -> None:
-        self._joined, self._arguments, self._post = joined, (command, child_start_s), post
+        self._joined, self._arguments, self._post = joined, (command, child_start_s, joined.head), post
         self._ray: Any = require_ray()
         self._handles: dict[int, Any] = {}  # used only in the thread
         self._chores: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
