@@ -21,7 +21,7 @@ OTHER_PENSTOCK = Path(__file__).with_name("other")
 
 LISTEN = f"import socket, time; s = socket.create_server(('', {PORT})); time.sleep(60)"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,11 @@ import queue
 import secrets
 import select
 import selectors
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -44,6 +46,8 @@ CLOSING_S = 4.0
 SEND_S = 5.0
 LONGEST_LINE = 1 << 16
 KNOCK_EVERY_S = 2.0
+START_HERE_S = 120.0
+"""Time for a cluster that is started here."""
 OPTIONS = frozenset({"label_selector", "memory", "resources", "runtime_env", "scheduling_strategy"})
 """Ray's options of an actor that a client may set."""
 
@@ -56,14 +60,19 @@ def main() -> None:
     config = GatewayConfig(**facts["config"])
     client = Client(socket.socket(fileno=facts["fd"]))
     joined_in_time = threading.Event()
-    threading.Thread(target=_end_early, args=(client, config, joined_in_time), daemon=True).start()
+    folder = tempfile.mkdtemp(prefix="penstock-ray-") if config.address == "local" else ""
+    threading.Thread(target=_end_early, args=(client, config, joined_in_time, folder), daemon=True).start()
     try:
         joined = join(
-            config.address, allow_unauthenticated=config.allow_unauthenticated, within_s=config.connect_s
+            config.address,
+            allow_unauthenticated=config.allow_unauthenticated,
+            within_s=config.connect_s,
+            folder=folder,
         )
     except (CannotJoin, ImportError) as exc:
         joined_in_time.set()
         client.say({"trouble": str(exc), "fatal": True})
+        _remove(folder)
         sys.exit(1)
     joined_in_time.set()
     Gateway(config, client, joined).run()
@@ -71,21 +80,28 @@ def main() -> None:
     os._exit(0)  # threads that wait for a dead Ray would hold up the end
 
 
-def _end_early(client: Client, config: GatewayConfig, joined_in_time: threading.Event) -> None:
+def _end_early(client: Client, config: GatewayConfig, joined_in_time: threading.Event, folder: str) -> None:
     """End this process if Ray takes too long, or if the client goes away meanwhile."""
-    deadline = time.monotonic() + config.connect_s + 1.0  # the probe has a deadline of its own
+    within_s = START_HERE_S if config.address == "local" else config.connect_s
+    deadline = time.monotonic() + within_s + 1.0  # the probe has a deadline of its own
     while not joined_in_time.wait(0.1):
         late = time.monotonic() > deadline
         if late:
             client.say(
                 {
-                    "trouble": f"Ray did not connect to the cluster at {config.address} within {config.connect_s:g} s: check "
+                    "trouble": f"Ray did not connect to the cluster at {config.address} within {within_s:g} s: check "
                     f"`ray status` there, and that this machine is a node of it",
                     "fatal": True,
                 }
             )
         if late or client.is_gone():
+            _remove(folder)
             os._exit(1)
+
+
+def _remove(folder: str) -> None:
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Client:

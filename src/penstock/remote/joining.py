@@ -10,7 +10,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -52,13 +51,13 @@ class Joined:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def join(address: str, *, allow_unauthenticated: bool, within_s: float) -> Joined:
-    """Connect this process to the cluster, or start one."""
+def join(address: str, *, allow_unauthenticated: bool, within_s: float, folder: str = "") -> Joined:
+    """Connect this process to the cluster, or start one whose files are in `folder`."""
     deadline_s = time.monotonic() + within_s
     # Another patch level of Python pickles the same; Ray would refuse it.
     os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     if address == "local":
-        return _start_here()
+        return _start_here(folder)
     mode = os.environ.get("RAY_AUTH_MODE") or None
     found = ask(address, within_s=deadline_s - time.monotonic())
     refusal = judge(address, found, allow_unauthenticated=allow_unauthenticated, mode=mode)
@@ -141,12 +140,14 @@ def _judge_versions(found: Finding) -> str:
     return ""
 
 
-def _start_here() -> Joined:
-    """Start a cluster of this machine's CPUs, on loopback, with a token and a folder of its own: the user's are left alone."""
+def _start_here(folder: str) -> Joined:
+    """Start a cluster of this machine's CPUs, with a token and a folder of its own: the user's are left alone.
+
+    Ray listens on all interfaces, whatever address it is given; hence the token.
+    """
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     ray = require_ray()
-    folder = tempfile.mkdtemp(prefix="penstock-ray-")
     try:
         context = ray.init(
             "local",
@@ -156,11 +157,9 @@ def _start_here() -> Joined:
             object_store_memory=80 << 20,  # the least Ray takes: samples do not go through it
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
             _temp_dir=folder,
         )
     except Exception as exc:
-        shutil.rmtree(folder, ignore_errors=True)
         raise CannotJoin(f"Ray did not start on this machine: {_one_line(exc)}") from exc
     return Joined(str(context.address_info["gcs_address"]), folder)
 
