@@ -1,1 +1,1 @@
-"""Workers on other machines: what is taken from the network, and how."""
+"""Workers on other machines: their processes, the ferry that brings in what they prepare, and the gateway to the cluster."""

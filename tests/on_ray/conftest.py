@@ -1,0 +1,48 @@
+"""One Ray cluster of three hosts for all tests of this folder; skipped, with the reason, where it cannot be had."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from importlib import metadata
+
+import pytest
+
+from tests.on_ray.cluster import Cluster, NoNamespaces
+from tests.on_ray.driver import Driver
+
+RECONNECT_S = 12
+"""Ray's own time without its head, instead of a minute."""
+
+
+def missing() -> str:
+    """Say what is not here."""
+    try:
+        metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        return "Ray is not installed: pip install 'penstock[ray]'"
+    tools = [tool for tool in ("ip", "tc", "nsenter", "unshare") if shutil.which(tool) is None]
+    return f"these programs are missing: {', '.join(tools)}" if tools else ""
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A head with no CPUs to lend in h0, and two CPUs each in h1 and h2."""
+    if lacking := missing():
+        pytest.skip(lacking)
+    try:
+        hosts = Cluster(3, env={"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_S)})
+    except NoNamespaces as exc:
+        pytest.skip(f"no namespaces to be had here: {exc}")
+    with hosts:
+        hosts.start_ray([0, 2, 2])
+        yield hosts
+
+
+@pytest.fixture
+def drivers(cluster: Cluster) -> Iterator[list[Driver]]:
+    """Gateways of one test; they are closed after it."""
+    found: list[Driver] = []
+    yield found
+    for driver in found:
+        driver.close()
