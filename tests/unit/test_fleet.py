@@ -6,6 +6,7 @@ import pytest
 
 from penstock.remote.fleet import (
     STABLE_S,
+    ActorLost,
     Announce,
     Answered,
     Arrived,
@@ -15,10 +16,9 @@ from penstock.remote.fleet import (
     Destroy,
     Ended,
     Fleet,
-    Lost,
+    FleetTick,
     Retract,
     StartChild,
-    Tick,
     Want,
     next_due_s,
     on_event,
@@ -69,8 +69,8 @@ def test_a_child_that_ended_is_started_again_under_a_new_id_after_a_pause_that_d
     fleet = running(pause_s=1)
     assert on_event(fleet, Ended(0, "crash"), 5.0) == [Retract(0, "crash")]
     assert next_due_s(fleet) == 6.0
-    assert on_event(fleet, Tick(), 5.9) == []
-    assert on_event(fleet, Tick(), 6.0) == [StartChild(0)]
+    assert on_event(fleet, FleetTick(), 5.9) == []
+    assert on_event(fleet, FleetTick(), 6.0) == [StartChild(0)]
     assert on_event(fleet, Answered(0), 6.0) == [Announce(1, 0)]
     on_event(fleet, Ended(0, "crash"), 7.0)
     assert next_due_s(fleet) == 9.0
@@ -79,34 +79,34 @@ def test_a_child_that_ended_is_started_again_under_a_new_id_after_a_pause_that_d
 def test_a_child_that_served_its_client_is_started_again_at_once() -> None:
     fleet = running()
     on_event(fleet, Ended(0, "done", in_order=True), 5.0)
-    assert on_event(fleet, Tick(), 5.0) == [StartChild(0)]
+    assert on_event(fleet, FleetTick(), 5.0) == [StartChild(0)]
     assert fleet.slots[0].failures == 0
 
 
 def test_a_lost_actor_is_created_again_under_a_new_number() -> None:
     fleet = running(pause_s=1)
-    assert on_event(fleet, Lost(0, "node died"), 5.0) == [Retract(0, "node died"), Destroy(0)]
-    assert on_event(fleet, Tick(), 6.0) == [Create(1)]
+    assert on_event(fleet, ActorLost(0, "node died"), 5.0) == [Retract(0, "node died"), Destroy(0)]
+    assert on_event(fleet, FleetTick(), 6.0) == [Create(1)]
 
 
 def test_what_a_dead_actor_says_is_not_heard() -> None:
     fleet = running(pause_s=1)
-    on_event(fleet, Lost(0, "node died"), 5.0)
-    on_event(fleet, Tick(), 6.0)
-    for late in (Arrived(0, "here"), Answered(0), Ended(0, "late"), Lost(0, "late")):
+    on_event(fleet, ActorLost(0, "node died"), 5.0)
+    on_event(fleet, FleetTick(), 6.0)
+    for late in (Arrived(0, "here"), Answered(0), Ended(0, "late"), ActorLost(0, "late")):
         assert on_event(fleet, late, 7.0) == []
 
 
 def test_failures_in_a_row_are_the_end_until_the_client_wants_anew() -> None:
     fleet = running(max_failures=2, pause_s=1)
     on_event(fleet, Ended(0, "crash"), 1.0)
-    on_event(fleet, Tick(), 2.0)
+    on_event(fleet, FleetTick(), 2.0)
     given_up = on_event(fleet, Ended(0, "crash"), 3.0)
     assert given_up[0] == Destroy(0)
     assert isinstance(given_up[1], Complain)
     assert "on node0 failed 2 times in a row" in given_up[1].text
     assert "crash" in given_up[1].text
-    assert on_event(fleet, Tick(), 100.0) == []
+    assert on_event(fleet, FleetTick(), 100.0) == []
     assert next_due_s(fleet) is None
     assert on_event(fleet, Want(1), 101.0) == [Create(1)]
 
@@ -118,7 +118,7 @@ def test_a_long_life_starts_a_new_row() -> None:
         at_s += STABLE_S
         assert on_event(fleet, Ended(0, "crash"), at_s)[0] == Retract(fleet.next_worker - 1, "crash")
         at_s += 1.0
-        assert on_event(fleet, Tick(), at_s) == [StartChild(0)]
+        assert on_event(fleet, FleetTick(), at_s) == [StartChild(0)]
         on_event(fleet, Answered(0), at_s)
 
 
@@ -127,11 +127,11 @@ def test_a_queue_is_told_once_and_again_when_it_was_empty_meanwhile(again: bool)
     fleet = Fleet(patience_s=10)
     on_event(fleet, Want(2), 0.0)
     assert next_due_s(fleet) == 10.0
-    assert on_event(fleet, Tick(), 10.0) == [ComplainOfQueue(2)]
-    assert on_event(fleet, Tick(), 11.0) == []
+    assert on_event(fleet, FleetTick(), 10.0) == [ComplainOfQueue(2)]
+    assert on_event(fleet, FleetTick(), 11.0) == []
     if again:
         for slot in range(2):
             on_event(fleet, Arrived(slot, "here"), 12.0)
-        on_event(fleet, Tick(), 12.0)
+        on_event(fleet, FleetTick(), 12.0)
     on_event(fleet, Want(3), 13.0)
-    assert on_event(fleet, Tick(), 23.0) == ([ComplainOfQueue(1)] if again else [])
+    assert on_event(fleet, FleetTick(), 23.0) == ([ComplainOfQueue(1)] if again else [])

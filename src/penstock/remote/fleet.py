@@ -98,7 +98,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ActorLost:
     """The actor of a slot is gone, or is of no use where it is."""
 
     slot: int
@@ -106,11 +106,11 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class FleetTick:
     """Time has passed."""
 
 
-Event = Want | Arrived | Answered | Ended | Lost | Tick
+Event = Want | Arrived | Answered | Ended | ActorLost | FleetTick
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,10 @@ def on_event(fleet: Fleet, event: Event, at_s: float) -> list[Action]:
     match event:
         case Want(workers):
             return _want(fleet, workers, at_s)
-        case Tick():
+        case FleetTick():
             return _tick(fleet, at_s)
     slot = fleet.slots.get(event.slot)
-    if slot is None:  # guard: dead-actors-are-not-heard
+    if slot is None:
         return []
     match event:
         case Arrived(node=node):
@@ -187,12 +187,12 @@ def on_event(fleet: Fleet, event: Event, at_s: float) -> list[Action]:
             return [Announce(slot.worker, slot.number)]
         case Ended(why=why, in_order=in_order):
             return _ended(fleet, slot, why, at_s, in_order=in_order)
-        case Lost(why=why):
+        case ActorLost(why=why):
             return _lost(fleet, slot, why, at_s)
 
 
 def next_due_s(fleet: Fleet) -> float | None:
-    """Return when a `Tick` is due next."""
+    """Return when a `FleetTick` is due next."""
     due = [slot.due_s for slot in fleet.slots.values() if slot.phase == Phase.PAUSED]
     if fleet.told_of_queue_s is None:
         due += [

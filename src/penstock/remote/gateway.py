@@ -166,7 +166,7 @@ class Gateway:
                 self._say_state()
                 for key, _ in selector.select(self._wait_s()):
                     key.data()
-                self._feed(fleets.Tick())
+                self._feed(fleets.FleetTick())
                 self._mind_the_head()
         self._client.sock.close()
         if not self._farewell:
@@ -253,10 +253,10 @@ class Gateway:
 
     def _arrived(self, slot: int, reply: Reply | str) -> None:
         if isinstance(reply, str):
-            self._feed(fleets.Lost(slot, reply))
+            self._feed(fleets.ActorLost(slot, reply))
             return
         node, found = f"{reply['node']} ({reply['host']})", reply["penstock"]
-        if found == __version__:  # guard: same-version-there
+        if found == __version__:
             self._places[slot] = reply
             self._feed(fleets.Arrived(slot, node))
             return
@@ -271,11 +271,11 @@ class Gateway:
         if node not in self._unfit:
             self._unfit.add(node)
             self._say({"trouble": text, "fatal": False})
-        self._feed(fleets.Lost(slot, text))
+        self._feed(fleets.ActorLost(slot, text))
 
     def _started(self, slot: int, reply: Reply | str) -> None:
         if isinstance(reply, str):
-            self._feed(fleets.Lost(slot, reply))
+            self._feed(fleets.ActorLost(slot, reply))
         elif "failed" in reply:
             self._feed(fleets.Ended(slot, reply["failed"]))
         elif slot in self._places:
@@ -284,7 +284,7 @@ class Gateway:
 
     def _ended(self, slot: int, reply: Reply | str) -> None:
         if isinstance(reply, str):
-            self._feed(fleets.Lost(slot, reply))
+            self._feed(fleets.ActorLost(slot, reply))
         else:
             self._feed(fleets.Ended(slot, reply["why"], reply["in_order"]))
 

@@ -38,7 +38,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name_process("penstock holder")
     facts = json.loads(sys.stdin.readline())
-    holder = Holder(facts["command"], facts["head"])
+    holder = ChildHolder(facts["command"], facts["head"])
     say(holder.start(facts["settings"], facts["start_s"]))
     threading.Thread(target=holder.obey, daemon=True).start()
     say(holder.wait())
@@ -50,7 +50,7 @@ def say(message: dict[str, Any]) -> None:
         os.write(1, json.dumps(message).encode() + b"\n")
 
 
-class Holder:
+class ChildHolder:
     """One child, from start to end."""
 
     def __init__(self, command: list[str], head: str) -> None:
@@ -62,7 +62,7 @@ class Holder:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        self._tail = Tail()
+        self._tail = ErrorTail()
 
     def start(self, settings: dict[str, str], within_s: float) -> dict[str, Any]:
         """Hand the child its settings; return {"host", "port"} as it says them, or {"failed": why}."""
@@ -97,7 +97,7 @@ class Holder:
         if not sys.stdin.readline():
             host, _, port = self._head.rpartition(":")
             pause = threading.Event()
-            while knock(host.strip("[]"), int(port)):  # guard: children-outlive-the-head
+            while knock(host.strip("[]"), int(port)):
                 pause.wait(HEAD_EVERY_S)
         self.end()
 
@@ -121,7 +121,7 @@ class Holder:
         return f"{exit_cause(self._child.returncode)}{self._tail.text()}"
 
 
-class Tail:
+class ErrorTail:
     """The last bytes that a child wrote."""
 
     def __init__(self) -> None:
