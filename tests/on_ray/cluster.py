@@ -201,7 +201,7 @@ class Cluster:
         }
 
     def popen(self, host: str, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
-        """Start a command in a host."""
+        """Start a command in a host. Signals to it reach `nsenter` alone: end it with `kill`."""
         more.setdefault("env", self.environment())
         return subprocess.Popen([*self._enter(self._inits[host]), *argv], **more)
 

@@ -32,6 +32,15 @@ def driver(cluster: Cluster) -> Iterator[Driver]:
     found.close()
 
 
+@pytest.fixture(scope="module")
+def open_cluster(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster of one node and a machine beside it, without authentication; the other one is over by then."""
+    cluster.close()
+    with Cluster(2, env={"RAY_AUTH_MODE": "disabled"}) as found:
+        found.start_head(1)
+        yield found
+
+
 def test_workers_come_on_both_nodes_and_listen_there(driver: Driver) -> None:
     driver.want(2)
     driver.has(2)
@@ -205,7 +214,39 @@ def test_workers_go_on_when_rays_head_is_killed(cluster: Cluster, drivers: list[
         "h0", [sys.executable, "-S", "-c", LISTEN]
     ) as head:  # a new head knows nothing of the child
         until_true(lambda: not cluster.pids("h1", STAND_IN), within_s=10.0)
-        head.kill()
+        cluster.kill("h0", "create_server")
+        head.wait()
+
+
+@pytest.mark.parametrize("mode", ["", "disabled", "token"])
+def test_a_cluster_without_authentication_is_refused_unless_allowed(open_cluster: Cluster, mode: str) -> None:
+    driver = Driver(open_cluster, env={"RAY_AUTH_MODE": mode})
+    assert "has no authentication" in driver.fatal()
+    driver.close()
+    if mode != "":
+        return
+    driver = Driver(open_cluster, env={"RAY_AUTH_MODE": mode}, allow_unauthenticated=True)
+    driver.want(1)
+    driver.has(1)
+    driver.close()
+
+
+def test_a_machine_that_is_no_node_is_told_what_to_do(open_cluster: Cluster) -> None:
+    driver = Driver(open_cluster, host="h1", allow_unauthenticated=True)
+    assert "run `ray start --address=10.77.0.10:6379 --num-cpus=0` here" in driver.fatal()
+    driver.close()
+
+
+def test_hosts_are_parted_and_joined_again(open_cluster: Cluster) -> None:
+    open_cluster.cut("h1")
+    assert knock_from(open_cluster, "h1") == "no answer within 3 s\n"
+    open_cluster.heal("h1")
+    assert knock_from(open_cluster, "h1") == "\n"
+
+
+def knock_from(cluster: Cluster, host: str) -> str:
+    code = f"from penstock.remote.probe import knock; print(knock('10.77.0.10', {PORT}))"
+    return cluster.run(host, [sys.executable, "-c", code])
 
 
 def children(cluster: Cluster) -> list[int]:
