@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.errors import ServiceFailed
 from penstock.node.job import address
+from penstock.node.link import NodeLink
 from penstock.node.messages import NodeMessage, NodeMsg, receive
 from tests.fault.programs import ROOT, is_alive, sources, until
+from tests.node_services import heard
 
 END_S = 5.0
 
@@ -103,3 +106,17 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def served(link: NodeLink) -> int:
+    """The pid of the service that answers."""
+    with link.open("echo") as stream:
+        pid: int = heard(stream)["pid"]
+        return pid
+
+
+def served_or_none(link: NodeLink) -> int | None:
+    try:
+        return served(link)
+    except ServiceFailed:  # asked for before its end was noticed
+        return None

@@ -8,6 +8,7 @@ from tests.fault.markers import changed, never, removed, replaced
 JOB = "unit/test_node_job.py::test_"
 SHARED = "integration/test_node.py::test_"
 FAULT = "fault/test_node_faults.py::test_"
+STRANGE = "fault/test_node_strangers.py::test_"
 
 NODE_GUARDS = [
     guard(
@@ -82,22 +83,22 @@ NODE_GUARDS = [
     ),
     guard(
         "a process of another user is no member",
-        f"{FAULT}a_process_of_another_user_is_refused",
+        f"{STRANGE}a_process_of_another_user_is_refused",
         never("member-uid"),
     ),
     guard(
         "a node of another user is not trusted",
-        f"{FAULT}a_node_of_another_user_is_not_trusted",
+        f"{STRANGE}a_node_of_another_user_is_not_trusted",
         never("node-uid"),
     ),
     guard(
         "a message over the limits is no message",
-        f"{FAULT}too_many_descriptors_are_dropped_with_their_sender",
+        f"{STRANGE}too_many_descriptors_are_dropped_with_their_sender",
         never("node-message-limit"),
     ),
     guard(
         "a message that is too short is no message",
-        f"{FAULT}who_sends_nonsense_is_dropped_and_nobody_else_notices[half a name]",
+        f"{STRANGE}who_sends_nonsense_is_dropped_and_nobody_else_notices[half a name]",
         never("short-message"),
     ),
     guard(
@@ -107,17 +108,17 @@ NODE_GUARDS = [
     ),
     guard(
         "a member has one request at a time",
-        f"{FAULT}a_second_request_before_the_answer_to_the_first_is_nonsense",
+        f"{STRANGE}a_second_request_before_the_answer_to_the_first_is_nonsense",
         changed("one-request", " or member.request is not None", ""),
     ),
     guard(
         "a member that does not read holds up nobody",
-        f"{FAULT}who_asks_and_never_reads_holds_up_nobody",
+        f"{STRANGE}who_asks_and_never_reads_holds_up_nobody",
         removed("member-blocks-nobody"),
     ),
     guard(
         "a node without descriptors does not spin",
-        f"{FAULT}more_connections_than_descriptors_are_waited_for_without_haste",
+        f"{STRANGE}more_connections_than_descriptors_are_waited_for_without_haste",
         never("no-descriptors"),
     ),
 ]
