@@ -80,7 +80,7 @@ def _ask(address: str) -> Finding:
     is_open = not refused
     if refused and not refused.startswith(
         "AuthenticationError"
-    ):  # guard: only a refusal shows that tokens are asked for
+    ):  # only a refusal shows that tokens are asked for
         return Finding(address=address, unreachable=refused)
     if refused and has_token:
         versions, refused = _versions(address, "token" if mode in (None, "disabled") else mode)
