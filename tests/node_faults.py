@@ -15,12 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.errors import ServiceFailed
 from penstock.node.job import address
 from penstock.node.link import NodeLink
 from penstock.node.messages import NodeMessage, NodeMsg, receive
 from tests.fault.programs import ROOT, is_alive, sources, until
-from tests.node_services import heard
+from tests.node_services import attached, heard
 
 END_S = 5.0
 
@@ -120,3 +122,11 @@ def served_or_none(link: NodeLink) -> int | None:
         return served(link)
     except ServiceFailed:  # asked for before its end was noticed
         return None
+
+
+@pytest.fixture(autouse=True)
+def nodes_end() -> Iterator[None]:
+    """Nodes of a test end with it; on a busy machine they need more time than is given to what else is left."""
+    attached.clear()
+    yield
+    gone(*attached)

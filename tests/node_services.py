@@ -19,13 +19,19 @@ SERVICES = {
 }
 
 
+attached: list[int] = []
+"""Nodes that this process has known."""
+
+
 def config(**times: float) -> NodeConfig:
     return NodeConfig(**{"services": SERVICES, "linger_s": 0.2, **times})  # type: ignore[arg-type]
 
 
 def attach(job: str | None = None, **times: float) -> NodeLink:
     """With patience: the machine may be busy with other tests."""
-    return NodeLink.attach(job, 40.0, config=config(**times))
+    link = NodeLink.attach(job, 40.0, config=config(**times))
+    attached.append(link.pid)
+    return link
 
 
 # ---- services

@@ -25,6 +25,7 @@ from tests.node_faults import (
     heard_last,
     line,
     new_job,
+    nodes_end,  # noqa: F401 - a fixture
     open_files,
     program,
     raw,
@@ -45,7 +46,6 @@ def link(job: str) -> Iterator[NodeLink]:
     link = attach(job)
     yield link
     link.close()
-    gone(link.pid)  # a service that does not listen costs it a second, more on a busy machine
 
 
 # ---- kills
@@ -249,7 +249,7 @@ def test_a_node_that_fails_tells_its_members_why(job: str) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    link = attach(job)
+    link = NodeLink.attach(job, 40.0)  # its pid is ours
     fails.set()
     with pytest.raises(NodeUnavailable, match=r"(?s)it failed:.*ZeroDivisionError: no time left"):
         link.open("echo")

@@ -22,9 +22,9 @@ from penstock.node.process import NodeProcess, bound
 from tests.fault.programs import until
 from tests.node_faults import (
     cpu_ticks,
-    gone,
     heard_last,
     new_job,
+    nodes_end,  # noqa: F401 - a fixture
     open_files,
     raw,
     served,
@@ -47,7 +47,6 @@ def link(job: str) -> Iterator[NodeLink]:
     link = attach(job)
     yield link
     link.close()
-    gone(link.pid)  # a service that does not listen costs it a second, more on a busy machine
 
 
 # ---- strangers

@@ -17,7 +17,7 @@ from penstock.node.link import NodeLink, TryAgain
 from penstock.node.messages import MAX_FDS, MAX_HELLO
 from penstock.node.process import bound
 from tests.fault.programs import is_alive
-from tests.node_faults import gone, line, new_job, open_files, program
+from tests.node_faults import gone, line, new_job, nodes_end, open_files, program  # noqa: F401 - a fixture
 from tests.node_services import attach, config, heard
 
 RANKS = 8
