@@ -23,6 +23,9 @@ from penstock.wire.frames import HEAD, Msg
 from remote_here import remote_workers
 
 pytest.importorskip("cloudpickle")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("PENSTOCK_FULL") != "1", reason="minutes long; unit/test_boat.py is the short version"
+)
 
 COUNT = 240
 
