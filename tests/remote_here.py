@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
+import select
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.client.remote_side import RemoteSide
+from penstock.node.link import NodeLink
 from penstock.remote.connect import WorkerAddress
 from penstock.remote.handshake import new_key
 
@@ -59,24 +62,30 @@ class Server:
 
 
 class FerryHere:
-    """A ferry's process, as the node process would start it."""
+    """A ferry, run by a node process of its own."""
 
     def __init__(self) -> None:
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", FERRY, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=environment()
-        )
-        theirs.close()
+        self.link = NodeLink.attach(f"test {secrets.token_hex(8)}", 60)
 
     def open(self, facts: bytes, fds: Sequence[int]) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        socket.send_fds(self.control, [facts], [theirs.fileno(), *fds])
-        theirs.close()
-        return ours
+        return self.link.open("ferry", facts, fds, within_s=60)
+
+    @property
+    def pid(self) -> int:
+        """The ferry's process: the node's one child."""
+        (pid,) = Path(f"/proc/{self.link.pid}/task/{self.link.pid}/children").read_text().split()
+        return int(pid)
+
+    def is_alive(self) -> bool:
+        return Path(f"/proc/{self.pid}").exists()
 
     def close(self) -> None:
-        self.control.close()
-        self.process.wait(10)
+        node = os.pidfd_open(self.link.pid)
+        self.link.close()
+        poll = select.poll()
+        poll.register(node, select.POLLIN)
+        assert poll.poll(20_000), "the node process does not end"
+        os.close(node)
 
 
 @contextlib.contextmanager

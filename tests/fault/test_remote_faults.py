@@ -103,9 +103,8 @@ def test_all_workers_die(expected: Any) -> None:
 def test_the_ferry_dies_or_hangs(expected: Any, caplog: pytest.LogCaptureFixture, sent: int) -> None:
     with remote_workers(2) as (side, ferry, _):
         wait_for_two(side)
-        found = taken(iter(loader_with(side)), at_batch(6, lambda: ferry.process.send_signal(sent)))
+        found = taken(iter(loader_with(side)), at_batch(6, lambda: os.kill(ferry.pid, sent)))
         assert found == expected
-        ferry.process.kill()
         if sent == signal.SIGKILL:
             assert "the ferry, which connects remote workers, has ended" in caplog.text
 
@@ -115,7 +114,7 @@ def test_workers_end_with_the_ferry_and_with_their_starter() -> None:
         wait_for_two(side)
         servers[0].process.stdin.close()  # type: ignore[union-attr]
         servers[0].process.wait(5)
-        ferry.process.kill()
+        os.kill(ferry.pid, signal.SIGKILL)
         servers[1].process.wait(10)
 
 
@@ -204,4 +203,4 @@ def test_a_peer_that_lies_is_dropped(expected: Any, lie: str, caplog: pytest.Log
             assert taken(iter(loader_with(used))) == expected
         assert told in caplog.text
         assert taken(iter(loader_with(used))) == expected
-        assert ferry.process.poll() is None
+        assert ferry.is_alive()

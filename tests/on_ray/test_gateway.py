@@ -5,6 +5,7 @@ Tests run in the order of this file: the later ones break the cluster.
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import time
@@ -39,6 +40,14 @@ def open_cluster(cluster: Cluster) -> Iterator[Cluster]:
     with Cluster(2, env={"RAY_AUTH_MODE": "disabled"}) as found:
         found.start_head(1)
         yield found
+
+
+def test_a_loader_has_the_same_batches_from_workers_of_the_cluster(cluster: Cluster) -> None:
+    """The whole way: node process, ferry, gateway, actors, their servers, and samples over TCP into the arena."""
+    said = cluster.run("h0", [sys.executable, "-m", "tests.on_ray.training", "240"], timeout_s=400)
+    found = json.loads(said.strip().splitlines()[-1])
+    assert found == {"same": True, "hosts": ["h0", "h1", "h2"]}
+    until_gone(cluster, 20)
 
 
 def test_workers_come_on_both_nodes_and_listen_there(driver: Driver) -> None:

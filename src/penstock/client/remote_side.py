@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from penstock.core.pools import PoolConfig
+from penstock.errors import PenstockError
 from penstock.remote.connect import WorkerAddress
 from penstock.remote.frames import NUMBER, Net, framed
+from penstock.remote.gateway_config import GatewayConfig
 from penstock.wire.arena import Arena
 from penstock.wire.pickles import dumps_by_value
 from penstock.worker.loop import WorkerSpec
@@ -28,6 +30,8 @@ class RemoteSide:
     open_ferry: OpenFerry
     addresses: tuple[WorkerAddress, ...] = ()
     """Workers that are known already."""
+    gateway: GatewayConfig | None = None
+    """The cluster from which others are hired."""
     differs: str = "error"
     """Whether a machine whose bytes may differ from ours is refused ("error") or used ("warn")."""
     most: int = 0
@@ -54,11 +58,13 @@ class RemoteSide:
             "workers": arena.workers,
             "addresses": [asdict(address) for address in self.addresses],
             "differs": self.differs,
+            "gateway": None if self.gateway is None else asdict(self.gateway),
+            "most": self.most,
         }
         try:
             ferry = self.open_ferry(json.dumps(facts).encode(), [arena.fd])
             ferry.sendall(framed(Net.SPEC, NUMBER.pack(-1), settings))
-        except OSError as exc:
+        except (OSError, PenstockError) as exc:
             log.warning("remote workers are not used: %s", str(exc))
             return None
         return ferry

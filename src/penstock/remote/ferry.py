@@ -11,16 +11,18 @@ import hashlib
 import json
 import os
 import selectors
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from penstock.measure.host import name_process
+from penstock.node.service import Openings
 from penstock.remote.boat import Boat
 from penstock.remote.connect import Connector, WorkerAddress
 from penstock.remote.frames import NUMBER, Net
+from penstock.remote.gateway_config import GatewayConfig
+from penstock.remote.hire import Hire
 from penstock.wire import frames as wire
 from penstock.wire.arena import Arena
 from penstock.wire.frames import Channel, Msg
@@ -41,6 +43,9 @@ class Berth:
     boats: dict[int, Boat] = field(default_factory=dict)
     wanted: deque[int] = field(default_factory=deque)
     """Workers that the agent has started and that have no boat yet."""
+    cluster: str = ""
+    most: int = 0
+    """Remote workers that it may use."""
     refused: str = ""
     """Why its dataset cannot be loaded elsewhere."""
     on_refusal: Callable[[int], None] = lambda _: None
@@ -70,10 +75,10 @@ class Berth:
 
 
 class Ferry:
-    """Serves berths that come over `control`, a socket on which each message is (facts, [socket to the agent, arena])."""
+    """Serves berths as they are opened: each with facts as JSON, a stream to its agent, and its arena's descriptor."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
+    def __init__(self, openings: Openings) -> None:
+        self.openings = openings
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.berths: list[Berth] = []
         self.idle: list[Boat] = []
@@ -82,8 +87,9 @@ class Ferry:
         self.unsaid: deque[str] = deque(maxlen=16)
         self.connector = Connector()
         self.running = True
-        control.setblocking(False)
-        self.selector.register(control, selectors.EVENT_READ, lambda _: self._on_control())
+        self.hires: dict[str, Hire] = {}
+        """Clusters, by their gateway's settings."""
+        self.selector.register(openings.fileno(), selectors.EVENT_READ, lambda _: self._on_opening())
         self.selector.register(self.connector.ready, selectors.EVENT_READ, lambda _: self._on_connected())
 
     def run(self) -> None:
@@ -101,26 +107,38 @@ class Ferry:
 
     # ---- loaders
 
-    def _on_control(self) -> None:
-        try:
-            data, fds, _, _ = socket.recv_fds(self.control, 1 << 16, 2)
-        except BlockingIOError:
-            return
-        if not data:
+    def _on_opening(self) -> None:
+        opening = self.openings.take()
+        if opening is None:
             self.running = False  # the node process is gone
             return
-        facts = json.loads(data)
-        sock = socket.socket(fileno=fds[0])
+        facts, sock = json.loads(opening.hello), opening.stream
         sock.setblocking(False)
-        arena = Arena(fds[1], facts["size"], facts["workers"])
-        berth = Berth(Channel(sock), arena, self.selector)
+        arena = Arena(opening.fds[0], facts["size"], facts["workers"])
+        berth = Berth(Channel(sock), arena, self.selector, cluster=json.dumps(facts.get("gateway")))
         berth.on_refusal = lambda worker: self._free(berth, worker)
+        berth.most = facts.get("most", 0)
         self.berths.append(berth)
         self.selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_agent(berth, mask))
-        for address in [WorkerAddress(**address) for address in facts.get("addresses", ())]:
-            if address not in self.known:  # its key is good for one connection
-                self.known.add(address)
-                self.connector.connect(address, differs=facts.get("differs", "error"))
+        differs = facts.get("differs", "error")
+        for address in facts.get("addresses", ()):
+            self._meet(WorkerAddress(**address), differs)
+        if facts.get("gateway") and berth.cluster not in self.hires:
+            config = GatewayConfig(**facts["gateway"])
+            met = partial(self._meet, differs=differs)
+            self.hires[berth.cluster] = Hire(config, self.selector, met, self._warn)
+        self._hire()
+
+    def _meet(self, address: WorkerAddress, differs: str) -> None:
+        if address not in self.known:  # its key is good for one connection
+            self.known.add(address)
+            self.connector.connect(address, differs=differs)
+
+    def _hire(self) -> None:
+        """Want as many workers of each cluster as its loaders may use, and keep the last number while nobody is there: the next epoch will."""
+        for cluster, hire in self.hires.items():
+            wanted = sum(berth.most for berth in self.berths if berth.cluster == cluster)
+            hire.want(wanted or hire.wanted)
 
     def _on_agent(self, berth: Berth, mask: int) -> None:
         if mask & selectors.EVENT_WRITE and berth.channel.flush():
@@ -224,8 +242,10 @@ class Ferry:
                     berth.tell(worker, Net.ENDED, why.encode())
 
 
-def main(control: socket.socket) -> None:
-    """Be the ferry."""
-    name_process("penstock ferry")
-    Ferry(control).run()
-    os._exit(0)
+def main(openings: Openings) -> None:
+    """Be the ferry: a service of the node process."""
+    ferry = Ferry(openings)
+    ferry.run()
+    for hire in ferry.hires.values():
+        hire.close()
+    os._exit(0)  # threads that connect would hold up the end
