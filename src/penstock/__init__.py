@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .gpu import queues as _queues  # noqa: F401 - for what it does
 
 if TYPE_CHECKING:
-    from .config import GpuPrep, Reuse
+    from .config import GpuPrep, Remote, Reuse
     from .errors import (
         AgentDied,
         ArenaFull,
@@ -51,6 +51,7 @@ __all__ = [
     "MissingExtra",
     "NodeUnavailable",
     "PenstockError",
+    "Remote",
     "Reuse",
     "SampleError",
     "ServiceFailed",
@@ -72,6 +73,7 @@ _HOME = {
     "DataLoader": ".loader",
     "GpuPrep": ".config",
     "ImageFolder": ".pipeline.staged",
+    "Remote": ".config",
     "Reuse": ".config",
     "StagedDataset": ".pipeline.staged",
     "TarDataset": ".pipeline.tar",

@@ -6,8 +6,10 @@ The keywords of `DataLoader` that torch's does not have are the fields of `Loade
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from operator import index
 from pathlib import Path
@@ -166,6 +168,61 @@ class Reuse:
         return parse_bytes(self.max_bytes, "max_bytes")
 
 
+PLANS = ("auto", "samples", "bytes", "batches", "cut")
+DIFFERENCES = ("error", "warn")
+MOST_REMOTE = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """CPUs of a Ray cluster prepare a part of each batch, when that pays (docs/remote.md)."""
+
+    address: str = "auto"
+    """The cluster: `"auto"` (`RAY_ADDRESS`, or one that runs here), `"local"` (started here, to try it out), or host:port."""
+    max_workers: int = 16
+    """Remote workers at most. As many are used as training needs."""
+    plan: str = "auto"
+    """What is done there. `"samples"`: reading and preparing; `"bytes"`: preparing of bytes read here; `"batches"`: whole batches; `"cut"`:
+    the ops up to where a sample has the fewest bytes; `"auto"`: as measured."""
+    share: float | str = "auto"
+    """Share of samples prepared remotely, 0 to 1; `"auto"`: as measured."""
+    tls: bool = False
+    """Encrypt what travels. It costs this machine several times the CPU time of receiving."""
+    allow_unauthenticated: bool = False
+    """Use a cluster without authentication: anyone who reaches it can run code on it."""
+    on_difference: str = "error"
+    """A machine whose versions or processor may give other bytes is not used (`"error"`), or used with a warning (`"warn"`)."""
+    cpus: float = 1.0
+    """CPUs that Ray reserves for a worker."""
+    options: Mapping[str, Any] | None = None
+    """Ray's options of an actor: `runtime_env`, `resources`, `memory`, `label_selector`, `scheduling_strategy`."""
+    in_flight: int | str = "64MiB"
+    """Bytes of results on their way, at most."""
+
+    def __post_init__(self) -> None:
+        if self.address not in ("auto", "local") and not self.address.rpartition(":")[2].isdigit():
+            raise ConfigError(f"address must be 'auto', 'local' or host:port, got {self.address!r}")
+        if whole(self.max_workers, "max_workers", least=1) > MOST_REMOTE:
+            raise ConfigError(f"max_workers must be at most {MOST_REMOTE}, got {self.max_workers}")
+        if self.plan not in PLANS:
+            raise ConfigError(f"plan must be one of {', '.join(map(repr, PLANS))}, got {self.plan!r}")
+        if self.share != "auto":
+            share(self.share, "share")
+        if self.on_difference not in DIFFERENCES:
+            raise ConfigError(f"on_difference must be 'error' or 'warn', got {self.on_difference!r}")
+        if self.cpus <= 0:
+            raise ConfigError(f"cpus must be above 0, got {self.cpus!r}")
+        try:
+            json.dumps(dict(self.options or {}))
+        except TypeError as exc:
+            raise ConfigError(f"options must be plain values that fit JSON: {exc}") from exc
+        parse_bytes(self.in_flight, "in_flight")
+
+    @property
+    def queue_bytes(self) -> int:
+        return parse_bytes(self.in_flight, "in_flight")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderConfig:
     """The keywords of `DataLoader` that torch's does not have, as they were given; properties say what they come to."""
@@ -213,6 +270,8 @@ class LoaderConfig:
     as `torch.use_deterministic_algorithms`."""
     reuse: Reuse | None = None
     """A `Reuse`: partly prepared samples are kept and used several times; only the final ops are done anew (docs/reuse.md)."""
+    remote: Remote | None = None
+    """A `Remote`: CPUs of a Ray cluster prepare a part of each batch, when that pays (docs/remote.md)."""
     adopt: bool | str = True
     """Prepare torchvision's `ImageFolder` by our ops, with the same pixels (docs/transforms.md). `"fast_decode"`: faster, nearly the same
     pixels. `False`: leave it alone."""
@@ -237,6 +296,8 @@ class LoaderConfig:
             raise ConfigError(f"snapshot_every_n_steps must be a number of batches, 0 or None, got {every!r}")
         if self.reuse is not None and not isinstance(self.reuse, Reuse):
             raise ConfigError(f"reuse must be a penstock.Reuse, got {self.reuse!r}")
+        if self.remote is not None and not isinstance(self.remote, Remote):
+            raise ConfigError(f"remote must be a penstock.Remote, got {self.remote!r}")
 
     @property
     def plain_seed(self) -> int | None:

@@ -28,7 +28,7 @@ from penstock.client.mover import check_device, moved, mover_for
 from penstock.client.places import DeviceSide
 from penstock.client.portable import over_torchs_workers, why_torchs_own
 from penstock.client.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
-from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Reuse
+from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Remote, Reuse
 from penstock.dataset.seeding import generators_kept
 from penstock.epochs.epochs import Epochs, OrderSource
 from penstock.epochs.feed import Ask
@@ -93,6 +93,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         gpu_prep: str | GpuPrep = "auto",
         deterministic: bool | None = None,
         reuse: Reuse | None = None,
+        remote: Remote | None = None,
         adopt: bool | str = True,
     ) -> None:
         given = locals()  # so that each keyword is written once, in the signature
@@ -217,6 +218,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
     def _new_engine(self) -> Any:
         from penstock.client.build import blueprint_of  # Linux only, like all its imports
         from penstock.client.iterator import EngineIterator
+        from penstock.client.remote_side import side_of
 
         config, count, source = self._config, self._worker_count, self._epochs.source
         follows = count.auto == self.num_workers and not source.streams
@@ -227,7 +229,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         base_seed = self._epochs.based_on(self._draw())
         iter(self._index_sampler)  # torch calls it twice, and a user's sampler may count or draw there
         recipe, lane = helped(config, self._recipe(), self._on_device, shuffles=source.shuffles)
-        given = TorchArguments.of(self)
+        given, self._remote = TorchArguments.of(self), side_of(config.remote, self._remote)
         engine = EngineIterator(
             blueprint_of(
                 config,

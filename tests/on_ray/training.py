@@ -14,9 +14,6 @@ import torch
 from torch.utils.data import Dataset
 
 import penstock
-from penstock.client.remote_side import RemoteSide
-from penstock.node.link import NodeLink
-from penstock.remote.gateway_config import GatewayConfig
 
 
 class Images(Dataset[Any]):
@@ -34,9 +31,7 @@ class Images(Dataset[Any]):
         return torch.randn(3, 32, 32) + index, index, host
 
 
-def epoch(side: RemoteSide | None, *, tells: bool) -> tuple[str, set[str]]:
-    loader: Any = penstock.DataLoader(Images(tells=tells), batch_size=16, shuffle=True, seed=2, num_workers=1)
-    loader._remote = side
+def epoch(loader: Any) -> tuple[str, set[str]]:
     digest, hosts = hashlib.sha256(), set[str]()
     for images, indices, where in loader:
         digest.update(images.numpy().tobytes() + indices.numpy().tobytes())
@@ -44,21 +39,23 @@ def epoch(side: RemoteSide | None, *, tells: bool) -> tuple[str, set[str]]:
     return digest.hexdigest(), hosts
 
 
+def loader_of(remote: penstock.Remote | None, *, tells: bool) -> Any:
+    return penstock.DataLoader(
+        Images(tells=tells), batch_size=16, shuffle=True, seed=2, num_workers=1, remote=remote
+    )
+
+
 def main(within_s: float) -> None:
     logging.basicConfig(level=logging.WARNING)
-    local, _ = epoch(None, tells=False)
-    link = NodeLink.attach(within_s=60)
-    side = RemoteSide(
-        open_ferry=lambda facts, fds: link.open("ferry", facts, fds, within_s=60),
-        gateway=GatewayConfig(connect_s=90),
-        most=2,
-    )
+    remote = penstock.Remote(max_workers=2)
+    local = [digest for digest, _ in map(epoch, [loader_of(None, tells=False)] * 3)]
+    told, silent = loader_of(remote, tells=True), loader_of(remote, tells=False)
     deadline, hosts = time.monotonic() + within_s, set[str]()
     while time.monotonic() < deadline and len(hosts) < 3:
-        hosts |= epoch(side, tells=True)[1]
-    digests = {epoch(side, tells=False)[0] for _ in range(2)}
-    link.close()
-    print(json.dumps({"same": digests == {local}, "hosts": sorted(hosts)}))
+        hosts |= epoch(told)[1]
+    del told
+    same = [epoch(silent)[0] for _ in range(3)] == local
+    print(json.dumps({"same": same, "hosts": sorted(hosts)}))
 
 
 if __name__ == "__main__":

@@ -107,6 +107,8 @@ def refuse_without_workers(config: LoaderConfig) -> None:
     mode = config.gpu.mode
     if mode in ("idle", "concurrent") or config.keeps_on_device:
         raise ConfigError(f"gpu_prep={mode!r} needs workers to help: give num_workers")
+    if config.remote is not None:
+        raise ConfigError("remote= needs local workers beside the remote ones: give num_workers")
 
 
 def reusing_of(config: LoaderConfig, dataset: Any) -> Reusing | None:

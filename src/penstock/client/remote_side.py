@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from penstock.config import Remote
 from penstock.core.pools import PoolConfig
-from penstock.errors import PenstockError
+from penstock.errors import NodeUnavailable, PenstockError
+from penstock.node.link import NodeLink
 from penstock.remote.connect import WorkerAddress
 from penstock.remote.frames import NUMBER, Net, framed
 from penstock.remote.gateway_config import GatewayConfig
@@ -28,10 +31,17 @@ class RemoteSide:
     """How a loader reaches workers on other machines."""
 
     open_ferry: OpenFerry
+    plan: str = "auto"
+    """What is done there (`config.Remote.plan`)."""
+    share: float | str = "auto"
+    """How much (`config.Remote.share`)."""
     addresses: tuple[WorkerAddress, ...] = ()
     """Workers that are known already."""
     gateway: GatewayConfig | None = None
     """The cluster from which others are hired."""
+    cpus: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Ray's, of each worker's actor."""
     differs: str = "error"
     """Whether a machine whose bytes may differ from ours is refused ("error") or used ("warn")."""
     most: int = 0
@@ -60,6 +70,7 @@ class RemoteSide:
             "differs": self.differs,
             "gateway": None if self.gateway is None else asdict(self.gateway),
             "most": self.most,
+            "actors": {"cpus": self.cpus, "options": dict(self.options)},
         }
         try:
             ferry = self.open_ferry(json.dumps(facts).encode(), [arena.fd])
@@ -68,6 +79,52 @@ class RemoteSide:
             log.warning("remote workers are not used: %s", str(exc))
             return None
         return ferry
+
+
+class Reach:
+    """A loader's way to the node process, from its first epoch to its end: remote workers stay between epochs."""
+
+    def __init__(self) -> None:
+        self._link: NodeLink | None = None
+
+    def open_ferry(self, facts: bytes, fds: Sequence[int]) -> socket.socket:
+        try:
+            return self._attached().open("ferry", facts, fds)
+        except NodeUnavailable:  # it has died since the last epoch
+            self.close()
+            return self._attached().open("ferry", facts, fds)
+
+    def _attached(self) -> NodeLink:
+        if self._link is None or not self._link.alive():
+            self._link = NodeLink.attach()
+        return self._link
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def __reduce__(self) -> tuple[type[Reach], tuple[()]]:
+        """A loader's copy in another process reaches that process's own node."""
+        return Reach, ()
+
+
+def side_of(remote: Remote | None, held: RemoteSide | None) -> RemoteSide | None:
+    """Return how a loader reaches its remote workers: as before, if it has had some."""
+    if held is not None or remote is None:
+        return held
+    reach = Reach()
+    return RemoteSide(
+        open_ferry=reach.open_ferry,
+        plan=remote.plan,
+        share=remote.share,
+        gateway=GatewayConfig(address=remote.address, allow_unauthenticated=remote.allow_unauthenticated),
+        differs=remote.on_difference,
+        most=remote.max_workers,
+        cpus=remote.cpus,
+        options=remote.options or {},
+        queue_bytes=remote.queue_bytes,
+    )
 
 
 def pickled(spec: WorkerSpec) -> bytes:

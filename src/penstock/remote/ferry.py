@@ -115,7 +115,12 @@ class Ferry:
         facts, sock = json.loads(opening.hello), opening.stream
         sock.setblocking(False)
         arena = Arena(opening.fds[0], facts["size"], facts["workers"])
-        berth = Berth(Channel(sock), arena, self.selector, cluster=json.dumps(facts.get("gateway")))
+        berth = Berth(
+            Channel(sock),
+            arena,
+            self.selector,
+            cluster=json.dumps([facts.get("gateway"), facts.get("actors")]),
+        )
         berth.on_refusal = lambda worker: self._free(berth, worker)
         berth.most = facts.get("most", 0)
         self.berths.append(berth)
@@ -126,7 +131,7 @@ class Ferry:
         if facts.get("gateway") and berth.cluster not in self.hires:
             config = GatewayConfig(**facts["gateway"])
             met = partial(self._meet, differs=differs)
-            self.hires[berth.cluster] = Hire(config, self.selector, met, self._warn)
+            self.hires[berth.cluster] = Hire(config, self.selector, met, self._warn, facts["actors"])
         self._hire()
 
     def _meet(self, address: WorkerAddress, differs: str) -> None:

@@ -7,7 +7,7 @@ import os
 import selectors
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.remote.connect import WorkerAddress
@@ -26,7 +26,10 @@ class Hire:
         selector: selectors.BaseSelector,
         found: Callable[[WorkerAddress], None],
         warn: Callable[[str], None],
+        actors: Mapping[str, Any],
     ) -> None:
+        """`actors`: CPUs and Ray's options of each worker's actor."""
+        self._actors = actors
         self._config, self._selector, self._found, self._warn = config, selector, found, warn
         self._process: subprocess.Popen[bytes] | None = None
         self._sock: socket.socket | None = None
@@ -40,7 +43,7 @@ class Hire:
         if self._sock is None and workers:
             self._start()
         if self._sock is not None and workers != self.wanted:
-            self._say({"want": workers})
+            self._say({"want": workers, **self._actors})
         self.wanted = workers
 
     def _start(self) -> None:
@@ -56,9 +59,8 @@ class Hire:
     def _say(self, message: dict[str, Any]) -> None:
         assert self._sock is not None
         try:
-            self._sock.send(
-                json.dumps(message).encode() + b"\n"
-            )  # a line is small: it fits, or the gateway is stuck
+            # A line is small: it fits, or the gateway is stuck.
+            self._sock.send(json.dumps(message).encode() + b"\n")
         except OSError:
             self._lose()
 
