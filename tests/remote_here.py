@@ -18,11 +18,7 @@ from penstock.client.remote_side import RemoteSide
 from penstock.node.link import NodeLink
 from penstock.remote.connect import WorkerAddress
 from penstock.remote.handshake import new_key
-
-FERRY = (
-    "import socket, sys; from penstock.remote.ferry import main; main(socket.socket(fileno=int(sys.argv[1])))"
-)
-
+from penstock.wire.arena import Arena
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
@@ -66,6 +62,10 @@ class FerryHere:
 
     def __init__(self) -> None:
         self.link = NodeLink.attach(f"test {secrets.token_hex(8)}", 60)
+        arena = Arena.create(1 << 20, 1)  # the ferry starts now, not in the midst of a test
+        facts = {"size": arena.size, "workers": arena.workers}
+        self.open(json.dumps(facts).encode(), [arena.fd]).close()
+        arena.close()
 
     def open(self, facts: bytes, fds: Sequence[int]) -> socket.socket:
         return self.link.open("ferry", facts, fds, within_s=60)

@@ -104,6 +104,9 @@ class Reach:
             self._link.close()
             self._link = None
 
+    def __del__(self) -> None:
+        self.close()
+
     def __reduce__(self) -> tuple[type[Reach], tuple[()]]:
         """A loader's copy in another process reaches that process's own node."""
         return Reach, ()
