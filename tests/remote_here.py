@@ -20,6 +20,7 @@ from penstock.remote.connect import WorkerAddress
 from penstock.remote.handshake import new_key
 from penstock.wire.arena import Arena
 
+
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -97,15 +98,13 @@ class Reach:
     def _attached(self) -> NodeLink:
         if self._link is None or not self._link.alive():
             self._link = NodeLink.attach()
+            weakref.finalize(self, self._link.close)
         return self._link
 
     def close(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
-
-    def __del__(self) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[type[Reach], tuple[()]]:
         """A loader's copy in another process reaches that process's own node."""
