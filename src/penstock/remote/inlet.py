@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from penstock.remote.frames import HEAD, LARGEST
 
-READ = 1 << 16
+READ = 1 << 12
+"""Bytes read where a frame may begin: few, since raw bytes read with it are copied once more."""
 MOST_BYTES = 1 << 30
 """Most raw bytes behind a frame."""
 
@@ -41,10 +42,12 @@ class Inlet:
         for _ in range(16):
             try:
                 if self._parts and not self._data:
+                    wanted = len(self._parts[0])
                     got = self._sock.recv_into(self._parts[0])
                     self._placed(got)
                 else:
-                    chunk = self._sock.recv(READ)
+                    wanted = READ
+                    chunk = self._sock.recv(wanted)
                     got = len(chunk)
                     self._data += chunk
             except BlockingIOError:
@@ -55,6 +58,8 @@ class Inlet:
                 return False
             self.nbytes += got
             self._digest()
+            if got < wanted:  # nothing is left: asking would cost as much as the next wakening
+                return True
         return True
 
     def _placed(self, got: int) -> None:
