@@ -20,6 +20,7 @@ from tests.leaks import Snapshot, brand_this_process
 HERE = Path(__file__).parent
 STARTS_PROCESSES = (HERE / "integration", HERE / "fault")
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
+SLOW = ("fault", "integration", "on_ray")
 LIMIT_S = 8 * 3600 if FULL else 300
 """Ten times what the longest takes alone: a busy machine is no failure, and a hang is one soon enough."""
 
@@ -47,12 +48,18 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_is_quick)
     has_timeouts = config.pluginmanager.hasplugin("timeout")
     for item in items:
         if item.path.is_relative_to(HERE / "gpu"):
             item.add_marker(pytest.mark.gpu)
         if has_timeouts and _starts_processes(item) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_S))
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    """Slow folders come first: at the end one process would still be at a long file while the others have nothing to do."""
+    return item.path.relative_to(HERE).parts[0] not in SLOW
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -33,6 +33,11 @@ def guard(name: str, test: str, *edits: Edit) -> Guard:
     return Guard(name=name, edits=edits, test=f"tests/{test}")
 
 
+def played(guards: list[Guard]) -> list[Guard]:
+    """Return the guards that are removed in this run: all with PENSTOCK_FULL=1, else every third."""
+    return guards[:: 1 if os.environ.get("PENSTOCK_FULL") == "1" else 3]
+
+
 GUARDS = [
     # ---- the ledger and the core
     guard(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.guards import Guard
+from tests.fault.guards import Guard, played
 from tests.fault.guards_of_device_store import DEVICE_GUARDS
 from tests.fault.programs import Zygote
 from tests.fault.test_guards import bare, check_missed  # noqa: F401 - a fixture
@@ -14,6 +14,6 @@ from tests.fault.test_guards import bare, check_missed  # noqa: F401 - a fixture
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize("removed", DEVICE_GUARDS, ids=lambda guard: guard.name.replace(" ", "_"))
+@pytest.mark.parametrize("removed", played(DEVICE_GUARDS), ids=lambda guard: guard.name.replace(" ", "_"))
 def test_a_guard_that_is_gone_is_missed(removed: Guard, bare: Zygote, tmp_path: Path) -> None:  # noqa: F811
     check_missed(removed, bare, tmp_path)
