@@ -229,7 +229,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         base_seed = self._epochs.based_on(self._draw())
         iter(self._index_sampler)  # torch calls it twice, and a user's sampler may count or draw there
         recipe, lane = helped(config, self._recipe(), self._on_device, shuffles=source.shuffles)
-        given, self._remote = TorchArguments.of(self), side_of(config.remote, self._remote)
+        given, self._remote = TorchArguments.of(self), side_of(config, self._remote)
         engine = EngineIterator(
             blueprint_of(
                 config,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from penstock.config import Remote
+from penstock.config import LoaderConfig
 from penstock.core.pools import PoolConfig
 from penstock.errors import NodeUnavailable, PenstockError
 from penstock.node.link import NodeLink
@@ -111,10 +111,14 @@ class Reach:
         return Reach, ()
 
 
-def side_of(remote: Remote | None, held: RemoteSide | None) -> RemoteSide | None:
-    """Return how a loader reaches its remote workers: as before, if it has had some."""
+def side_of(config: LoaderConfig, held: RemoteSide | None) -> RemoteSide | None:
+    """Return how a loader reaches its remote workers: as before, if it has had some. None if it uses none."""
+    remote = config.remote
     if held is not None or remote is None:
         return held
+    if config.reuse is not None and config.reuse.times > 1:
+        log.warning("remote workers are not used: samples kept for reuse= are on this machine")
+        return None
     reach = Reach()
     return RemoteSide(
         open_ferry=reach.open_ferry,
