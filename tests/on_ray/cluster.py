@@ -149,6 +149,7 @@ class Cluster:
         starts = [self._begin_raylet(host, n) for host, n in zip(self.hosts[1:], cpus[1:], strict=True)]
         for host, n, start in zip(self.hosts[1:], cpus[1:], starts, strict=True):
             if start.wait(120):
+                self.kill(host, "raylet|/ray/|ray start")
                 self.start_raylet(host, n)
 
     def start_head(self, cpus: int) -> None:
@@ -160,11 +161,11 @@ class Cluster:
             str(PORT),
             "--include-dashboard=false",
         ]
-        self._try_to_start(lambda: self._ray_start("h0", options, cpus))
+        self._try_to_start("h0", lambda: self._ray_start("h0", options, cpus))
 
     def start_raylet(self, host: str, cpus: int) -> None:
         """Start a raylet (again)."""
-        self._try_to_start(lambda: self._begin_raylet(host, cpus))
+        self._try_to_start(host, lambda: self._begin_raylet(host, cpus))
 
     def _begin_raylet(self, host: str, cpus: int) -> subprocess.Popen[str]:
         options = ["--address", self.address, "--node-ip-address", self.ip(host)]
@@ -178,11 +179,12 @@ class Cluster:
                 host, [ray, "start", *options, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def _try_to_start(self, start: Any) -> None:
-        """A loaded machine makes `ray start` fail now and then."""
-        for _ in range(3):
+    def _try_to_start(self, host: str, start: Any) -> None:
+        """A loaded machine makes `ray start` fail now and then, with a part of it left running."""
+        for _ in range(4):
             if start().wait(120) == 0:
                 return
+            self.kill(host, "raylet|gcs_server|/ray/|ray start")
         logs = "\n".join(path.read_text()[-2000:] for path in self._folder.glob("ray-*.log"))
         raise RuntimeError(f"ray did not start:\n{logs}")
 
