@@ -33,10 +33,12 @@ NO_ERRORS = (
     "DataLoader",
     "GpuPrep",
     "ImageFolder",
+    "Profile",
     "Reuse",
     "StagedDataset",
     "TarDataset",
     "__version__",
+    "profile",
     "progress",
 )
 
