@@ -149,7 +149,9 @@ def link_bytes_s() -> float | None:
     speeds = [
         read_number(folder / "speed")
         for folder in NETWORK.glob("*")
-        if folder.name != "lo" and (state := folder / "operstate").exists() and state.read_text().strip() == "up"
+        if folder.name != "lo"
+        and (state := folder / "operstate").exists()
+        and state.read_text().strip() == "up"
     ]
     known = [speed for speed in speeds if speed is not None and speed > 0]  # -1: unknown
     return max(known) * 1e6 / 8 if known else None

@@ -25,7 +25,9 @@ def alike(loader: DataLoader[Any], remote: RemoteSide | None = None) -> DataLoad
     """
     given, config = TorchArguments.of(loader), loader._config
     source = loader._epochs.source.following(loader.sampler, loader.batch_sampler)
-    others = {name: getattr(given, name) for name in TorchArguments.__dataclass_fields__ if name not in OWN_ORDER}
+    others = {
+        name: getattr(given, name) for name in TorchArguments.__dataclass_fields__ if name not in OWN_ORDER
+    }
     ours = {name: getattr(config, name) for name in KEYWORDS}
     ours |= {"reuse": None, "trace": None, "shard": None, "remote": None}
     if not source.streams and config.seed is None:

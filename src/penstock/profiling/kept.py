@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,14 +47,13 @@ def kept(objects: Sequence[Any]) -> Iterator[None]:
 def cuda_states() -> list[torch.Tensor]:
     if not torch.cuda.is_available():
         return []
-    torch.cuda.init()  # what is seeded when CUDA starts would otherwise be drawn from before it could be noted
+    torch.cuda.init()  # type: ignore[no-untyped-call] # what is seeded when CUDA starts would otherwise be drawn from before it could be noted
     return torch.cuda.get_rng_state_all()
 
 
-def restore_of(one: Any) -> Callable[[], None]:
+def restore_of(one: Any) -> Callable[[], object]:
     if isinstance(one, torch.Generator):
-        state = one.get_state()
-        return lambda: one.set_state(state) and None
+        return partial(one.set_state, one.get_state())
     saved = deepcopy(one.state_dict())
     beside = beside_state(one) if isinstance(one, torch.nn.Module) else None
 

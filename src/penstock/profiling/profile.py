@@ -30,6 +30,7 @@ from penstock.policy.offload import (
 from penstock.profiling.alike import alike
 from penstock.profiling.kept import check_keep, kept
 from penstock.profiling.rates import HELD, LoaderTrial, NodeSeen, bytes_of, training_rate
+from penstock.report.display import TextBar
 
 LINK_BYTES_S = 10e9 / 8
 """Assumed where no network interface tells its speed."""
@@ -145,12 +146,16 @@ def measured(
     given = TorchArguments.of(loader)
     if not given.num_workers:
         notes.append("num_workers=0: measured with one worker")
-    workload = workload_of(loader._config, replace(given, num_workers=max(1, given.num_workers)), side, model=model)
+    workload = workload_of(
+        loader._config, replace(given, num_workers=max(1, given.num_workers)), side, model=model
+    )
     helped = None
     if side is None:
         helped, said = help_wanted(metrics, sample_bytes)
         notes.append(said)
-    if not plans or found or rate < THRESHOLD * local:  # not if remote workers failed to come: they may next time
+    if (
+        not plans or found or rate < THRESHOLD * local
+    ):  # not if remote workers failed to come: they may next time
         save(workload, metrics, ACTIVE)
     return Profile(
         metrics=metrics,
@@ -194,22 +199,24 @@ def help_wanted(metrics: Metrics, sample_bytes: float) -> tuple[RemoteHelp | Non
         return None, "remote workers would not help"
     over = f"a link of {(link or LINK_BYTES_S) * 8e-9:.3g} Gbit/s" + ("" if link else " (assumed)")
     number = f"{found.workers} remote worker{'s' * (found.workers != 1)}"
-    return found, f"{number} would give about {found.expected:,.0f} samples/s, limited by {found.limit}, over {over}"
+    return (
+        found,
+        f"{number} would give about {found.expected:,.0f} samples/s, limited by {found.limit}, over {over}",
+    )
 
 
 class Announcer:
     """Shows on a terminal what is measured, once that takes a while: a profile without it would look like a hang."""
 
     def __init__(self) -> None:
-        self._began_s, self._bar, self._done = time.monotonic(), None, 0
+        self._began_s, self._done = time.monotonic(), 0
+        self._bar: TextBar | None = None
 
     def __enter__(self) -> Tell:
         return self._tell
 
     def _tell(self, stage: str) -> None:
         if self._bar is None and sys.stderr.isatty() and time.monotonic() - self._began_s > SILENT_S:
-            from penstock.report.display import TextBar
-
             self._bar = TextBar("penstock.profile:", None)
         self._done += 1
         if self._bar is not None:

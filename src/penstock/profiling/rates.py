@@ -6,8 +6,8 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -48,7 +48,7 @@ class LoaderTrial:
         self._loader, self._node = loader, node
         self._batches = self._endless()
 
-    def __enter__(self) -> LoaderTrial:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,7 +57,7 @@ class LoaderTrial:
         if engine is not None:
             engine.close()
 
-    def _endless(self) -> Iterator[Any]:
+    def _endless(self) -> Generator[Any, None, None]:
         while True:
             found = False
             for batch in self._loader:
@@ -134,7 +134,7 @@ class NodeSeen:
 
 def synchronise() -> None:
     """Wait until the device has done what was asked of it."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 
 
