@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,6 @@ LINK_BYTES_S = 10e9 / 8
 SILENT_S = 1.5
 """Progress is shown after so long."""
 
-Held = Sequence[tuple[Any, int]]
 Tell = Callable[[str], None]
 
 
@@ -92,13 +91,14 @@ def profile(
         raise ConfigError(f"seconds must be above 0, got {seconds!r}")
     module = next((one for one in kept_objects if isinstance(one, torch.nn.Module)), "")
     with kept(kept_objects), Announcer() as tell:
-        return measured(
-            loader,
-            lambda held, share_s: training_rate(step, held, share_s),
-            seconds=seconds,
-            model=model or module,
-            tell=tell,
-        )
+        stages = measured(loader, seconds=seconds, model=model or module, tell=tell)
+        while True:
+            try:
+                batch = next(stages)
+            except StopIteration as end:
+                found: Profile = end.value
+                return found
+            step(batch)
 
 
 def check_loader(loader: Any) -> None:
@@ -111,14 +111,9 @@ def check_loader(loader: Any) -> None:
 
 
 def measured(
-    loader: DataLoader[Any],
-    training: Callable[[Held, float], float],
-    *,
-    seconds: float,
-    model: Any,
-    tell: Tell,
-) -> Profile:
-    """Measure each part for its share of the time. `training`: returns training's own rate, given batches and seconds."""
+    loader: DataLoader[Any], *, seconds: float, model: Any, tell: Tell
+) -> Generator[Any, None, Profile]:
+    """Measure each part for its share of the time, and store the result. Yields batches to train with, one step each."""
     began_s = time.monotonic()
     side = loader._remote = None if loader._epochs.source.streams else side_of(loader.remote, loader._remote)
     plans = () if side is None else plans_of(side)
@@ -130,7 +125,7 @@ def measured(
         held = [trial.take() for _ in range(HELD)]
     local, preparing_s = span.delivered / span.elapsed_s, span.cpu_s / span.delivered
     tell("training alone")
-    rate = training(held, share_s)
+    rate = yield from training_rate(held, share_s)
     sample_bytes = sum(bytes_of(batch) for batch, _ in held) / max(1, sum(size for _, size in held))
     held = []
     found = []

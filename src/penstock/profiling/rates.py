@@ -150,13 +150,13 @@ def steps_for(seconds: float, step_s: float) -> int:
     return agreed(max(WINDOW_STEPS, math.ceil(seconds / WINDOWS / max(step_s, 1e-6))))
 
 
-def training_rate(step: Callable[[Any], Any], held: Sequence[tuple[Any, int]], seconds: float) -> float:
-    """Return training's own rate: `step` again and again on batches that are here."""
+def training_rate(held: Sequence[tuple[Any, int]], seconds: float) -> Generator[Any, None, float]:
+    """Return training's own rate. Yields batches that are here already, again and again: train with each before the next."""
     for batch, _ in held:  # what is compiled or allocated in the first steps does not count
-        step(batch)
+        yield batch
     synchronise()
     began_s = time.monotonic()
-    step(held[0][0])
+    yield held[0][0]
     synchronise()
     steps = steps_for(seconds, time.monotonic() - began_s)
     rates = []
@@ -164,7 +164,7 @@ def training_rate(step: Callable[[Any], Any], held: Sequence[tuple[Any, int]], s
         began_s, samples = time.monotonic(), 0
         for number in range(steps):
             batch, size = held[(window * steps + number) % len(held)]
-            step(batch)
+            yield batch
             samples += size
         synchronise()
         rates.append(samples / (time.monotonic() - began_s))
