@@ -39,6 +39,21 @@ open("ended", "w").write(str(steps))
 """
 
 
+RANKED = """
+import time
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+dist.init_process_group("gloo")
+total = torch.zeros(1)
+for epoch in range(100):
+    for batch in DataLoader(list(range(64)), batch_size=8, num_workers=1):
+        time.sleep(0.002 * (1 + dist.get_rank()))
+        dist.all_reduce(total)
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     def write(name: str, **parts: object) -> None:
@@ -52,19 +67,22 @@ def folder(tmp_path: Path) -> Path:
     write("inline.py", workers=0)
     write("short.py", epochs=1, body="if steps == 3: break")
     write("raises.py", body="assert steps < 7, 'enough of this'")
+    (tmp_path / "ranked.py").write_text(RANKED)
     (tmp_path / "idle.py").write_text("print('no data here')\n")
     return tmp_path
 
 
-def profile(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def profile(folder: Path, *words: str, ranks: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "PYTHONPATH": str(SRC),
         "PENSTOCK_CACHE_DIR": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
     }
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--no-python"]
+    launch += [sys.executable]
     return subprocess.run(
-        [sys.executable, "-m", "penstock", "profile", *words],
+        [sys.executable, *(launch if ranks else ()), "-m", "penstock", "profile", *words],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -99,6 +117,13 @@ def test_a_program_without_workers_is_measured_with_one(folder: Path) -> None:
     done = profile(folder, "--seconds", "0.4", "inline.py")
     assert done.returncode == 0, done.stderr
     assert "num_workers=0: measured with one worker" in done.stdout
+
+
+def test_ranks_take_equally_many_steps(folder: Path) -> None:
+    """They wait for each other in each step: another number would be a hang."""
+    done = profile(folder, "--seconds", "0.4", "ranked.py", ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("training alone") == 1
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ NO_ERRORS = (
     "GpuPrep",
     "ImageFolder",
     "Profile",
+    "Remote",
     "Reuse",
     "StagedDataset",
     "TarDataset",
