@@ -155,19 +155,18 @@ def training_rate(held: Sequence[tuple[Any, int]], seconds: float) -> Generator[
     for batch, _ in held:  # what is compiled or allocated in the first steps does not count
         yield batch
     synchronise()
-    began_s = time.monotonic()
-    yield held[0][0]
-    synchronise()
-    steps = steps_for(seconds, time.monotonic() - began_s)
-    rates = []
-    for window in range(WINDOWS):
+    steps, at, rates = WINDOW_STEPS, 0, []
+    for window in range(1 + WINDOWS):
         began_s, samples = time.monotonic(), 0
-        for number in range(steps):
-            batch, size = held[(window * steps + number) % len(held)]
+        for _ in range(steps):
+            batch, size = held[at % len(held)]
             yield batch
-            samples += size
+            samples, at = samples + size, at + 1
         synchronise()
-        rates.append(samples / (time.monotonic() - began_s))
+        took_s = time.monotonic() - began_s
+        if window:  # the first tells only how long a step takes, roughly
+            rates.append(samples / took_s)
+        steps = steps_for(seconds, took_s / steps)
     return sorted(rates)[len(rates) // 2]
 
 
