@@ -91,7 +91,8 @@ class FerryHere:
 
 @contextlib.contextmanager
 def remote_workers(count: int, **options: Any) -> Iterator[tuple[RemoteSide, FerryHere, list[Server]]]:
-    """So many remote workers and a ferry."""
+    """So many remote workers and a ferry. They work from the start, unless told otherwise."""
+    options = {"share": None, **options}
     servers = [Server() for _ in range(count)]
     ferry = FerryHere()
     try:

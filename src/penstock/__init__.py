@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .pipeline.audio import AudioFolder
     from .pipeline.staged import ImageFolder, StagedDataset
     from .pipeline.tar import TarDataset
+    from .profiling.profile import Profile, profile
     from .report.display import progress
 
 __version__ = "0.1.0"
@@ -51,6 +52,7 @@ __all__ = [
     "MissingExtra",
     "NodeUnavailable",
     "PenstockError",
+    "Profile",
     "Remote",
     "Reuse",
     "SampleError",
@@ -63,6 +65,7 @@ __all__ = [
     "WorkerDied",
     "WorkerHung",
     "__version__",
+    "profile",
     "progress",
 ]
 
@@ -73,10 +76,12 @@ _HOME = {
     "DataLoader": ".loader",
     "GpuPrep": ".config",
     "ImageFolder": ".pipeline.staged",
+    "Profile": ".profiling.profile",
     "Remote": ".config",
     "Reuse": ".config",
     "StagedDataset": ".pipeline.staged",
     "TarDataset": ".pipeline.tar",
+    "profile": ".profiling.profile",
     "progress": ".report.display",
 }
 """Module of each name; all that are not listed are errors."""

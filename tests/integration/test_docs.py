@@ -124,6 +124,7 @@ def test_a_pages_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
     for package in around.needs:
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     runs = []

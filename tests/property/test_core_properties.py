@@ -111,6 +111,14 @@ def test_unequal_pools_deliver_every_batch_once_in_order_and_whole(
     simulate(replace(scenario, faults=many), audits=True)
 
 
+@given(
+    scenarios(map_kinds, pools=pools),
+    faults(st.sampled_from(["share", "share", "share", "resize", "kill", "late", "partition", "outage"])),
+)
+def test_shares_of_pools_may_change_at_any_step(scenario: Scenario, many: tuple[Fault, ...]) -> None:
+    simulate(replace(scenario, faults=many), audits=True)
+
+
 @given(scenarios(map_kinds), faults(st.sampled_from(["agent", "kill"])))
 def test_no_death_of_agents_costs_a_sample(scenario: Scenario, many: tuple[Fault, ...]) -> None:
     simulate(replace(scenario, faults=many))

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.sim import FakePool, Fault, Scenario, draw_remote, simulate
+from penstock.sim.world import SHARES
 from tests.sim.remote_schedules import run
 
 SEEDS = 160
@@ -37,7 +38,7 @@ def test_a_remote_schedule_that_failed_once_does_not_fail_again(seed: int) -> No
 def test_the_schedules_contain_every_trouble() -> None:
     scenarios = [draw_remote(seed) for seed in range(SEEDS)]
     faults = Counter(fault.what for one in scenarios for fault in one.faults)
-    assert min(faults[name] for name in ("late", "partition", "outage")) > 50
+    assert min(faults[name] for name in ("late", "partition", "outage", "share")) > 50
     assert all(one.pools[0].workers and one.pools[0].latency_s for one in scenarios)
 
 
@@ -53,6 +54,16 @@ def test_training_goes_on_when_all_remote_workers_fall_silent(what: str, hang_s:
     world = simulate(replace(QUIET, hang_s=hang_s, faults=faults), audits=True)
     assert world.struck[what] == len(faults)
     assert world.errors == 0
+
+
+@pytest.mark.parametrize("what", ["partition", "outage"])
+def test_local_workers_go_on_alone_when_a_pool_that_is_to_do_everything_falls_silent(what: str) -> None:
+    shares = tuple(Fault(step, "share", 1) for step in (5, 12, 19, 26))
+    assert {SHARES[one.step % len(SHARES)] for one in shares} == {1.0}
+    world = simulate(replace(QUIET, faults=(*shares, Fault(400, what, 0))), audits=True)
+    alone = simulate(replace(QUIET, pools=())).agenda.now_s
+    assert world.struck[what] == 1
+    assert world.agenda.now_s < alone + 12.0
 
 
 def test_with_a_hang_timeout_a_partition_costs_little_more_than_the_timeout() -> None:

@@ -30,7 +30,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"agent", "epochs", "gpu", "reuse"}),
     frozenset({"client"}),
     frozenset({"loader", "sim"}),
-    frozenset({"integrations", "report", "cli", "testing", "__main__"}),
+    frozenset({"integrations", "report", "profiling", "cli", "testing", "__main__"}),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 

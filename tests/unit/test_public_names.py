@@ -33,10 +33,13 @@ NO_ERRORS = (
     "DataLoader",
     "GpuPrep",
     "ImageFolder",
+    "Profile",
+    "Remote",
     "Reuse",
     "StagedDataset",
     "TarDataset",
     "__version__",
+    "profile",
     "progress",
 )
 

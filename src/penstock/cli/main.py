@@ -1,4 +1,4 @@
-"""`penstock run train.py …`, `penstock report trace.json`, `penstock cache ls …`: arguments in, exit code out."""
+"""`penstock run train.py …`, `penstock profile train.py …`, `penstock report trace.json`, `penstock cache ls …`: arguments in, exit code out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.cli.page import add_report, writable
+from penstock.cli.profile import add_profile
 from penstock.cli.program import Program
 from penstock.cli.reuse import add_reuse
 from penstock.cli.reuse_stores import add_cache
@@ -61,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("-m", dest="module", action="store_true", help="the script is a module's name")
     run.add_argument("script", help="a Python file, or with -m a module")
     run.add_argument("args", nargs=argparse.REMAINDER, metavar="…", help="arguments of the script")
+    add_profile(commands)
     add_report(commands)
     add_reuse(commands)
     add_cache(commands)
@@ -77,7 +79,7 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
-        if options.command in ("report", "reuse", "cache"):
+        if options.command in ("profile", "report", "reuse", "cache"):
             return int(options.act(options))
         program = Program(script=options.script, args=tuple(options.args), module=options.module)
         for file in (options.report, options.trace):

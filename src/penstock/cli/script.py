@@ -8,10 +8,11 @@ import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import torch.utils.data
 
-from penstock.cli.meter import Enough, LoaderMeter
+from penstock.cli.meter import Enough
 from penstock.cli.program import Program
 from penstock.loader import DataLoader
 
@@ -24,7 +25,13 @@ def swap_loaders() -> None:
     torch.utils.data.dataloader.DataLoader = DataLoader  # type: ignore[misc]
 
 
-def run(program: Program, meter: LoaderMeter, *, engine: str = "penstock") -> int:
+class Installs(Protocol):
+    """Follows the loaders of a class."""
+
+    def install(self, kind: type) -> None: ...
+
+
+def run(program: Program, meter: Installs, *, engine: str = "penstock") -> int:
     """Run the program; return its exit code."""
     if engine == "penstock":
         swap_loaders()

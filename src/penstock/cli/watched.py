@@ -88,12 +88,12 @@ def measure(program: Program, job: WatchedRun, display: Display) -> Result:
 
 @contextlib.contextmanager
 def child(
-    program: Program, job: WatchedRun, output: IO[str]
+    program: Program, job: Any, output: IO[str], module: str = "penstock.cli.child"
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Start the program's process; yield it and the pipe of its reports."""
+    """Start the program's process, `module` with the job's fields; yield it and the pipe of its reports."""
     messages, theirs = os.pipe()
     told = json.dumps({**asdict(job), "descriptor": theirs})
-    words = [sys.executable, "-m", "penstock.cli.child", told, *program.words()]
+    words = [sys.executable, "-m", module, told, *program.words()]
     try:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, pass_fds=[theirs]

@@ -34,8 +34,8 @@ class RemoteSide:
     open_ferry: OpenFerry
     plan: str = "auto"
     """What is done there (`config.Remote.plan`)."""
-    share: float | str = "auto"
-    """How much (`config.Remote.share`)."""
+    share: float | str | None = "auto"
+    """How much (`config.Remote.share`). None: what remote workers can do without a delay to a batch."""
     addresses: tuple[WorkerAddress, ...] = ()
     """Workers that are known already."""
     gateway: GatewayConfig | None = None
@@ -52,7 +52,8 @@ class RemoteSide:
 
     def pool(self) -> PoolConfig:
         """Return the pool that the core plans with; workers that never come cost nothing."""
-        return PoolConfig(self.most or len(self.addresses), queue_bytes=self.queue_bytes)
+        fixed = self.share if isinstance(self.share, float | int) else None
+        return PoolConfig(self.most or len(self.addresses), queue_bytes=self.queue_bytes, share=fixed)
 
     def open(self, arena: Arena, spec: WorkerSpec) -> socket.socket | None:
         """Return the socket on which the agent will talk to the ferry. None, with one warning, if samples cannot be prepared elsewhere."""

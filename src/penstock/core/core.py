@@ -161,6 +161,7 @@ def on_done(state: State, event: ev.Done, _: list[Action]) -> None:
         return
     worker.fruitless = 0
     worker.prepared += issued.task.samples
+    worker.pool.done += issued.task.samples if issued.task.kind is not Kind.COLLATE else 0
     if issued.task.samples and issued.task.kind is not Kind.COLLATE:
         worker.pool.learn_pace(worker, issued, event.took_s, event.at_s)
     worker.head_s = state.now_s = event.at_s
@@ -294,6 +295,12 @@ def on_resize(state: State, event: ev.ResizePool, out: list[Action]) -> None:
             out.append(ev.Start(worker.id))
 
 
+def on_offload(state: State, event: ev.Offload, out: list[Action]) -> None:
+    if state.kind is not Kind.STREAM:
+        state.pools[event.pool].offload(event.share)
+        on_resize(state, ev.ResizePool(event.workers, event.pool), out)
+
+
 def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
     """Fail the due batch if it still does not fit: the consumer has given back all it can, so it never will."""
     if state.starved != event.seq:
@@ -362,4 +369,5 @@ HANDLERS: dict[type, Callable[..., None]] = {
     ev.Misfit: on_mismatch, ev.Refused: on_refused, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
     ev.Dropped: on_dropped, ev.InitFailed: lambda state, event, out: break_down(state, event.error, out), ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
     ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.ResizePool: on_resize,
+    ev.Offload: on_offload,
 }  # fmt: skip

@@ -178,6 +178,15 @@ class ResizePool(NamedTuple):
     """Pool number; 0 is the local workers."""
 
 
+class Offload(NamedTuple):
+    """Change a pool's worker count and its share of the samples. The share counts from now on."""
+
+    workers: int
+    share: float | None
+    """See `WorkerPool.share`."""
+    pool: int = 1
+
+
 class Grown(NamedTuple):
     start: int
     end: int
@@ -205,7 +214,7 @@ class Tick(NamedTuple):
 
 Event = (
     Feed | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Misfit | Refused
-    | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Grown | GrowDenied | Stuck | Tick
+    | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Offload | Grown | GrowDenied | Stuck | Tick
 )  # fmt: skip
 
 

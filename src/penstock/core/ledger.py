@@ -45,6 +45,8 @@ class Batch:
     arrived: bool = False
     """Streams, out of order: the iterator has yielded it."""
     relaid: bool = False
+    returned: bool = False
+    """A task of it was lost, late or taken back: nobody waits for the pool that had it."""
     collated: bool = False
     delivered: bool = False
     error: tuple[int, Error] | None = None
@@ -82,7 +84,7 @@ class Batch:
     def restart(self, kind: Kind) -> None:
         """Forget all progress; the caller handles memory and live tasks."""
         self.kind, self.layout, self.collated, self.error = kind, -1, False, None
-        self.todo, self.arrived = [(0, self.size)], False
+        self.todo, self.arrived, self.returned = [(0, self.size)], False, False
         self.live.clear()
         self.dropped.clear()
 

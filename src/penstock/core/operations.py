@@ -224,6 +224,7 @@ def give_back(state: State, task: Task) -> None:
     """Void the task: its samples become to-do again, and memory that only it filled is freed."""
     batch = state.batches[task.seq]
     batch.live.discard(task.id)
+    batch.returned = True
     void = batch.parts.pop(task.start, None) if task.kind is Kind.PARTS else None
     if task.kind not in (Kind.PARTS, Kind.SLOTS):
         void, batch.slab = batch.slab, None

@@ -69,9 +69,13 @@ class Outlook:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.counted = [worker for worker in state.workers if can_be_counted_on(state, worker)]
+        able = [worker for worker in state.workers if can_be_counted_on(state, worker)]
+        self.has_local = any(worker.pool is state.local for worker in able)
+        self.offloads_all = any(worker.pool.share == 1 for worker in able)
+        """Whether another pool is to do everything, and keeps up."""
+        self.counted = [worker for worker in able if self._counts(worker)]
+        """Those for whose sake others may leave work alone."""
         numbers = [worker.pool.number for worker in self.counted]
-        self.has_local = 0 in numbers
         urgent = next((state.batches[seq] for seq in state.due if state.batches[seq].todo), None)
         self.urgent = [task_samples(state, urgent, pool) if urgent else 1 for pool in state.pools]
         """Samples in the next task of the most urgent batch, per pool."""
@@ -83,6 +87,12 @@ class Outlook:
         """Samples per second of all pools that would finish such a task sooner, per pool."""
         self.full_s = float("inf")
         """When the first full worker would finish one more task."""
+
+    def _counts(self, worker: WorkerState) -> bool:
+        """A pool with a share may have none left when its turn comes, and local workers do everything if need be."""
+        if worker.pool is self.state.local:
+            return not self.offloads_all
+        return worker.pool.share is None or worker.pool.share == 1
 
     def finish_s(self, worker: WorkerState) -> float:
         """Return when a worker would finish one more task of the most urgent batch."""
@@ -96,7 +106,11 @@ class Outlook:
     def in_time(self, worker: WorkerState) -> list[int]:
         """Return the batches a worker may work on, most urgent first."""
         state, pool, finish_s = self.state, worker.pool, self.finish_s(worker)
-        unknown = pool.pace_s is None and pool.kind != LOCAL and self.has_local
+        if pool is state.local and self.offloads_all:
+            return [seq for seq in state.due if stays_here(state, state.batches[seq])]
+        if pool.is_spent and (self.has_local or not pool.share):
+            return []
+        unknown = pool.pace_s is None and pool.kind != LOCAL and self.has_local and not self.offloads_all
         if finish_s <= self.full_s and not unknown:
             return state.due
         at = first_in_time(self._offers(worker), self.sooner[pool.number])
@@ -112,6 +126,16 @@ class Outlook:
             batch = self.state.batches[seq]
             samples = task_samples(self.state, batch, worker.pool)
             yield left_of(batch), worker.pool.finish_s(worker.load, samples)
+
+
+def stays_here(state: State, batch: Batch) -> bool:
+    """Whether local workers work on a batch although another pool is to do everything: they alone can, or it is due and the other pool
+    has lost a task of it, or was late."""
+    if batch.seq == state.due[0] and batch.returned:  # guard: returned-to-local
+        return True
+    if batch.kind is Kind.SLOTS:
+        return batch.layout < 0 and state.layout < 0
+    return batch.kind is Kind.WHOLE or not batch.todo
 
 
 def task_samples(state: State, batch: Batch, pool: WorkerPool) -> int:

@@ -4,6 +4,8 @@ Rule 1: worker numbers run over all pools, in order of arrival. A growing pool f
 then takes new numbers.
 Rule 2: costs are learned per pool. The pace says how fast a worker is; `latency_s` (a task's time beyond its work: the
 way there and back) says how far ahead it needs work.
+Rule 3: a share is kept by a credit: every sample issued to anyone earns the pool its share of one, every sample it gets costs one.
+It gets tasks while the credit is not below 0, so it is over its share by one task at most.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ class PoolConfig(NamedTuple):
     queue_bytes: int = 0
     """Bound on the bytes of results in flight; 0: none."""
     kind: str = REMOTE
+    share: float | None = None
+    """At first; see `Offload`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +46,9 @@ class WorkerPool:
     queue_s: float = QUEUE_S
     queue_bytes: int = 0
     kind: str = LOCAL
+    share: float | None = None
+    """Most of all samples issued that it gets. None: no bound, it takes what it does not delay. 1: local workers wait while it keeps up.
+    0: nothing new."""
     members: list[WorkerState] = field(default_factory=list)
     """All workers so far; those from place `size` on leave or have left."""
     sample_s: float | None = None
@@ -54,6 +61,25 @@ class WorkerPool:
     """When it last got or finished work: old measurements may no longer hold."""
     owed_bytes: int = 0
     """Bytes of results in flight, if bounded."""
+    credit: float = 0.0
+    """Samples it may get by its share; below 0: none now."""
+    done: int = 0
+    """Samples it has prepared."""
+
+    def offload(self, share: float | None) -> None:
+        """Have another share from now on."""
+        self.share, self.credit = share, 0.0
+
+    def account(self, samples: int, most: int, *, its_own: bool) -> None:
+        """Note samples issued to it or to others. Credit beyond `most` lapses: a pool back from an absence does not catch up."""
+        if self.share is not None:
+            earned = self.share * samples - (samples if its_own else 0)
+            self.credit = min(self.credit + earned, float(most))
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its share is used up for now."""
+        return self.share is not None and (self.share <= 0 or self.credit < 0)
 
     def learn_pace(self, worker: WorkerState, issued: Issued, took_s: float, at_s: float) -> None:
         """Learn from a finished task, even a cancelled one."""

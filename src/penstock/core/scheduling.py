@@ -214,6 +214,9 @@ def issue(state: State, worker: WorkerState, task: Task, out: list[Action]) -> N
             slab.holds += 1
     if not worker.tasks:
         worker.head_s = state.now_s
+    if task.kind is not Kind.COLLATE:
+        for pool in state.pools[1:]:
+            pool.account(task.samples, batch.size, its_own=pool is worker.pool)
     worker.add(issued)
     batch.live.add(task.id)
     out.append(ev.Assign(worker.id, task))

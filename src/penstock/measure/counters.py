@@ -13,7 +13,7 @@ from penstock.measure.steady import Steady, Work
 SPANS = 200_000
 """Tasks and waits kept for a trace; older ones are dropped."""
 WARNINGS = 100
-BY_WORKER = ("prepare_ns", "write_ns", "collate_ns", "cpu_ns", "delayed_ns")
+BY_WORKER = ("prepare_ns", "write_ns", "collate_ns", "cpu_ns", "delayed_ns", "samples")
 SUMMED = ("prepared", "tasks", "source_retries", "reissued", "private_copies")
 """Fields of `Live` that add up over the engines of a loader."""
 
@@ -30,6 +30,8 @@ class Live(NamedTuple):
     """CPU time of tasks."""
     delayed_ns: tuple[int, ...] = ()
     """Time that tasks waited for a core; not part of the times above."""
+    samples: tuple[int, ...] = ()
+    """Samples prepared by each worker, local ones first."""
     prepared: int = 0
     """Samples prepared."""
     tasks: int = 0

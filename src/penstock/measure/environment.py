@@ -11,6 +11,8 @@ from pathlib import Path
 from penstock import __version__
 from penstock.measure import host
 
+CARDS = Path("/proc/driver/nvidia/gpus")
+
 
 def processor() -> str:
     """Return the processor's name, if the system tells it."""
@@ -23,6 +25,16 @@ def processor() -> str:
         if name.strip() in ("model name", "Model", "Hardware") and value.strip():
             return f"{value.strip()} ({platform.machine()})"
     return platform.processor() or platform.machine()
+
+
+def accelerators() -> list[str]:
+    """Return the names of the NVIDIA cards, without starting CUDA."""
+    try:
+        texts = [file.read_text("utf-8", "replace") for file in sorted(CARDS.glob("*/information"))]
+    except OSError:
+        return []
+    lines = [line.partition(":") for text in texts for line in text.splitlines()]
+    return sorted(value.strip() for name, _, value in lines if name.strip() == "Model")
 
 
 def installed(package: str) -> str:

@@ -21,7 +21,7 @@ class Fault(NamedTuple):
     what: str
     """`kill` a worker, or `freeze` it; kill the `agent`; kill the training process and `restore` it; `retire` a worker that uses too
     much memory; `resize` the pool. Of a pool beside the local one: messages of a worker come `late`; in a `partition` all its workers are
-    silent for a while; in an `outage` they are silent and then lost, with all messages under way."""
+    silent for a while; in an `outage` they are silent and then lost, with all messages under way; `share` changes its share."""
     which: int = 0
     """Worker, modulo the living; for `restore` and `resize` the new worker count."""
 
@@ -181,6 +181,11 @@ def draw_remote(seed: int) -> Scenario:
             base, fails=0.0, kills=0.0, hangs=0.0, odd=0.0, refused=False, skips=False, collate_fails=0.0, init_fails=False,
             faults=(), denied_bytes=1 << 30, limit_bytes=1 << 20, keeps=1, pools=(), ragged_sizes=False, slow=0.0,
         )  # fmt: skip
+    apart = random.Random(f"shares of {seed}")
+    faults += [
+        Fault(apart.randrange(steps), "share", apart.randrange(1000))
+        for _ in range(apart.choice((0, 0, 1, 2, 5, 12)))
+    ]
     return replace(base, pools=(remote, *base.pools), faults=tuple(sorted([*base.faults, *faults])))
 
 

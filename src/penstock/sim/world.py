@@ -27,6 +27,8 @@ PATIENCE_S = 100.0
 """Virtual seconds without a batch after which none is expected any more."""
 MAX_STEPS = 200_000
 """Steps after which a run counts as an endless loop."""
+SHARES = (None, 0.0, 0.1, 0.5, 0.9, 1.0, 1.0)
+"""Shares of a pool that a `share` fault sets."""
 DRAIN_S = 60.0
 HISTORY = 200
 """Newest events kept, to explain a violation."""
@@ -145,7 +147,11 @@ class World:
                 pool = fault.step % len(self.agent.pools)
                 workers = fault.which % 5 if pool else 1 + fault.which % 8
                 self.agent.happen(ev.ResizePool(workers, pool))
-
+            case "share" if self.scenario.pools and self.scenario.kind is not Kind.STREAM:
+                number = 1 + fault.which % len(self.scenario.pools)
+                workers = self.agent.state.pools[number].size if fault.which % 3 else fault.which % 7
+                share = SHARES[fault.step % len(SHARES)]
+                self.agent.happen(ev.Offload(workers, share, number))
             case "late" | "partition" | "outage" if self.scenario.pools:
                 self._silence(fault)
 
