@@ -83,18 +83,20 @@ class Counters:
 
     read: Callable[[], Live] | None = None
     """Reads the running engine, if any."""
+    show: Callable[[Steady], None] | None = None
+    """Shows it the steady state after each batch."""
     past: Live = field(default_factory=Live)
     """Sums over ended engines."""
 
-    def attach(self, read: Callable[[], Live]) -> None:
+    def attach(self, read: Callable[[], Live], show: Callable[[Steady], None] | None = None) -> None:
         """Start counting an engine; keep the sums of one that was dropped without `detach`."""
         self.detach()
-        self.read = read
+        self.read, self.show = read, show
 
     def detach(self, read: Callable[[], Live] | None = None) -> None:
         """Stop counting an engine (that of `read`, or the newest), and keep its sums."""
         if self.read is not None and read in (None, self.read):
-            self.past, self.read = self.live(), None
+            self.past, self.read, self.show = self.live(), None, None
 
     def live(self) -> Live:
         """Return sums over all engines so far, and the state of the running one."""
@@ -127,6 +129,8 @@ class Counters:
             mode=self.lane_mode,
             work=lambda: self.live().work(),
         )
+        if self.show is not None:
+            self.show(self.steady)
         if self.trace:
             self.wait_spans.append((began_s, at_s, samples, ready))
 
