@@ -416,6 +416,7 @@ class Agent:
         row[Board.BACKED] = self.state.memory.used + self.state.memory.free + more
         row[Board.REISSUED] = self.state.reissued
         row[Board.TASK_SIZE] = self.state.task_size
+        row[Board.SAMPLE_BYTES] = round(self.state.sample_bytes)
         row[Board.OFFLOADED] = sum(pool.done for pool in self.state.pools[1:])
 
     def _check_memory(self) -> None:

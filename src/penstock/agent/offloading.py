@@ -179,7 +179,7 @@ class Offloading:
             "workers_had": self._present(),
             "samples": sum(pool.done for pool in self._remote),
             "bytes": sums.our_bytes,
-            "link_bytes_s": max(0.0, sums.our_bytes - last.our_bytes) / seconds if last else 0.0,
+            "link_bytes_per_second": max(0.0, sums.our_bytes - last.our_bytes) / seconds if last else 0.0,
             "receiving_s": self._receiving_s(sums),
         }
         self._reported = sums

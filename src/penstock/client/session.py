@@ -220,6 +220,7 @@ class Session:
             arena_limit_bytes=self._limit,
             held_bytes=self.leases.held_bytes,
             private_copies=self.leases.private_copies,
+            sample_bytes=agent[Board.SAMPLE_BYTES],
         )
 
     def end_of_agent(self) -> str:

@@ -40,6 +40,8 @@ class Live(NamedTuple):
     arena_limit_bytes: int = 0
     held_bytes: int = 0
     private_copies: int = 0
+    sample_bytes: int = 0
+    """Bytes of a prepared sample; 0: unknown."""
 
     def work(self) -> Work:
         busy_ns = sum(self.prepare_ns) + sum(self.write_ns) + sum(self.collate_ns)
@@ -154,8 +156,9 @@ def as_stats(
     epoch: int,
     gpu: dict[str, Any] | None = None,
     reuse: dict[str, Any] | None = None,
+    remote: Any = None,
 ) -> dict[str, Any]:
-    """Return the numbers of `loader.stats()`."""
+    """Return the numbers of `loader.stats()`. `remote`: the loader's side of remote workers, if it has any."""
     live = counters.live()
     busy = added(added(live.prepare_ns, live.write_ns), live.collate_ns)
     return {
@@ -193,4 +196,6 @@ def as_stats(
         "source_retries": counters.source_retries + live.source_retries,
         "gpu": gpu,
         "reuse": reuse,
+        "sample_bytes": live.sample_bytes,
+        "remote": None if remote is None else dict(remote.record.stats),
     }

@@ -43,7 +43,7 @@ class Board:
     POOL = 12
     """Number of the worker's pool; written by the agent."""
     BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED, LANE = range(7)
-    BATCHES, TAKEN, ELAPSED_NS, WAITED_NS, OFFLOADED = range(7, 12)
+    BATCHES, TAKEN, ELAPSED_NS, WAITED_NS, OFFLOADED, SAMPLE_BYTES = range(7, 13)
     """Columns of the agent's row. OFFLOADED: samples prepared by other pools than the local one."""
 
     def __init__(self, view: memoryview, workers: int) -> None:
