@@ -407,7 +407,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         self._counters.skipped = len(self._skips)
         kept = self._reusing.stats(self._epochs.kept) if self._reusing is not None else None
         lane, epoch = self._on_device.stats(), self._epochs.epoch
-        return as_stats(self._counters, engine=engine, epoch=epoch, gpu=lane, reuse=kept)
+        return as_stats(self._counters, engine=engine, epoch=epoch, gpu=lane, reuse=kept, remote=self._remote)
 
     def diagnose(self) -> str:
         """Return one sentence: the bottleneck of this run, and what would help."""
@@ -419,7 +419,9 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         reusing, shuffles = self._reusing, self._epochs.source.shuffles
         line = "" if reusing is None else reusing.line(reusing.source, self._epochs.kept)
         given = TorchArguments.of(self)
-        return explanation(self._config, given, self._on_device, shuffles=shuffles, reused=line)
+        return explanation(
+            self._config, given, self._on_device, shuffles=shuffles, reused=line, remote=self._remote
+        )
 
     def skipped(self) -> list[dict[str, Any]]:
         """Return the samples that `on_error` dropped or replaced, with their errors."""

@@ -46,6 +46,11 @@ GUARDS = [
         never("returned-to-local"),
     ),
     guard(
+        "a trial of remote workers that complete nothing ends",
+        "unit/test_offloading.py::test_a_trial_that_completes_nothing_ends",
+        changed("stalled-trial", "now_s - last_s >", "False and now_s - last_s >"),
+    ),
+    guard(
         "attempt ids are never used twice",
         "unit/test_core.py::test_the_work_of_a_lost_worker_is_issued_again_under_a_new_id",
         replaced(

@@ -218,7 +218,7 @@ def test_a_ferry_that_hangs_is_killed_before_its_tasks_are_given_to_others() -> 
     link, selector = FerryLink(Channel(ours)), selectors.DefaultSelector()
     try:
         link.bind(selector, None)  # type: ignore[arg-type]  # no worker is asked for
-        theirs.sendall(framed(Net.ALIVE, NUMBER.pack(-1), NUMBER.pack(ferry.pid)))
+        theirs.sendall(framed(Net.ALIVE, NUMBER.pack(-1), json.dumps({"pid": ferry.pid}).encode()))
         for key, mask in selector.select(5):
             key.data(mask)
         link.look_after(time.monotonic())

@@ -25,3 +25,16 @@ class AgentConfig:
     """Report every task for the trace."""
     record: str = ""
     """File that records all events and actions."""
+    plans: tuple[str, ...] = ("samples",)
+    """How remote workers may divide the work with this machine."""
+    remote_workers: int = 0
+    """Remote workers at most."""
+    remote_share: float | str | None = None
+    """"auto": measured; a number: fixed; None: what delays no batch."""
+    course: str = ""
+    """What an earlier agent of this loader has measured and decided (`policy.course`)."""
+
+    @property
+    def steers(self) -> bool:
+        """Whether the agent decides about remote workers, or about their plan."""
+        return self.remote_share == "auto" or (self.remote_share is not None and len(self.plans) > 1)

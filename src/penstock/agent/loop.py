@@ -20,6 +20,7 @@ from struct import unpack_from
 from penstock.agent.capacity import Capacity
 from penstock.agent.config import AgentConfig
 from penstock.agent.handles import WorkerHandle
+from penstock.agent.offloading import Offloading
 from penstock.agent.processes import sent_worker
 from penstock.agent.record import Recorder
 from penstock.agent.troubles import after_text, apart, grown_text, packed
@@ -61,6 +62,8 @@ class Agent:
         self.config, self.trainer, self.arena, self.start_worker = config, trainer, arena, start_worker
         self.ferry = ferry
         self.state = new_state(config.core)
+        steered = ferry if len(self.state.pools) > 1 else None
+        self.offloading = None if steered is None else Offloading(config, self.state, arena.board, steered)
         self.recorder = Recorder(config.record, config.core)
         self.selector: selectors.BaseSelector = selectors.DefaultSelector()
         self.events: deque[Event] = deque()
@@ -132,6 +135,8 @@ class Agent:
             case ev.Deliver(seq, offset, layout, dropped, nbytes):
                 del self.fed[seq]
                 tail = b"".join(ordinal.to_bytes(4, "little") for ordinal in dropped)
+                if self.offloading is not None:
+                    self.offloading.delivered(time.monotonic())
                 self._tell(Msg.BATCH, wire.BATCH.pack(seq, offset, nbytes, layout, len(dropped)), tail)
             case ev.DeliverError(seq, error):
                 del self.fed[seq]
@@ -272,6 +277,7 @@ class Agent:
         self.workers[handle.id] = handle
         row = self.arena.board.row(handle.id)
         row[Board.TASK] = row[Board.ORDINAL] = -1
+        row[Board.POOL] = self.state.workers[handle.id].pool.number
         handle.show(row)
         handle.watch(
             self.selector, partial(self._on_worker_frame, handle), partial(self._on_worker_end, handle)
@@ -365,6 +371,7 @@ class Agent:
             self.stopping = True
         if self.ferry is not None:
             self.ferry.look_after(now)
+            self._offload(now)
         self._follow(now)
         self._post_board()
         self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT)), self._waits(now)))
@@ -392,6 +399,16 @@ class Agent:
             if self.follows:
                 self._tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
 
+    def _offload(self, now: float) -> None:
+        """Use remote workers as measured."""
+        if self.offloading is None:
+            return
+        wish = self.offloading.look(now)
+        if wish is not None and self.arena.has_room_for(len(self.state.workers) + wish.workers):
+            self.happen(ev.Offload(wish.workers, wish.share))
+        if report := self.offloading.report(now):
+            self._tell(Msg.OFFLOAD, report)
+
     def _post_board(self, *, more: int = 0) -> None:
         row = self.arena.board.agent
         row[Board.LANES] = len(self.state.workers)
@@ -399,6 +416,8 @@ class Agent:
         row[Board.BACKED] = self.state.memory.used + self.state.memory.free + more
         row[Board.REISSUED] = self.state.reissued
         row[Board.TASK_SIZE] = self.state.task_size
+        row[Board.SAMPLE_BYTES] = round(self.state.sample_bytes)
+        row[Board.OFFLOADED] = sum(pool.done for pool in self.state.pools[1:])
 
     def _check_memory(self) -> None:
         for handle in self.workers.values():

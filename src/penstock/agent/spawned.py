@@ -66,7 +66,7 @@ def agent_main() -> None:
 
     facts = json.loads(sys.argv[1])
     core = CoreConfig.of(facts["config"].pop("core"))
-    config = AgentConfig(core=core, **facts["config"])
+    config = AgentConfig(core=core, **{**facts["config"], "plans": tuple(facts["config"]["plans"])})
     trainer_fd, adoptions_fd, arena_fd, *ferry_fd = facts["fds"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name_process("penstock agent")

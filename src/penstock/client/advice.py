@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 
 from penstock.client.arguments import TorchArguments, on_cuda
 from penstock.client.gpu_choice import adopted_of, missing_for_lane, why_not_auto
@@ -13,7 +14,9 @@ from penstock.client.worker_count import count_workers
 from penstock.config import LoaderConfig
 from penstock.dataset.seeding import generators_kept
 from penstock.gpu.queues import too_few
+from penstock.measure import host
 from penstock.policy.diagnosis import diagnose
+from penstock.policy.offload_text import explained_offload
 
 
 def advice_on(stats: dict[str, Any], *, gpu: bool = False) -> str:
@@ -21,7 +24,8 @@ def advice_on(stats: dict[str, Any], *, gpu: bool = False) -> str:
     # An active GPU lane needs cores, so fewer are left for workers.
     beside_lane = stats["gpu"] is not None and stats["gpu"]["mode"] != "off"
     cores = count_workers(lane=beside_lane)
-    return diagnose(stats, cores=cores, most=cores if beside_lane else None, gpu=gpu)
+    most = cores if beside_lane else None
+    return diagnose(stats, cores=cores, most=most, gpu=gpu, link_bytes_s=host.link_bytes_s())
 
 
 def could_be_asked(config: LoaderConfig, given: TorchArguments, held: DeviceSide) -> bool:
@@ -34,14 +38,23 @@ def could_be_asked(config: LoaderConfig, given: TorchArguments, held: DeviceSide
 
 
 def explanation(
-    config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, shuffles: bool, reused: str = ""
+    config: LoaderConfig,
+    given: TorchArguments,
+    held: DeviceSide,
+    *,
+    shuffles: bool,
+    reused: str = "",
+    remote: Any = None,
 ) -> str:
-    """Describe each step of preparing a sample. `reused`: the line about `reuse=`, or ""."""
+    """Describe each step of preparing a sample. `reused`: the line about `reuse=`, or ""; `remote`: the side of remote workers, or None."""
     from penstock.pipeline.explain import explained
 
     with generators_kept():
         lane = lane_line(config, given, held, shuffles=shuffles)
-        return explained(given.dataset, lane=f"{lane}\n  {reused}" if reused else lane)
+        streams = isinstance(given.dataset, IterableDataset)
+        told = {} if remote is None else remote.record.stats
+        offload = explained_offload(told, streams=streams) if config.remote or remote else ""
+        return explained(given.dataset, lane="\n  ".join(filter(None, (lane, reused, offload))))
 
 
 def lane_line(config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, shuffles: bool) -> str:

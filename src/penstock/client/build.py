@@ -79,6 +79,8 @@ def blueprint_of(
         follows=follows and not streams,
         spans=spans,
         record=os.environ.get("PENSTOCK_RECORD", ""),
+        remote_workers=0 if remote is None else remote.count,
+        remote_share=None if remote is None else remote.share,
     )
     spec = WorkerSpec(
         recipe=recipe,

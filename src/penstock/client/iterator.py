@@ -312,6 +312,8 @@ class EngineIterator(Batches):
             self._stream.hear(payload)
         elif kind == Msg.REPORT:
             self._on_skip(json.loads(payload))
+        elif kind == Msg.OFFLOAD and self._blueprint.remote is not None:
+            self._blueprint.remote.record.note(payload)
         elif kind == Msg.SPAN:
             self._counters.span(*wire.SPAN.unpack(payload))
 
@@ -367,7 +369,7 @@ class EngineIterator(Batches):
         session.want(self._wish)
         session.leave_cores(self._leaves_cores)
         self._closer = weakref.finalize(self, session.close)
-        self._counters.attach(session.live)
+        self._counters.attach(session.live, session.show)
 
     def _restart(self, how: str) -> None:
         """Start a new agent and ask it for everything not delivered."""

@@ -27,6 +27,19 @@ OpenFerry = Callable[[bytes, Sequence[int]], socket.socket]
 """Passes facts and descriptors on to the ferry; returns a socket to it."""
 
 
+class OffloadRecord:
+    """What a loader's agent said last about remote workers: for `stats()`, and for its next agent."""
+
+    def __init__(self) -> None:
+        self.course = ""
+        """What has been measured and decided (`policy.course`), as JSON."""
+        self.stats: dict[str, Any] = {}
+
+    def note(self, payload: bytes) -> None:
+        told = json.loads(payload)
+        self.course, self.stats = told["course"], told["stats"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSide:
     """How a loader reaches workers on other machines."""
@@ -49,11 +62,20 @@ class RemoteSide:
     """Workers at most; 0: one for each address."""
     queue_bytes: int = 64 << 20
     """Bytes of results in flight."""
+    record: OffloadRecord = field(default_factory=OffloadRecord)
+
+    @property
+    def count(self) -> int:
+        """Remote workers at most."""
+        return self.most or len(self.addresses)
 
     def pool(self) -> PoolConfig:
-        """Return the pool that the core plans with; workers that never come cost nothing."""
+        """Return the pool that the core plans with; workers that never come cost nothing. Where the share is measured, the first come when
+        training waits."""
         fixed = self.share if isinstance(self.share, float | int) else None
-        return PoolConfig(self.most or len(self.addresses), queue_bytes=self.queue_bytes, share=fixed)
+        return PoolConfig(
+            0 if self.share == "auto" else self.count, queue_bytes=self.queue_bytes, share=fixed
+        )
 
     def open(self, arena: Arena, spec: WorkerSpec) -> socket.socket | None:
         """Return the socket on which the agent will talk to the ferry. None, with one warning, if samples cannot be prepared elsewhere."""
@@ -71,7 +93,7 @@ class RemoteSide:
             "addresses": [asdict(address) for address in self.addresses],
             "differs": self.differs,
             "gateway": None if self.gateway is None else asdict(self.gateway),
-            "most": self.most,
+            "most": None if self.share == "auto" else self.most,  # then the agent says how many
             "actors": {"cpus": self.cpus, "options": dict(self.options)},
         }
         try:

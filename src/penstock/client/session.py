@@ -23,6 +23,7 @@ from penstock.client.remote_side import RemoteSide
 from penstock.measure.counters import BY_WORKER, Live
 from penstock.measure.endings import exit_text, open_pidfd, wait_readable
 from penstock.measure.host import say_once
+from penstock.measure.steady import Steady
 from penstock.wire import frames as wire
 from penstock.wire.arena import Arena, Board, board_bytes, board_rows
 from penstock.wire.frames import Channel, Msg
@@ -88,8 +89,10 @@ class Session:
         with contextlib.ExitStack() as ours:
             remote = blueprint.remote
             ferry = None if remote is None else remote.open(self.arena, blueprint.spec)
-            if ferry is not None:
+            if remote is not None and ferry is not None:
                 ours.enter_context(ferry)  # the agent has its own copy: the ferry must see its end
+                agent = replace(blueprint.agent, course=remote.record.course)
+                blueprint = replace(blueprint, agent=agent)
             self._start_agent(blueprint, ferry)
 
     def _start_agent(self, blueprint: Blueprint, ferry: socket.socket | None) -> None:
@@ -123,6 +126,14 @@ class Session:
         """Tell the agent whether workers must leave cores to a GPU lane; it looks at every tick. Callable from any thread."""
         if not self._closed:
             self.arena.board.agent[Board.LANE] = needed
+
+    def show(self, steady: Steady) -> None:
+        """Show the agent how training goes; it looks at every tick."""
+        if not self._closed:
+            row = self.arena.board.agent
+            row[Board.TAKEN], row[Board.BATCHES] = steady.samples, steady.batches
+            row[Board.ELAPSED_NS] = int(steady.elapsed_s * 1e9)
+            row[Board.WAITED_NS] = int(steady.waited_s * 1e9)
 
     def send(self, kind: Msg, *chunks: bytes) -> None:
         with contextlib.suppress(OSError):  # the agent has ended, as `receive` will notice, or we close
@@ -189,21 +200,27 @@ class Session:
     def live(self) -> Live:
         """Read the running engine's numbers off the board."""
         board = self.arena.board
-        agent, column = board.agent, board.column
-        by_worker = {name: tuple(column(getattr(Board, name.upper()))) for name in BY_WORKER}
+        agent, local = board.agent, [pool == 0 for pool in board.column(Board.POOL)]
+
+        def column(which: int) -> tuple[int, ...]:
+            """Counters of workers here: others are counted elsewhere, and take no core of this machine."""
+            return tuple(value for value, here in zip(board.column(which), local, strict=False) if here)
+
+        by_worker = {name: column(getattr(Board, name.upper())) for name in BY_WORKER}
         return Live(
             **by_worker,
             agent_pid=0 if self._closed else self.pid,
             worker_pids=() if self._closed else tuple(pid for pid in board.column(Board.PID) if pid),
-            prepared=sum(board.column(Board.SAMPLES)),
-            tasks=sum(board.column(Board.TASKS)),
-            source_retries=sum(board.column(Board.RETRIES)),
+            prepared=sum(column(Board.SAMPLES)) + agent[Board.OFFLOADED],
+            tasks=sum(column(Board.TASKS)),
+            source_retries=sum(column(Board.RETRIES)),
             task_size=agent[Board.TASK_SIZE],
             reissued=agent[Board.REISSUED],
             arena_bytes=0 if self._closed else agent[Board.BACKED],
             arena_limit_bytes=self._limit,
             held_bytes=self.leases.held_bytes,
             private_copies=self.leases.private_copies,
+            sample_bytes=agent[Board.SAMPLE_BYTES],
         )
 
     def end_of_agent(self) -> str:

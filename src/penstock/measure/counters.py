@@ -42,6 +42,8 @@ class Live(NamedTuple):
     arena_limit_bytes: int = 0
     held_bytes: int = 0
     private_copies: int = 0
+    sample_bytes: int = 0
+    """Bytes of a prepared sample; 0: unknown."""
 
     def work(self) -> Work:
         busy_ns = sum(self.prepare_ns) + sum(self.write_ns) + sum(self.collate_ns)
@@ -85,18 +87,20 @@ class Counters:
 
     read: Callable[[], Live] | None = None
     """Reads the running engine, if any."""
+    show: Callable[[Steady], None] | None = None
+    """Shows it the steady state after each batch."""
     past: Live = field(default_factory=Live)
     """Sums over ended engines."""
 
-    def attach(self, read: Callable[[], Live]) -> None:
+    def attach(self, read: Callable[[], Live], show: Callable[[Steady], None] | None = None) -> None:
         """Start counting an engine; keep the sums of one that was dropped without `detach`."""
         self.detach()
-        self.read = read
+        self.read, self.show = read, show
 
     def detach(self, read: Callable[[], Live] | None = None) -> None:
         """Stop counting an engine (that of `read`, or the newest), and keep its sums."""
         if self.read is not None and read in (None, self.read):
-            self.past, self.read = self.live(), None
+            self.past, self.read, self.show = self.live(), None, None
 
     def live(self) -> Live:
         """Return sums over all engines so far, and the state of the running one."""
@@ -129,6 +133,8 @@ class Counters:
             mode=self.lane_mode,
             work=lambda: self.live().work(),
         )
+        if self.show is not None:
+            self.show(self.steady)
         if self.trace:
             self.wait_spans.append((began_s, at_s, samples, ready))
 
@@ -152,8 +158,9 @@ def as_stats(
     epoch: int,
     gpu: dict[str, Any] | None = None,
     reuse: dict[str, Any] | None = None,
+    remote: Any = None,
 ) -> dict[str, Any]:
-    """Return the numbers of `loader.stats()`."""
+    """Return the numbers of `loader.stats()`. `remote`: the loader's side of remote workers, if it has any."""
     live = counters.live()
     busy = added(added(live.prepare_ns, live.write_ns), live.collate_ns)
     return {
@@ -191,4 +198,6 @@ def as_stats(
         "source_retries": counters.source_retries + live.source_retries,
         "gpu": gpu,
         "reuse": reuse,
+        "sample_bytes": live.sample_bytes,
+        "remote": None if remote is None else dict(remote.record.stats),
     }

@@ -242,3 +242,18 @@ def name_process(name: str) -> None:
 def local_world() -> int:
     """Return the number of training processes on this machine, as torchrun says."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+
+
+USUAL_LINK_BYTES_S = 125e6
+"""1 Gbit/s, where the speed is unknown."""
+
+
+def link_bytes_s() -> float:
+    """Return the speed of the interface that other machines are reached by."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/net/route").read_text("ascii").splitlines()[1:]:
+            interface, destination = line.split()[:2]
+            if destination == "00000000":
+                mbit_s = int(Path(f"/sys/class/net/{interface}/speed").read_text("ascii"))
+                return mbit_s * 125e3 if mbit_s > 0 else USUAL_LINK_BYTES_S
+    return USUAL_LINK_BYTES_S

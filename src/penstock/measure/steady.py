@@ -123,6 +123,11 @@ class Steady:
             while len(marks) > 1 and self._is_enough(marks[1]):
                 marks.popleft()
 
+    @property
+    def waited_s(self) -> float:
+        """Time that training waited, by the device's idle time where that is measured."""
+        return self.idle_s if self.timed else self.wait_s
+
     def idled(self, idle_s: float, ready: int) -> None:
         """Count the device's idle time before a batch, with `ready` more ready."""
         self.timed += 1

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from penstock.policy.offload_text import remote_help, remote_remark
+
 FEW = 10
 """Fewer batches than this say nothing."""
 FINE = 0.02
@@ -139,8 +141,29 @@ def facts_of(stats: Mapping[str, Any], *, cores: int, most: int | None = None) -
     )
 
 
-def diagnose(stats: Mapping[str, Any], *, cores: int, most: int | None = None, gpu: bool = False) -> str:
-    """Describe `loader.stats()` in a sentence. `most`: bound on workers; `gpu`: a GPU is there that could prepare samples."""
+def diagnose(
+    stats: Mapping[str, Any],
+    *,
+    cores: int,
+    most: int | None = None,
+    gpu: bool = False,
+    link_bytes_s: float = 0.0,
+) -> str:
+    """Describe `loader.stats()` in a sentence. `most`: bound on workers; `gpu`: a GPU is there that could prepare samples; `link_bytes_s`: to
+    other machines, whose CPUs may help."""
+    said = described(stats, cores=cores, most=most, gpu=gpu)
+    if stats["engine"] != "workers" or stats["recent"]["batches"] < FEW:
+        return said
+    kind = judged(facts_of(stats, cores=cores, most=most)).kind
+    lacks_cores = kind in (Limit.CORES, Limit.CROWD)
+    return (
+        said
+        + remote_remark(stats.get("remote"))
+        + (remote_help(stats, link_bytes_s=link_bytes_s) if lacks_cores else "")
+    )
+
+
+def described(stats: Mapping[str, Any], *, cores: int, most: int | None, gpu: bool) -> str:
     if stats["engine"] == "torch":
         return "torch's own loader runs here, so nothing is measured."
     recent = stats["recent"]

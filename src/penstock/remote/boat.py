@@ -18,7 +18,7 @@ from penstock.remote.cargo import Cargo, cargo_of, lanes_of
 from penstock.remote.frames import DONE, ROWS, SPEC, Msg, Net, framed
 from penstock.remote.inlet import MOST_BYTES, Hostile, Inlet
 from penstock.wire import frames as wire
-from penstock.wire.arena import FIELDS
+from penstock.wire.arena import FIELDS, Board
 
 SILENT_S = 5.0
 """A worker that sends nothing for so long, not even a beat, is given up: its process or its link hangs."""
@@ -62,6 +62,8 @@ class Boat:
         self.worker = -1
         self.digest = b""
         """Of the settings it has."""
+        self._before = 0
+        """Bytes received when it joined its present loader."""
         self.heard_s = time.monotonic()
         self.on_end: Callable[[Boat, str], None] = lambda *_: None
         self._cargo: dict[int, Cargo] = {}
@@ -76,11 +78,16 @@ class Boat:
     def received(self) -> int:
         return self._inlet.nbytes
 
+    @property
+    def brought(self) -> int:
+        """Bytes for its present loader."""
+        return self.received - self._before
+
     # ---- to the worker
 
     def board(self, shore: Shore, worker: int, settings: bytes, digest: bytes) -> None:
         """Work for a loader as its worker `worker`, with these pickled settings."""
-        self.shore, self.worker = shore, worker
+        self.shore, self.worker, self._before = shore, worker, self.received
         self._void_all()
         known = digest == self.digest
         self.digest = digest
@@ -191,7 +198,7 @@ class Boat:
             raise Hostile("its row of counters has another length")
         if self.shore is not None:
             row = self.shore.row(self.worker)
-            row[:FIELDS] = memoryview(payload).cast("q")
+            row[: Board.POOL] = memoryview(payload).cast("q")[: Board.POOL]
 
     def _known(self, task: int) -> Cargo:
         cargo = self._cargo.get(task)

@@ -44,8 +44,8 @@ class Berth:
     wanted: deque[int] = field(default_factory=deque)
     """Workers that the agent has started and that have no boat yet."""
     cluster: str = ""
-    most: int = 0
-    """Remote workers that it may use."""
+    most: int | None = None
+    """Remote workers that it wants; None: its agent has not said yet."""
     refused: str = ""
     """Why its dataset cannot be loaded elsewhere."""
     on_refusal: Callable[[int], None] = lambda _: None
@@ -86,6 +86,8 @@ class Ferry:
         self.known: set[WorkerAddress] = set()
         self.unsaid: deque[str] = deque(maxlen=16)
         self.connector = Connector()
+        self.landed = 0
+        """Bytes from workers that have ended."""
         self.running = True
         self.hires: dict[str, Hire] = {}
         """Clusters, by their gateway's settings."""
@@ -103,7 +105,17 @@ class Ferry:
                 for boat in list(self.boats):
                     boat.look_after(now)
                 for berth in self.berths:
-                    berth.tell(-1, Net.ALIVE, NUMBER.pack(os.getpid()))
+                    berth.tell(-1, Net.ALIVE, self._account(berth))
+
+    def _account(self, berth: Berth) -> bytes:
+        """Return what this process has done, and for this loader."""
+        told = {
+            "pid": os.getpid(),
+            "cpu_ns": time.process_time_ns(),
+            "bytes": self.landed + sum(boat.received for boat in self.boats),
+            "workers": {worker: boat.brought for worker, boat in berth.boats.items()},
+        }
+        return json.dumps(told).encode()
 
     # ---- loaders
 
@@ -122,7 +134,7 @@ class Ferry:
             cluster=json.dumps([facts.get("gateway"), facts.get("actors")]),
         )
         berth.on_refusal = lambda worker: self._free(berth, worker)
-        berth.most = facts.get("most", 0)
+        berth.most = facts.get("most")
         self.berths.append(berth)
         self.selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_agent(berth, mask))
         differs = facts.get("differs", "error")
@@ -140,10 +152,12 @@ class Ferry:
             self.connector.connect(address, differs=differs)
 
     def _hire(self) -> None:
-        """Want as many workers of each cluster as its loaders may use, and keep the last number while nobody is there: the next epoch will."""
+        """Want as many workers of each cluster as its loaders do. Keep the last number while nobody is there, or has not said: the next epoch
+        will."""
         for cluster, hire in self.hires.items():
-            wanted = sum(berth.most for berth in self.berths if berth.cluster == cluster)
-            hire.want(wanted or hire.wanted)
+            wishes = [berth.most for berth in self.berths if berth.cluster == cluster]
+            wanted = sum(wish or 0 for wish in wishes)
+            hire.want(max(wanted, hire.wanted) if not wishes or None in wishes else wanted)
 
     def _on_agent(self, berth: Berth, mask: int) -> None:
         if mask & selectors.EVENT_WRITE and berth.channel.flush():
@@ -163,6 +177,9 @@ class Ferry:
     def _on_agent_frame(self, berth: Berth, kind: int, worker: int, payload: bytes) -> None:
         if kind == Net.SPEC:
             berth.settings, berth.digest = payload, hashlib.sha256(payload).digest()
+        elif kind == Net.WANT:
+            (berth.most,) = NUMBER.unpack(payload)
+            self._hire()
         elif kind == Net.START:
             berth.wanted.append(worker)
             self._board()
@@ -237,6 +254,7 @@ class Ferry:
 
     def _on_boat_end(self, boat: Boat, why: str) -> None:
         self.boats.remove(boat)
+        self.landed += boat.received
         if boat in self.idle:
             self.idle.remove(boat)
             self._warn(f"the worker on {boat.host} was lost: {why}")

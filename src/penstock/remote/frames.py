@@ -24,6 +24,7 @@ class Net(IntEnum):
     VALUE = 75
     # agent -> ferry
     START = 80
+    WANT = 81
     # ferry -> agent
     BOARDED = 88
     ENDED = 89

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import signal
@@ -42,6 +43,19 @@ class FerryLink:
         self._agent: Any = None
         self.gone = False
         self._pidfd, self._heard_s = -1, 0.0
+        self._wanted = -1
+        self.account: dict[str, Any] = {"cpu_ns": 0, "bytes": 0, "workers": {}}
+        """The ferry's CPU time, all it has received, and bytes by worker of this loader."""
+
+    @property
+    def handles(self) -> dict[int, RemoteHandle]:
+        return self._handles
+
+    def want(self, workers: int) -> None:
+        """Say how many remote workers the cluster should give."""
+        if workers != self._wanted:
+            self._wanted = workers
+            self.post(Net.WANT, -1, NUMBER.pack(workers))
 
     def bind(self, selector: selectors.BaseSelector, agent: LinkUser) -> None:
         """Serve this agent from now on."""
@@ -84,9 +98,10 @@ class FerryLink:
     def _on_frame(self, kind: int, worker: int, payload: bytes) -> None:
         handle = self._handles.get(worker)
         if kind == Net.ALIVE:
+            self.account = json.loads(payload)
             if self._pidfd < 0:
                 with contextlib.suppress(OSError, AttributeError):  # denied: then only its end is noticed
-                    self._pidfd = os.pidfd_open(*NUMBER.unpack(payload))
+                    self._pidfd = os.pidfd_open(self.account["pid"])
         elif worker < 0:
             self._agent.warn(payload.decode(errors="replace"))
         elif kind == Net.BOARDED:

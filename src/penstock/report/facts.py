@@ -35,6 +35,7 @@ LABELS = {
         "arena_limit_bytes": "for batches, at most",
         "held_bytes": "in batches that training holds",
         "private_copies": "batches copied, since training held many",
+        "sample_bytes": "a prepared sample",
     },
     "Faults": {
         "restarts": "workers replaced",

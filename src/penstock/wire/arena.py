@@ -34,14 +34,17 @@ class Board:
     """Counters in shared memory: one row per worker, written by that worker alone, and one for the agent; read by all.
 
     Rows of workers that never start are not backed by memory; the agent's row, the first, counts those started (`LANES`).
-    The training process writes two columns of that row: the `WANTED` worker count (0: no wish; or AS_CORES), and whether a
-    GPU lane (`LANE`) needs cores now.
+    The training process writes some columns of that row: the `WANTED` worker count (0: no wish; or AS_CORES), whether a GPU
+    lane (`LANE`) needs cores now, and sums over its steady state: `BATCHES`, `TAKEN` samples, `ELAPSED_NS` and `WAITED_NS`.
     """
 
     TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS = range(6)
     SAMPLES, TASKS, PID, CPU_NS, DELAYED_NS, RETRIES = range(6, 12)
+    POOL = 12
+    """Number of the worker's pool; written by the agent."""
     BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED, LANE = range(7)
-    """Columns of the agent's row."""
+    BATCHES, TAKEN, ELAPSED_NS, WAITED_NS, OFFLOADED, SAMPLE_BYTES = range(7, 13)
+    """Columns of the agent's row. OFFLOADED: samples prepared by other pools than the local one."""
 
     def __init__(self, view: memoryview, workers: int) -> None:
         self._rows = view[: (workers + 1) * FIELDS * 8].cast("q")

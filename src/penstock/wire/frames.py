@@ -56,6 +56,7 @@ class Msg(IntEnum):
     LOST = 56
     WORKERS = 57
     SHARE = 58
+    OFFLOAD = 59
 
 
 PASSED_ON = {Msg.SKIPPED: Msg.REPORT, Msg.STANDS: Msg.SHARE}

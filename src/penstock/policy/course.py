@@ -1,0 +1,392 @@
+"""When remote workers are hired, tried and used, while training runs: the profile of FastFlow in the running loop. Pure.
+
+Rule 1: local workers alone come first. Nothing is hired while training waits too little (`offload.THRESHOLD`).
+Rule 2: then some remote workers are hired. Local workers go on meanwhile.
+Rule 3: each plan is tried for a few windows with remote workers alone. A trial ends at once when its rate collapses or its workers are gone.
+Rule 4: `offload.decide` chooses plan and share; `refinement` corrects share and number of workers from then on.
+Rule 5: if that does not pay, local workers go on alone, and remote workers are let go after a while. Each new trial waits twice as long.
+Rule 6: a window counts only if the wanted remote workers were there, or have been waited for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from statistics import median
+from typing import Any, NamedTuple
+
+from penstock.policy.offload import (
+    THRESHOLD,
+    Metrics,
+    PlanMetrics,
+    decide,
+    share_of,
+    workers_needed,
+)
+from penstock.policy.refinement import (
+    COLLAPSE,
+    LONGEST_REST,
+    SHORTEST_REST,
+    Observed,
+    Refinement,
+    Setting,
+    SharePoint,
+    after_window,
+    refinement,
+)
+
+LOCAL_WINDOWS, TRIAL_WINDOWS = 4, 3
+"""Windows that measure local workers alone, and a plan; beside the first after a change."""
+TRIAL_S = 10.0
+"""Longest trial of a plan, if one window was counted."""
+LINGER = 20
+"""Windows after which unused remote workers are let go."""
+PATIENCE_S = 10.0
+"""How long a window waits for the rest of the wanted workers, once one is there."""
+WAITS = 0.02
+"""Share of the time from which training waits."""
+
+
+class Stage(StrEnum):
+    LOCAL = "local"
+    """Local workers alone."""
+    HIRING = "hiring"
+    """The same, until remote workers are there."""
+    TRIAL = "trial"
+    """Remote workers alone."""
+    REFINING = "refining"
+    FIXED = "fixed"
+    """The user has fixed the share; the plan is chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadTerms:
+    """What may be decided."""
+
+    plans: tuple[str, ...] = ("samples",)
+    most: int = 1
+    """Remote workers."""
+    share: float | None = None
+    """Fixed by the user; None: not fixed."""
+
+
+class WindowSeen(NamedTuple):
+    """One window of batches."""
+
+    rate: float
+    """Samples per second that training got."""
+    own: float
+    """Samples per second of training's own time, without its waiting."""
+    wait: float = 0.0
+    """Share of the time that training waited."""
+    idle: float = 0.0
+    """Share of the time that local workers had nothing to do."""
+    cpu_s: float = 0.0
+    """CPU seconds of this machine per sample: local workers, agent and ferry."""
+    seconds: float = 1.0
+    workers: int = 0
+    """Remote workers that were there."""
+    local_workers: int = 1
+    stalled: bool = False
+    """No batch came for far longer than usual."""
+
+
+class Wish(NamedTuple):
+    """What the next window is to run with."""
+
+    share: float
+    workers: int
+    plan: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    stage: Stage = Stage.LOCAL
+    settles: bool = True
+    """The next window still has batches of the stage before, and does not count."""
+    seen: tuple[WindowSeen, ...] = ()
+    """Newest windows with local workers alone."""
+    trial: tuple[WindowSeen, ...] = ()
+    """Windows of the present trial."""
+    training: float = 0.0
+    local: float = 0.0
+    preparing_s: float = 0.0
+    """Metrics with local workers alone; 0: not measured yet."""
+    tried: tuple[PlanMetrics, ...] = ()
+    workers: int = 0
+    """Hired for trials, or by the decision."""
+    plan: str = ""
+    """The chosen one."""
+    refining: Refinement | None = None
+    rest: int = 0
+    """Windows until the next trial may begin."""
+    patience: int = SHORTEST_REST
+    """The next rest."""
+    unused: int = 0
+    """Windows since remote workers were last used."""
+    waited_s: float = 0.0
+    """How long windows have waited for workers."""
+    short: int = 0
+    """A number of workers that did not come; 0: none."""
+    reason: str = "local workers alone are measured first"
+
+
+def wish(course: Course, terms: OffloadTerms) -> Wish:
+    """Return share, workers and plan for the next window."""
+    first = course.plan or terms.plans[0]
+    let_go = course.unused >= LINGER
+    match course.stage:
+        case Stage.LOCAL:
+            return Wish(0.0, 0 if let_go else course.workers, first)
+        case Stage.HIRING:
+            return Wish(0.0, course.workers, first)
+        case Stage.TRIAL:
+            return Wish(1.0, course.workers, terms.plans[len(course.tried)])
+        case Stage.FIXED:
+            return Wish(terms.share or 0.0, course.workers, first)
+    assert course.refining is not None
+    setting = course.refining.setting
+    return Wish(setting.share, 0 if let_go and setting.is_local else setting.workers, first)
+
+
+def hired(course: Course, terms: OffloadTerms) -> int:
+    """Return how many workers to ask the cluster for: while two numbers are compared, the larger."""
+    wanted = wish(course, terms).workers
+    refining = course.refining
+    if course.stage is Stage.REFINING and refining is not None and refining.rival is not None:
+        return max(wanted, refining.held.workers, refining.rival.workers)
+    return wanted
+
+
+def after(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
+    """Return the course after a window."""
+    match course.stage:
+        case Stage.LOCAL | Stage.HIRING:
+            return after_local_window(course, seen, terms)
+        case Stage.TRIAL:
+            return after_trial_window(course, seen, terms)
+        case Stage.REFINING:
+            return after_refining_window(course, seen, terms)
+    return course
+
+
+def resumed(course: Course) -> Course:
+    """Continue with a new agent, whose remote workers must come first. What was measured stays: epochs may be short."""
+    stage = Stage.HIRING if course.stage is Stage.TRIAL else course.stage
+    refining = None if course.refining is None else replace(course.refining, settles=True)
+    return replace(course, stage=stage, settles=True, refining=refining, waited_s=0.0)
+
+
+# ---- local workers alone
+
+
+def after_local_window(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
+    course = replace(course, unused=course.unused + (course.stage is Stage.LOCAL), rest=course.rest - 1)
+    if course.settles:
+        return replace(course, settles=False)
+    windows = (*course.seen, seen)[-LOCAL_WINDOWS:]
+    course = replace(course, seen=windows)
+    if len(windows) < LOCAL_WINDOWS:
+        return course
+    course = replace(
+        course,
+        training=median(one.own for one in windows),
+        local=median(one.rate for one in windows),
+        preparing_s=median(one.cpu_s for one in windows),
+    )
+    if min(course.training, course.local, course.preparing_s) <= 0:
+        return course
+    if terms.share is None:
+        verdict = decide(metrics_of(course))
+        if course.training < THRESHOLD * course.local:
+            return replace(course, stage=Stage.LOCAL, reason=verdict.reason)
+        if course.rest > 0:
+            return course
+    return hires(course, seen, terms) if course.stage is Stage.LOCAL else hiring(course, seen)
+
+
+def hires(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
+    """Ask for as many workers as would end the wait, if each were as fast as one here."""
+    each = course.local / max(1, seen.local_workers)
+    need = course.training - course.local
+    wanted = terms.most if terms.share is not None else max(1, workers_needed(need, each, terms.most))
+    reason = (
+        f"training could be {course.training / course.local:.3g} times as fast as with local workers alone "
+        f"({course.local:.4g} samples/s); {wanted} remote workers are hired to measure them"
+    )
+    return replace(
+        course,
+        stage=Stage.HIRING,
+        workers=wanted,
+        tried=(),
+        trial=(),
+        plan="",
+        unused=0,
+        waited_s=0.0,
+        reason=reason,
+    )
+
+
+def hiring(course: Course, seen: WindowSeen) -> Course:
+    """Try the first plan once the workers are there, or the first of them for long."""
+    if seen.workers <= 0:
+        return replace(course, waited_s=0.0)
+    if seen.workers < course.workers and course.waited_s < PATIENCE_S:
+        return replace(course, waited_s=course.waited_s + seen.seconds)
+    return replace(course, stage=Stage.TRIAL, settles=True)
+
+
+# ---- remote workers alone
+
+
+def after_trial_window(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
+    if seen.workers <= 0:
+        return gives_up(course, "no offloading: remote workers were lost while they were tried")
+    windows = course.trial if course.settles else (*course.trial, seen)
+    is_slow = seen.stalled or (not course.settles and seen.rate < (1.0 - COLLAPSE) * course.local)
+    is_long = sum(one.seconds for one in windows) >= TRIAL_S
+    if not is_slow and len(windows) < TRIAL_WINDOWS and not is_long:
+        return replace(course, trial=windows, settles=False)
+    measured = windows or (seen,)
+    plan = PlanMetrics(
+        name=terms.plans[len(course.tried)],
+        remote=median(one.rate for one in measured),
+        handling_s=median(one.cpu_s for one in measured),
+    )
+    had = max(1, min(one.workers for one in measured))
+    # Rates are kept per worker that was there, so that plans tried with other numbers compare.
+    whole = replace(plan, remote=plan.remote * max(1, course.workers) / had)
+    course = replace(course, tried=(*course.tried, whole), trial=(), settles=True)
+    return course if len(course.tried) < len(terms.plans) else decided(course, terms)
+
+
+def decided(course: Course, terms: OffloadTerms) -> Course:
+    """Decide with the number of workers that each plan needs."""
+    course = replace(course, seen=(), trial=(), settles=True, waited_s=0.0)
+    if terms.share is not None:
+        metrics = metrics_of(course)
+        best = max(metrics.plans, key=metrics.estimate)
+        reason = f"{terms.share:.0%} by {best.name}, the best plan at the fixed share: {best.remote:.4g} samples/s there"
+        return replace(course, stage=Stage.FIXED, plan=best.name, workers=terms.most, reason=reason)
+    needed = {plan.name: needed_by(course, plan, terms) for plan in course.tried}
+    plans = tuple(
+        replace(plan, remote=plan.remote * needed[plan.name] / max(1, course.workers))
+        for plan in course.tried
+    )
+    decision = decide(metrics_of(replace(course, tried=plans)))
+    if not decision.offload:
+        return gives_up(course, decision.reason)
+    workers = needed[decision.plan]
+    return replace(
+        course,
+        stage=Stage.REFINING,
+        plan=decision.plan,
+        workers=workers,
+        refining=refinement(decision, workers=workers, most=terms.most),
+        reason=decision.reason,
+        unused=0,
+        patience=SHORTEST_REST,
+    )
+
+
+def needed_by(course: Course, plan: PlanMetrics, terms: OffloadTerms) -> int:
+    """Return the workers that end the wait by a plan: the paper's Lower over the rate of one."""
+    relative = plan.handling_s / course.preparing_s
+    lower = (course.training - course.local) * (1.0 + relative)
+    return max(1, workers_needed(lower, plan.remote / max(1, course.workers), terms.most))
+
+
+def gives_up(course: Course, reason: str) -> Course:
+    """Go on with local workers alone; the next trial waits twice as long."""
+    return replace(
+        course,
+        stage=Stage.LOCAL,
+        seen=(),
+        trial=(),
+        settles=True,
+        refining=None,
+        rest=course.patience,
+        patience=min(LONGEST_REST, 2 * course.patience),
+        unused=0,
+        reason=reason,
+    )
+
+
+# ---- refined
+
+
+def after_refining_window(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
+    refining = course.refining
+    assert refining is not None
+    setting, waits = refining.setting, seen.wait > WAITS
+    if not setting.is_local and not is_staffed(course, setting, seen):
+        waited_s = course.waited_s + seen.seconds if seen.workers else 0.0
+        short = setting.workers if waited_s >= PATIENCE_S else course.short
+        return replace(course, refining=replace(refining, settles=True), waited_s=waited_s, short=short)
+    is_over = setting.is_local and not refining.comparing
+    if is_over and refining.rest <= 1 and waits and len(terms.plans) > 1:
+        return hires(course, seen, terms)  # by another plan, perhaps
+    refining = after_window(refining, Observed(seen.rate, waits, seen.idle))
+    short = 0 if seen.workers >= course.short else course.short
+    unused = course.unused + 1 if refining.setting.is_local and not refining.comparing else 0
+    return replace(course, refining=refining, unused=unused, waited_s=0.0, short=short)
+
+
+def is_staffed(course: Course, setting: Setting, seen: WindowSeen) -> bool:
+    return seen.workers >= setting.workers or (seen.workers > 0 and 0 < course.short <= setting.workers)
+
+
+# ---- as values
+
+
+def metrics_of(course: Course) -> Metrics:
+    return Metrics(
+        training=course.training, local=course.local, preparing_s=course.preparing_s, plans=course.tried
+    )
+
+
+def told(course: Course, terms: OffloadTerms) -> dict[str, Any]:
+    """Return the decision in numbers."""
+    now = wish(course, terms)
+    return {
+        "stage": course.stage.value,
+        "plan": now.plan,
+        "share": now.share,
+        "workers_wanted": now.workers,
+        "training_rate": course.training,
+        "local_rate": course.local,
+        "preparing_s": course.preparing_s,
+        "plans": [
+            {**asdict(plan), "share": share_of(metrics_of(course), plan) if course.local > 0 else 0.0}
+            for plan in course.tried
+        ],
+        "reason": course.reason,
+    }
+
+
+def packed(course: Course) -> str:
+    """Return a course as JSON."""
+    facts = asdict(course)
+    if course.refining is not None:
+        facts["refining"]["tried"] = sorted(course.refining.tried)
+    return json.dumps(facts)
+
+
+def unpacked(text: str) -> Course:
+    """Return the course that `packed` wrote."""
+    facts = json.loads(text)
+    held = facts["refining"]
+    if held is not None:
+        for name in ("setting", "held", "rival", "hope"):
+            held[name] = None if held[name] is None else Setting(*held[name])
+        held["seen"] = tuple(SharePoint(*one) for one in held["seen"])
+        held["recent"] = tuple(Observed(*one) for one in held["recent"])
+        held["tried"] = frozenset(held["tried"])
+        for name in ("turn", "of_held", "of_rival"):
+            held[name] = tuple(held[name])
+        facts["refining"] = Refinement(**held)
+    for name in ("seen", "trial"):
+        facts[name] = tuple(WindowSeen(*one) for one in facts[name])
+    facts["tried"] = tuple(PlanMetrics(**one) for one in facts["tried"])
+    return Course(**{**facts, "stage": Stage(facts["stage"])})

@@ -1,0 +1,224 @@
+"""From local workers alone to remote ones in use, and back: on a machine that is arithmetic (`offload_plant`)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.policy.course import (
+    LINGER,
+    LOCAL_WINDOWS,
+    TRIAL_WINDOWS,
+    Course,
+    OffloadTerms,
+    Stage,
+    WindowSeen,
+    Wish,
+    after,
+    hired,
+    packed,
+    resumed,
+    unpacked,
+    wish,
+)
+from tests.offload_plant import Plant
+
+ONE = OffloadTerms(plans=("samples",), most=8)
+
+
+@dataclass
+class Drive:
+    """A course on a plant. Workers come some windows after they were asked for, unless the cluster has none."""
+
+    plant_at: Callable[[int, str], Plant]
+    terms: OffloadTerms = ONE
+    comes_after: int = 2
+    noise: float = 0.0
+    there: Callable[[int], int] = lambda _: 1000
+    """Workers that the cluster has, by window."""
+    new_agent: Callable[[int], bool] = lambda _: False
+    course: Course = field(default_factory=Course)
+    at: int = 0
+    had: int = 0
+    asked: list[int] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    wishes: list[Wish] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+
+    def run(self, windows: int) -> Drive:
+        rng = random.Random(7)
+        for _ in range(windows):
+            if self.new_agent(self.at):
+                self.course, self.had, self.asked = resumed(unpacked(packed(self.course))), 0, []
+            wanted = wish(self.course, self.terms)
+            self.asked = [*self.asked, wanted.workers][-self.comes_after - 1 :]
+            came = min(self.asked) if len(self.asked) > self.comes_after else 0
+            self.had = min(came, self.there(self.at))
+            plant = self.plant_at(self.at, wanted.plan)
+            share = wanted.share if self.had else 0.0  # local workers do everything without them
+            rate = plant.rate(share, self.had)
+            self.rates.append(rate)
+            self.wishes.append(wanted)
+            self.stages.append(self.course.stage)
+            seen = rate * max(0.3, rng.gauss(1.0, self.noise))
+            cpu_s = (1.0 - share) * plant.preparing_s + share * plant.handling_s
+            window = WindowSeen(
+                rate=seen,
+                own=plant.training,
+                wait=max(0.0, 1.0 - rate / plant.training),
+                idle=plant.idle(rate, share),
+                cpu_s=cpu_s,
+                workers=self.had,
+                local_workers=int(plant.cores),
+            )
+            assert self.had <= hired(self.course, self.terms) or self.comes_after
+            self.course = after(self.course, window, self.terms)
+            self.at += 1
+        return self
+
+    def mean(self, first: int) -> float:
+        return sum(self.rates[first:]) / len(self.rates[first:])
+
+
+def always(plant: Plant) -> Callable[[int, str], Plant]:
+    return lambda _at, _plan: plant
+
+
+def test_nothing_is_hired_where_training_is_the_limit() -> None:
+    drive = Drive(always(Plant(training=100.0, cores=8.0))).run(200)
+    assert {one.workers for one in drive.wishes} == {0}
+    assert "no offloading: training could be 1.00x as fast" in drive.course.reason
+
+
+def test_where_training_waits_remote_workers_are_hired_tried_and_used() -> None:
+    plant = Plant()
+    drive = Drive(always(plant)).run(120)
+    stages = list(dict.fromkeys(drive.stages))
+    assert stages == [Stage.LOCAL, Stage.HIRING, Stage.TRIAL, Stage.REFINING]
+    assert drive.stages.count(Stage.TRIAL) == TRIAL_WINDOWS + 1
+    assert drive.mean(80) > 0.95 * plant.best(range(1, 9))
+
+
+def test_a_trial_of_a_far_slower_pool_is_short_and_costs_little_in_all() -> None:
+    plant = Plant(worker=0.2)
+    drive = Drive(always(plant)).run(600)
+    slow = [rate for rate in drive.rates if rate < 0.9 * plant.local]
+    assert len(slow) <= 24
+    assert drive.mean(0) > 0.97 * plant.local
+    assert drive.wishes[-1].share <= 0.05
+
+
+def test_each_further_trial_waits_twice_as_long_and_workers_are_let_go_meanwhile() -> None:
+    plant = Plant(handling_s=0.08)  # more CPU time to receive a sample than to prepare it
+    drive = Drive(always(plant)).run(700)
+    begins = [at for at in range(1, 700) if drive.stages[at] is Stage.TRIAL is not drive.stages[at - 1]]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(begins)]
+    assert 2 <= len(gaps) <= 4
+    assert gaps == sorted(gaps)
+    assert drive.wishes[begins[1] - 20].workers == 0
+    assert "no plan is faster" in drive.course.reason
+
+
+@pytest.mark.parametrize("stage", [Stage.HIRING, Stage.TRIAL, Stage.REFINING])
+@pytest.mark.parametrize("for_good", [True, False])
+def test_workers_that_are_lost_in_any_stage_cost_nothing_for_long(stage: Stage, *, for_good: bool) -> None:
+    drive = Drive(always(Plant()))
+    lost: list[int] = []
+
+    def there(at: int) -> int:
+        if drive.course.stage is stage and len(lost) < (10_000 if for_good else 1):
+            lost.append(at)
+            return 0
+        return 1000
+
+    drive.there = there
+    drive.run(400)
+    assert lost
+    assert min(drive.rates) >= 0.25 * Plant().local
+    assert sum(rate < 0.9 * Plant().local for rate in drive.rates) <= 24
+    if not for_good:
+        assert drive.mean(350) > 1.5 * Plant().local
+
+
+def test_workers_that_never_come_are_waited_for_without_a_loss() -> None:
+    drive = Drive(always(Plant()), there=lambda _: 0).run(300)
+    assert drive.course.stage is Stage.HIRING
+    assert min(drive.rates) == Plant().local
+
+
+def test_fewer_workers_than_wanted_are_used_after_a_while() -> None:
+    drive = Drive(always(Plant()), there=lambda _: 2).run(300)
+    assert drive.course.stage is Stage.REFINING
+    assert drive.mean(250) > 1.3 * Plant().local
+
+
+def test_workers_are_let_go_when_training_no_longer_waits_and_hired_again_when_it_does() -> None:
+    drive = Drive(lambda at, _: Plant(training=90.0) if 100 <= at < 700 else Plant()).run(1400)
+    assert drive.wishes[90].workers > 0
+    assert drive.wishes[690].workers == 0
+    assert drive.mean(1350) > 1.5 * Plant().local
+
+
+def test_the_better_of_two_plans_is_taken() -> None:
+    plans = {"samples": Plant(link=20.0), "cut": Plant()}
+    drive = Drive(lambda _, plan: plans[plan], terms=OffloadTerms(plans=("samples", "cut"), most=8)).run(120)
+    assert drive.course.plan == "cut"
+    assert drive.stages.count(Stage.TRIAL) <= 2 * (TRIAL_WINDOWS + 1)
+
+
+def test_a_fixed_share_is_kept_and_only_the_plan_is_chosen() -> None:
+    plans = {"samples": Plant(link=20.0), "cut": Plant()}
+    terms = OffloadTerms(plans=("samples", "cut"), most=4, share=0.3)
+    drive = Drive(lambda _, plan: plans[plan], terms=terms).run(60)
+    assert drive.wishes[-1] == Wish(0.3, 4, "cut")
+
+
+def test_a_new_agent_each_epoch_goes_on_where_the_last_one_was() -> None:
+    drive = Drive(always(Plant()), new_agent=lambda at: at % 4 == 3, comes_after=1).run(500)
+    assert drive.course.stage is Stage.REFINING
+    assert list(dict.fromkeys(drive.stages))[-1] is Stage.REFINING
+    assert drive.stages.index(Stage.REFINING) < 60
+
+
+plants = st.builds(
+    Plant,
+    training=st.floats(10, 1000),
+    cores=st.floats(1, 16),
+    preparing_s=st.floats(0.005, 0.1),
+    handling_s=st.floats(0.0001, 0.05),
+    worker=st.floats(0.5, 100),
+    link=st.floats(5, 1e4),
+)
+
+
+@given(plants, st.floats(0, 0.05), st.lists(st.integers(0, 6), min_size=4, max_size=4), st.integers(0, 40))
+def test_training_is_never_slower_than_local_for_long_whatever_the_cluster_does(
+    plant: Plant, noise: float, there: list[int], every: int
+) -> None:
+    drive = Drive(
+        always(plant),
+        noise=noise,
+        there=lambda at: there[at // 60 % 4],
+        new_agent=lambda at: every > 10 and at % every == every - 1,
+    ).run(400)
+    assert drive.mean(0) > 0.85 * plant.local
+    assert all(0 <= one.workers <= ONE.most and 0 <= one.share <= 1 for one in drive.wishes)
+    before = drive.course
+    assert unpacked(packed(before)) == before
+    if plant.training < 1.05 * plant.local and noise < 0.01:
+        assert {one.workers for one in drive.wishes} == {0}
+
+
+def test_the_first_window_after_a_change_does_not_count() -> None:
+    drive = Drive(always(Plant()))
+    drive.run(LOCAL_WINDOWS)
+    assert drive.course.stage is Stage.LOCAL
+    drive.run(1)
+    assert drive.course.stage is Stage.HIRING
+    assert LINGER > LOCAL_WINDOWS
