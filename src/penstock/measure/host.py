@@ -16,7 +16,6 @@ log = logging.getLogger("penstock")
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 MEMINFO = Path("/proc/meminfo")
-NETWORK = Path("/sys/class/net")
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 9
 """A worker answers it with its threads' stacks, even while C code holds the interpreter lock."""
 
@@ -142,19 +141,6 @@ def cpu_quota() -> float | None:
         if cfs and cfs_period and cfs > 0:
             quotas.append(cfs / cfs_period)
     return min(quotas, default=None)
-
-
-def link_bytes_s() -> float | None:
-    """Return the bytes per second of the fastest network interface that is up, as its driver says; None if none does."""
-    speeds = [
-        read_number(folder / "speed")
-        for folder in NETWORK.glob("*")
-        if folder.name != "lo"
-        and (state := folder / "operstate").exists()
-        and state.read_text().strip() == "up"
-    ]
-    known = [speed for speed in speeds if speed is not None and speed > 0]  # -1: unknown
-    return max(known) * 1e6 / 8 if known else None
 
 
 def private_bytes(pid: int) -> int:

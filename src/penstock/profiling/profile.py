@@ -32,8 +32,6 @@ from penstock.profiling.kept import check_keep, kept
 from penstock.profiling.rates import HELD, LoaderTrial, NodeSeen, bytes_of, training_rate
 from penstock.report.display import TextBar
 
-LINK_BYTES_S = 10e9 / 8
-"""Assumed where no network interface tells its speed."""
 SILENT_S = 1.5
 """Progress is shown after so long."""
 
@@ -115,7 +113,7 @@ def measured(
 ) -> Generator[Any, None, Profile]:
     """Measure each part for its share of the time, and store the result. Yields batches to train with, one step each."""
     began_s = time.monotonic()
-    side = loader._remote = None if loader._epochs.source.streams else side_of(loader.remote, loader._remote)
+    side = loader._remote = None if loader._epochs.source.streams else side_of(loader._config, loader._remote)
     plans = () if side is None else plans_of(side)
     share_s = seconds / (2 + len(plans))
     notes = ["reuse= is left out: this is the cost of a sample's first use"] if loader.reuse else []
@@ -187,12 +185,12 @@ def help_wanted(metrics: Metrics, sample_bytes: float) -> tuple[RemoteHelp | Non
         local=metrics.local,
         preparing_s=metrics.preparing_s,
         sample_bytes=sample_bytes,
-        link_bytes_s=link or LINK_BYTES_S,
+        link_bytes_s=link,
         most=MOST_REMOTE,
     )
     if found is None:
         return None, "remote workers would not help"
-    over = f"a link of {(link or LINK_BYTES_S) * 8e-9:.3g} Gbit/s" + ("" if link else " (assumed)")
+    over = f"a link of {link * 8e-9:.3g} Gbit/s"
     number = f"{found.workers} remote worker{'s' * (found.workers != 1)}"
     return (
         found,
