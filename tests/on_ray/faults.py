@@ -18,6 +18,7 @@ from tests.on_ray.cluster import Cluster
 
 SERVER, ACTOR, HOLDER = r"penstock\.remote\.server", "ray::ChildKeeper", r"penstock\.remote\.holder"
 GATEWAY, FERRY, NODE = r"penstock\.remote\.gateway", '"name": "ferry"', r"penstock\.node\.process"
+RAY = "raylet|gcs_server|ray::|/ray/|ray start"
 CPUS = 2
 EPOCH_S = 90.0
 """Time for an epoch that takes 2 s if nothing happens: what is lost may cost 10 s each time, and the machine may be busy."""
@@ -44,7 +45,7 @@ def kills_here(what: str) -> Callable[[Cluster, str], Any]:
 
 
 def kill_node(cluster: Cluster, host: str) -> None:
-    cluster.kill(host, "ray|penstock")
+    cluster.kill(host, rf"{RAY}|penstock\.")
 
 
 def start_again(cluster: Cluster, host: str) -> None:
@@ -54,7 +55,7 @@ def start_again(cluster: Cluster, host: str) -> None:
 def restart_head(cluster: Cluster, _: str) -> None:
     """A head without a database knows nothing of its old nodes: all start anew."""
     for host in cluster.hosts:
-        cluster.kill(host, "raylet|gcs_server|ray::|/ray/|ray start")
+        cluster.kill(host, RAY)
     cluster.start_ray([0, CPUS, CPUS])
 
 
