@@ -75,6 +75,9 @@ def remote() -> Iterator[tuple[RemoteSide, list[Server]]]:
         yield side, servers
 
 
+STAGES = ("local", "hiring", "trial", "refining", "fixed")
+
+
 def is_refined(stats: dict[str, Any]) -> bool:
     return bool(stats.get("stage") == "refining" and stats["samples"])
 
@@ -122,27 +125,24 @@ def test_a_remote_pool_that_is_far_slower_is_left_alone_again(
     assert stats["share"] < 0.2
 
 
-@pytest.mark.parametrize("stage", ["hiring", "trial", "refining"])
-def test_remote_workers_that_die_in_any_stage_cost_no_batch(
-    remote: tuple[RemoteSide, list[Server]], stage: str
-) -> None:
-    side, servers = remote
-    dataset, loader = Sleepy(0.005), loader_of(Sleepy(0.005), side)
-    found, epochs, deadline = [], 0, time.monotonic() + LONGEST_S
-    order = ["local", "hiring", "trial", "refining"]
-    killed = False
-    while time.monotonic() < deadline and not killed:
-        for images, _ in loader:
-            found.append(images.numpy().tobytes())
-            now = side.record.stats.get("stage", "local")
-            if not killed and order.index(now) >= order.index(stage):
-                killed = True
-                for server in servers:
-                    server.process.kill()
-        epochs += 1
-    assert killed
-    found += [images.numpy().tobytes() for images, _ in loader]
-    assert found == expected(dataset, epochs + 1)
+@pytest.mark.parametrize("stage", ["hiring", "trial", "fixed"])
+def test_remote_workers_that_die_in_any_stage_cost_no_batch(stage: str) -> None:
+    with remote_workers(2, share=0.5 if stage == "fixed" else "auto") as (side, _, servers):
+        dataset, loader = Sleepy(0.005), loader_of(Sleepy(0.005), side)
+        found, epochs, deadline, killed = [], 0, time.monotonic() + LONGEST_S, False
+        while time.monotonic() < deadline and not killed:
+            for images, _ in loader:
+                found.append(images.numpy().tobytes())
+                stats = side.record.stats
+                begun = stats.get("samples") if stage == "fixed" else True
+                if not killed and begun and STAGES.index(stats.get("stage", "local")) >= STAGES.index(stage):
+                    killed = True
+                    for server in servers:
+                        server.process.kill()
+            epochs += 1
+        assert killed
+        found += [images.numpy().tobytes() for images, _ in loader]
+        assert found == expected(dataset, epochs + 1)
 
 
 def test_a_fixed_share_is_what_remote_workers_get() -> None:
