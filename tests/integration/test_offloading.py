@@ -108,6 +108,16 @@ def test_where_training_does_not_wait_nothing_is_offloaded(remote: tuple[RemoteS
     assert (stats["samples"], stats["workers_wanted"], stats["workers"]) == (0, 0, [])
 
 
+def test_a_loader_explains_what_it_decided(remote: tuple[RemoteSide, list[Server]]) -> None:
+    loader = loader_of(Sleepy(0.0, count=320), remote[0])
+    assert "remote workers: nothing is measured yet" in loader.explain()
+    for _ in range(2):
+        for _ in loader:
+            time.sleep(0.05)
+    assert loader.stats()["remote"]["plan"] == "samples"
+    assert f"remote workers: {loader.stats()['remote']['reason']}" in loader.explain()
+
+
 def test_a_remote_pool_that_is_far_slower_is_left_alone_again(
     remote: tuple[RemoteSide, list[Server]],
 ) -> None:

@@ -54,7 +54,8 @@ def explanation(
         streams = isinstance(given.dataset, IterableDataset)
         told = {} if remote is None else remote.record.stats
         offload = explained_offload(told, streams=streams) if config.remote or remote else ""
-        return explained(given.dataset, lane="\n  ".join(filter(None, (lane, reused, offload))))
+        said = explained(given.dataset, lane=f"{lane}\n  {reused}" if reused else lane)
+        return f"{said}\n{offload}" if offload else said
 
 
 def lane_line(config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, shuffles: bool) -> str:

@@ -29,7 +29,7 @@ def explained_offload(told: Mapping[str, Any], *, streams: bool) -> str:
         f"{1e3 * plan['handling_s']:.3g} ms of CPU here to handle one; share by Algorithm 1: {plan['share']:.0%}"
         for plan in told.get("plans", ())
     ]
-    return "\n  ".join(lines)
+    return "\n".join(lines)
 
 
 def in_use(told: Mapping[str, Any]) -> str:
