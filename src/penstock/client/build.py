@@ -68,7 +68,7 @@ def blueprint_of(
         hang_s=float(config.hang_timeout or given.timeout),
         poison_raises=config.on_error == "raise",
         repeatable=recipe.repeatable,
-        beside=() if remote is None or streams else (remote.pool(),),
+        beside=() if remote is None or streams else (remote.pool(recipe),),
     )
     agent = AgentConfig(
         core=core,

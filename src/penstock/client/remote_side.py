@@ -17,9 +17,11 @@ from penstock.node.link import NodeLink
 from penstock.remote.connect import WorkerAddress
 from penstock.remote.frames import NUMBER, Net, framed
 from penstock.remote.gateway_config import GatewayConfig
+from penstock.remote.plans import BATCHES, permit_for, starting_plan
 from penstock.wire.arena import Arena
 from penstock.wire.pickles import dumps_by_value
 from penstock.worker.loop import WorkerSpec
+from penstock.worker.prepare import Recipe
 
 log = logging.getLogger("penstock")
 
@@ -50,12 +52,14 @@ class RemoteSide:
     queue_bytes: int = 64 << 20
     """Bytes of results in flight."""
 
-    def pool(self) -> PoolConfig:
+    def pool(self, recipe: Recipe) -> PoolConfig:
         """Return the pool that the core plans with; workers that never come cost nothing."""
-        return PoolConfig(self.most or len(self.addresses), queue_bytes=self.queue_bytes)
+        whole = starting_plan(self.plan, recipe) == BATCHES
+        return PoolConfig(self.most or len(self.addresses), queue_bytes=self.queue_bytes, whole=whole)
 
     def open(self, arena: Arena, spec: WorkerSpec) -> socket.socket | None:
         """Return the socket on which the agent will talk to the ferry. None, with one warning, if samples cannot be prepared elsewhere."""
+        plan, permit = starting_plan(self.plan, spec.recipe), permit_for(spec.recipe)
         try:
             settings = pickled(spec)
         except Exception as exc:  # noqa: BLE001 - anything may go wrong in a user's __reduce__
@@ -75,6 +79,9 @@ class RemoteSide:
         }
         try:
             ferry = self.open_ferry(json.dumps(facts).encode(), [arena.fd])
+            if permit is not None:
+                ferry.sendall(framed(Net.PERMIT, NUMBER.pack(-1), permit.text().encode()))
+            ferry.sendall(framed(Net.PLAN, NUMBER.pack(-1), plan.encode()))
             ferry.sendall(framed(Net.SPEC, NUMBER.pack(-1), settings))
         except (OSError, PenstockError) as exc:
             log.warning("remote workers are not used: %s", str(exc))

@@ -30,6 +30,8 @@ class PoolConfig(NamedTuple):
     queue_bytes: int = 0
     """Bound on the bytes of results in flight; 0: none."""
     kind: str = REMOTE
+    whole: bool = False
+    """Its workers take whole batches only, and collate those that have no layout."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +44,7 @@ class WorkerPool:
     queue_s: float = QUEUE_S
     queue_bytes: int = 0
     kind: str = LOCAL
+    whole: bool = False
     members: list[WorkerState] = field(default_factory=list)
     """All workers so far; those from place `size` on leave or have left."""
     sample_s: float | None = None

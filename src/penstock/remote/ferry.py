@@ -13,16 +13,18 @@ import os
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 from penstock.node.service import Openings
 from penstock.remote.boat import Boat
 from penstock.remote.connect import Connector, WorkerAddress
+from penstock.remote.file_desk import FileDesk
 from penstock.remote.frames import NUMBER, Net
 from penstock.remote.gateway_config import GatewayConfig
 from penstock.remote.hire import Hire
+from penstock.remote.permits import Permit
 from penstock.wire import frames as wire
 from penstock.wire.arena import Arena
 from penstock.wire.frames import Channel, Msg
@@ -49,6 +51,10 @@ class Berth:
     refused: str = ""
     """Why its dataset cannot be loaded elsewhere."""
     on_refusal: Callable[[int], None] = lambda _: None
+    plan: str = "samples"
+    permit: Permit | None = None
+    away: set[str] = field(default_factory=set)
+    """Machines that cannot read the data: they are sent its bytes, or are not used."""
 
     @property
     def view(self) -> memoryview:
@@ -66,6 +72,39 @@ class Berth:
             self.tell(-1, Msg.WARN, text.encode())
         self.refused = why
         self.on_refusal(worker)
+
+    def plan_for(self, boat: Boat) -> str:
+        return "bytes" if boat.node in self.away else self.plan
+
+    def use(self, plan: str) -> None:
+        self.plan = plan
+        for worker, boat in self.boats.items():
+            self.instruct(worker, boat)
+
+    def instruct(self, worker: int, boat: Boat) -> None:
+        """Say by which plan a worker works."""
+        plan = self.plan_for(boat)
+        boat.use(plan)
+        self.tell(worker, Net.PLAN, plan.encode())
+
+    def may_use(self, boat: Boat) -> bool:
+        """Whether its machine can have the data."""
+        return boat.node not in self.away or self.permit is not None
+
+    def unreached(self, worker: int, why: str) -> None:
+        """A machine cannot read the data: read it here from now on, or prepare it here."""
+        boat, first = self.boats[worker], self.boats[worker].node not in self.away
+        self.away.add(boat.node)
+        if first:
+            instead = "bytes are read here instead" if self.permit else "samples are prepared here"
+            self.tell(-1, Msg.WARN, f"the data is not reachable from {boat.node} ({why}): {instead}".encode())
+        for number, other in self.boats.items():
+            if other.node != boat.node:
+                continue
+            if self.permit is None:
+                self.tell(number, Net.UNFIT)
+            elif first:
+                self.instruct(number, other)
 
     def tell(self, worker: int, kind: int, *chunks: bytes) -> None:
         self.channel.post(kind, NUMBER.pack(worker), *chunks)  # type: ignore[arg-type]
@@ -86,6 +125,7 @@ class Ferry:
         self.known: set[WorkerAddress] = set()
         self.unsaid: deque[str] = deque(maxlen=16)
         self.connector = Connector()
+        self.desk = FileDesk(self.selector)
         self.running = True
         self.hires: dict[str, Hire] = {}
         """Clusters, by their gateway's settings."""
@@ -163,6 +203,10 @@ class Ferry:
     def _on_agent_frame(self, berth: Berth, kind: int, worker: int, payload: bytes) -> None:
         if kind == Net.SPEC:
             berth.settings, berth.digest = payload, hashlib.sha256(payload).digest()
+        elif kind == Net.PLAN:
+            berth.use(payload.decode())
+        elif kind == Net.PERMIT:
+            berth.permit = Permit.of(payload.decode())
         elif kind == Net.START:
             berth.wanted.append(worker)
             self._board()
@@ -206,7 +250,7 @@ class Ferry:
                 self._warn(outcome)
                 continue
             sock, about = outcome
-            boat = Boat(sock, about, self.selector)
+            boat = Boat(sock, about, self.selector, self.desk)
             boat.on_end = self._on_boat_end
             self.boats.append(boat)
             self.idle.append(boat)
@@ -223,17 +267,22 @@ class Ferry:
 
     def _board(self) -> None:
         """Give idle remote workers to loaders that wait for some, in turn."""
-        while self.idle and (
-            berth := next(
-                (one for one in self.berths if one.wanted and one.settings and not one.refused), None
-            )
-        ):
-            boat, worker = self.idle.pop(0), berth.wanted.popleft()
+        while pair := next(self._matches(), None):
+            boat, berth = pair
+            self.idle.remove(boat)
+            worker = berth.wanted.popleft()
             berth.boats[worker] = boat
             berth.tell(worker, Net.BOARDED, boat.host.encode())
             boat.board(berth, worker, berth.settings, berth.digest)
+            berth.instruct(worker, boat)
             self.berths.remove(berth)
             self.berths.append(berth)
+
+    def _matches(self) -> Iterator[tuple[Boat, Berth]]:
+        """Idle workers and loaders that wait for such a one."""
+        for berth in self.berths:
+            if berth.wanted and berth.settings and not berth.refused:
+                yield from ((boat, berth) for boat in self.idle if berth.may_use(boat))
 
     def _on_boat_end(self, boat: Boat, why: str) -> None:
         self.boats.remove(boat)

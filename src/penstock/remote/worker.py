@@ -6,22 +6,30 @@ A task's rows lie compactly in a buffer, lane after lane, as the ferry receives 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.dataset.offers import offered
+from penstock.remote.away import AwaySource
 from penstock.remote.frames import DONE, ROWS, Msg, Net, framed
 from penstock.remote.outlet import Outlet
 from penstock.remote.send_buffers import SendBuffers
 from penstock.remote.values import NotPortable, encode
+from penstock.sources.sources import ByteRange
 from penstock.torch_private import wrap_exception
 from penstock.wire import frames as wire
 from penstock.wire.extents import lane_offsets
 from penstock.wire.layout import Write, writer
+from penstock.wire.pickles import unpack_keys
 from penstock.worker.failures import folded, take_notes
 from penstock.worker.loop import Job, Pending, Worker, WorkerSpec
+
+MOST_SAID = 400
+"""Letters of an error that is only a reason."""
 
 
 class RemoteWorker(Worker):
@@ -34,13 +42,67 @@ class RemoteWorker(Worker):
         super().__init__(spec, worker, channel, scratch)  # type: ignore[arg-type]  # stands in for the arena
         self._scratch = scratch
         self._doing: Job | None = None
+        self.preparer.unforgiven = (*self.preparer.unforgiven, OSError)  # guard: reads-unforgiven
+        self._seam = offered(spec.recipe.dataset).seam
+        self._reads_here: Any = None if self._seam is None else self._seam.holder.bytes_from
+        self._away: AwaySource | None = None
+        """Bytes come from the loader's machine, if that is the plan."""
         self._filled: tuple[bytearray, list[memoryview]] | None = None
         """Rows of the task that is being done: their buffer, and each lane's part of it."""
 
+    def _on_frame(self, kind: int, payload: bytes) -> None:
+        if kind == Net.PLAN:
+            self._use(payload.decode())
+            return
+        super()._on_frame(kind, payload)
+        if kind == Msg.ASSIGN and self._away is not None:
+            self._ask_for(self.jobs[-1])
+
+    def _use(self, plan: str) -> None:
+        """Follow another plan from the next task on."""
+        if (plan == "bytes") == (self._away is not None) or self._seam is None:
+            return
+        if plan == "bytes":
+            self._away = AwaySource(self._reads_here, self.channel, self.channel.wait)
+            self.channel.on_bytes = self._away.take
+            for job in self.jobs:
+                self._ask_for(job)
+        else:
+            self._away, self.channel.on_bytes = None, lambda _: None
+        self._seam.holder.bytes_from = self._away or self._reads_here
+
+    def _ask_for(self, job: Job) -> None:
+        """Ask for all bytes of a task; a sample whose place is not known has its error when it is prepared."""
+        assert self._away is not None
+        assert self._seam is not None
+        ranges: dict[ByteRange, None] = {}
+        for key in unpack_keys(job.key_kind, job.tail):
+            with contextlib.suppress(Exception):
+                ranges.update(dict.fromkeys(self._seam.ranges(key)))
+        self._away.ask(job.task, list(ranges))
+
+    def _cancel(self, task: int) -> None:
+        if self._away is not None:
+            self._away.drop(task)
+        super()._cancel(task)
+
     def _run(self, job: Job) -> None:
         self._doing = job
+        if self._away is not None:
+            self._away.begin(job.task)
         super()._run(job)
+        if self._away is not None:
+            self._away.drop(job.task)
         self._drop_rows()
+
+    def _failed(self, job: Job) -> None:
+        """What cannot be read here may be readable there: there it is tried again, and fails in its own way if it must."""
+        exc = sys.exception()
+        if isinstance(exc, OSError):
+            said = f"{type(exc).__name__}: {exc}"[:MOST_SAID]
+            self.channel.send(Net.UNREACHED, wire.TASK.pack(job.task), said.encode("utf-8", "replace"))
+        else:
+            super()._failed(job)
 
     def _write_pending(self, pending: Pending, offset: int, layout: int) -> None:
         self._doing = pending.job

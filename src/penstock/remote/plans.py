@@ -1,0 +1,62 @@
+"""Plans: which part of a sample's way remote workers go (`config.Remote.plan`). Each is possible, or there is a reason in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from penstock.dataset.offers import ReadSeam, offered
+from penstock.errors import ConfigError
+from penstock.remote.permits import Permit
+from penstock.sources.anywhere import local_path
+from penstock.worker.prepare import Recipe
+
+SAMPLES, BYTES, BATCHES, CUT = "samples", "bytes", "batches", "cut"
+
+
+def possible(recipe: Recipe) -> Mapping[str, str]:
+    """Return for each plan why it is impossible; "": it is possible."""
+    return {
+        SAMPLES: "",
+        BYTES: no_bytes(offered(recipe.dataset).seam),
+        BATCHES: no_batches(recipe),
+        CUT: "samples are not cut yet",
+    }
+
+
+def starting_plan(name: str, recipe: Recipe) -> str:
+    """Return the plan to begin with; ConfigError if the named one is impossible."""
+    if name == "auto":
+        return SAMPLES
+    if reason := possible(recipe)[name]:
+        raise ConfigError(f"Remote(plan={name!r}) is impossible here: {reason}")
+    return name
+
+
+def no_bytes(seam: ReadSeam | None) -> str:
+    if seam is None:
+        return "the dataset does not say which files it reads, so only the dataset itself can read them"
+    if any(local_path(name) is None for name in seam.files):
+        return "its bytes come over the network, where remote workers can read them themselves"
+    return ""
+
+
+def no_batches(recipe: Recipe) -> str:
+    if not recipe.auto_collation:
+        return "without batches of the loader there is nothing to collate"
+    if recipe.collate_fn is not default_collate:
+        return "a collate_fn of your own runs here"
+    return ""
+
+
+def permit_for(recipe: Recipe) -> Permit | None:
+    """Return which files remote workers may ask for; None if the dataset's bytes cannot be read here for them."""
+    seam = offered(recipe.dataset).seam
+    if seam is None or no_bytes(seam):
+        return None
+    source: Any = seam.holder.bytes_from
+    files = {name: (str(local_path(name)), str(source.stamp(name))) for name in seam.files}
+    return Permit(cwd=str(Path.cwd()), folder=seam.folder, suffixes=seam.suffixes, files=files)
