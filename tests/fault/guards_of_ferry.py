@@ -83,6 +83,11 @@ FERRY_GUARDS = [
         f"{READS}a_range_outside_of_the_file_is_an_error[0-6]",
         always("read-span"),
     ),
+    guard(
+        "only samples that are to be cut come cut",
+        f"{AWAY}cut_rows_of_a_layout_that_is_not_cut_end_the_connection",
+        replaced("cut-known", "shape = shape or (2, 2, 3)"),
+    ),
     guard("requests are bounded", f"{READS}too_many_requests_end_the_connection", never("reads-bounded")),
     guard(
         "what cannot be read elsewhere is not skipped there",

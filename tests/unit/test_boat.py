@@ -42,6 +42,8 @@ class Quay:
         self.rows = memoryview(bytearray(8 * FIELDS)).cast("q")
         self.refused = ""
         self.permit: Permit | None = None
+        self.cuts: dict[int, tuple[int, ...]] = {}
+        self.tail: Any = None
         self.away: list[str] = []
 
     def tell(self, worker: int, kind: int, *chunks: bytes) -> None:

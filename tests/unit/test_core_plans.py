@@ -69,7 +69,7 @@ def test_a_whole_batch_that_cannot_leave_its_machine_is_made_here() -> None:
     state.kind = Kind.WHOLE
     tell(state, *(ev.Feed(seq, 8) for seq in range(3)))
     task = queued(state, THERE)[0]
-    tell(state, ev.Refused(THERE, task.id), ev.TakeWhole(1, True))
+    tell(state, ev.Refused(THERE, task.id))
     assert task.seq not in {one.seq for one in queued(state, THERE)}
     assert state.batches[task.seq].kind is Kind.WHOLE
 

@@ -5,23 +5,33 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
+import selectors
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from torch.utils.data import default_collate
 
-from penstock.remote.frames import BYTES, HEAD, READ, Net, framed
+from penstock.remote.cut import cut_layout, finish_rows, tail_of, tail_text
+from penstock.remote.frames import BYTES, DONE, HEAD, READ, ROWS, Net, framed
+from penstock.remote.frames import NUMBER as LINK_NUMBER
+from penstock.remote.handles import FerryLink
 from penstock.remote.outlet import Outlet
 from penstock.remote.send_buffers import SendBuffers
 from penstock.remote.worker import RemoteWorker
+from penstock.transforms.tail import Tail
 from penstock.wire import frames as wire
-from penstock.wire.frames import Msg
+from penstock.wire.frames import Channel, Msg
 from penstock.wire.kinds import Kind
+from penstock.wire.layout import Layout, Leaf, Node
 from penstock.worker.loop import WorkerSpec
 from penstock.worker.prepare import Recipe
+from tests.unit.test_boat import OFFSET, STARTS, Crossing
 
 pytest.importorskip("PIL.Image")
 
@@ -160,3 +170,98 @@ def test_a_ferry_that_is_gone_ends_the_wait(made: list[FarWorker], tmp_path: Pat
     far.ferry.close()
     with contextlib.suppress(BrokenPipeError):
         far.worker._run(far.worker.jobs.popleft())
+
+
+# ---- samples that are cut
+
+
+def layout_of(*leaves: Leaf) -> Layout:
+    return Layout(Node(tuple, (), leaves))
+
+
+def image_leaf(dtype: torch.dtype, *shape: int) -> Leaf:
+    return Leaf("tensor", torch.Tensor, dtype, shape, math.prod(shape) * dtype.itemsize)
+
+
+NUMBER = Leaf("scalar", int, torch.int64, (), 8)
+TAILS = [
+    Tail(torch.float32, "multiply", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
+    Tail(torch.float32, "divide"),
+    Tail(torch.float16, "multiply"),
+    Tail(torch.float64, "", (1.0,), (3.0,)),
+]
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("shape", [(5, 7, 3), (4, 4, 1)])
+def test_the_last_step_here_gives_the_bits_of_the_last_step_there(
+    tail: Tail, shape: tuple[int, int, int]
+) -> None:
+    height, width, channels = shape
+    if len(tail.mean) > channels:
+        pytest.skip("no such chain")
+    images = np.random.default_rng(3).integers(0, 256, (4, *shape), np.uint8)
+    slots = bytearray(4 * math.prod(shape) * tail.dtype.itemsize)
+    finish_rows(tail_of(tail_text(tail)), memoryview(images.tobytes()), shape, memoryview(slots))
+    expected = torch.stack([tail.finish(image) for image in images])
+    found = torch.frombuffer(slots, dtype=tail.dtype).view(4, channels, height, width)
+    assert torch.equal(found, expected)
+
+
+def test_only_an_image_of_floats_at_the_head_of_a_tuple_is_cut() -> None:
+    cut = cut_layout(layout_of(image_leaf(torch.float32, 3, 5, 7), NUMBER), torch.float32)
+    assert cut == layout_of(image_leaf(torch.uint8, 5, 7, 3), NUMBER)
+    assert cut_layout(layout_of(image_leaf(torch.float16, 3, 5, 7), NUMBER), torch.float32) is None
+    assert cut_layout(layout_of(image_leaf(torch.float32, 5, 7), NUMBER), torch.float32) is None
+    assert cut_layout(layout_of(NUMBER, image_leaf(torch.float32, 3, 5, 7)), torch.float32) is None
+    assert cut_layout(Layout(image_leaf(torch.float32, 3, 5, 7)), torch.float32) is None
+
+
+def test_cut_rows_of_a_layout_that_is_not_cut_end_the_connection() -> None:
+    crossing = Crossing()
+    crossing.assign(11, start=0, count=1)
+    rows = framed(Net.CUT_ROWS, ROWS.pack(20), DONE.pack(11, 9, 0, 0, 0)) + bytes(20)
+    crossing.arrives(rows)
+    assert crossing.ended == "it broke the protocol: it sent cut samples that are not to be cut"
+    crossing.close()
+
+
+def test_cut_rows_get_their_last_step_in_their_slots() -> None:
+    crossing = Crossing()
+    crossing.quay.tail, crossing.quay.cuts = Tail(torch.float32), {5: (1, 1, 3)}  # lanes of 12 and 8 bytes
+    crossing.assign(11, start=2, count=2)
+    rows = (
+        framed(Net.CUT_ROWS, ROWS.pack(22), DONE.pack(11, 9, 0, 0, 0)) + bytes([1, 2, 3, 4, 5, 6]) + b"n" * 16
+    )
+    crossing.arrives(rows)
+    lane = torch.frombuffer(crossing.quay.view[OFFSET + STARTS[0] :][: 4 * 12], dtype=torch.float32)
+    assert lane.tolist() == [0] * 6 + [1, 2, 3, 4, 5, 6]
+    assert crossing.quay.told == [(Msg.DONE, DONE.pack(11, 9, 0, 0, 0))]
+    crossing.close()
+
+
+# ---- switching
+
+
+class TellsCore:
+    def __init__(self) -> None:
+        self.whole: list[bool] = []
+
+    def take_whole(self, whole: bool) -> None:
+        self.whole.append(whole)
+
+
+def test_another_plan_is_told_to_the_ferry_and_the_core() -> None:
+    ours, theirs = socket.socketpair()
+    link, selector, agent = FerryLink(Channel(ours)), selectors.DefaultSelector(), TellsCore()
+    link.bind(selector, agent)  # type: ignore[arg-type]  # no worker is asked for
+    for plan in ("bytes", "batches", "cut"):
+        link.use_plan(plan)
+    expected = b"".join(
+        framed(Net.PLAN, LINK_NUMBER.pack(-1), plan) for plan in (b"bytes", b"batches", b"cut")
+    )
+    assert theirs.recv(1 << 10) == expected
+    assert agent.whole == [False, True, False]
+    link.close()
+    theirs.close()
+    selector.close()

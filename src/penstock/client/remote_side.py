@@ -15,9 +15,10 @@ from penstock.core.pools import PoolConfig
 from penstock.errors import NodeUnavailable, PenstockError
 from penstock.node.link import NodeLink
 from penstock.remote.connect import WorkerAddress
+from penstock.remote.cut import tail_text
 from penstock.remote.frames import NUMBER, Net, framed
 from penstock.remote.gateway_config import GatewayConfig
-from penstock.remote.plans import BATCHES, permit_for, starting_plan
+from penstock.remote.plans import BATCHES, permit_for, starting_plan, tail_for
 from penstock.wire.arena import Arena
 from penstock.wire.pickles import dumps_by_value
 from penstock.worker.loop import WorkerSpec
@@ -81,6 +82,8 @@ class RemoteSide:
             ferry = self.open_ferry(json.dumps(facts).encode(), [arena.fd])
             if permit is not None:
                 ferry.sendall(framed(Net.PERMIT, NUMBER.pack(-1), permit.text().encode()))
+            if (tail := tail_for(spec.recipe)) is not None:
+                ferry.sendall(framed(Net.TAIL, NUMBER.pack(-1), tail_text(tail)))
             ferry.sendall(framed(Net.PLAN, NUMBER.pack(-1), plan.encode()))
             ferry.sendall(framed(Net.SPEC, NUMBER.pack(-1), settings))
         except (OSError, PenstockError) as exc:

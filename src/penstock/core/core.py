@@ -219,8 +219,7 @@ def on_mismatch(state: State, event: ev.Misfit, out: list[Action]) -> None:
 def on_refused(state: State, event: ev.Refused, out: list[Action]) -> None:
     issued = finish(state, event.worker, event.task)
     if issued is not None and issued.task.kind is Kind.WHOLE:  # its result cannot leave the machine it is on
-        state.workers[event.worker].pool.whole = False
-        state.batches[issued.task.seq].at_home = True  # guard: whole-at-home
+        state.workers[event.worker].pool.whole = False  # guard: whole-at-home
         give_back(state, issued.task)
     elif issued is not None:
         state.kind = Kind.WHOLE

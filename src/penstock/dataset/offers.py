@@ -67,6 +67,8 @@ class Offer:
     """Bytes of a sample in a batch's memory, if known beforehand; else 0."""
     repeatable: bool = True
     """Whether preparing a sample twice gives the same bytes."""
+    tail: Any = None
+    """The last step of its images (`transforms.tail.Tail`), if it can be done elsewhere: samples that `get` returns have `pixels`."""
     seam: ReadSeam | None = None
     """Where its bytes pass; None: it may read anything in any way."""
 
@@ -90,6 +92,7 @@ def offered(dataset: Any) -> Offer:
             get=lambda key: inner.get(dataset.indices[key]),
             load=inner.load,
             path_of=lambda key: inner.path_of(dataset.indices[key]),
+            tail=inner.tail,
             seam=inner.seam and replace(inner.seam, ranges=partial(_ranges_in, dataset, inner.seam)),
         )
     if type(dataset) is ConcatDataset:

@@ -173,7 +173,10 @@ class AdoptedFolder(Offers):
 
     def offer(self) -> Offer:
         path_of = lambda index: self.locate(index)[0]  # noqa: E731
-        return Offer(shown=self.users_dataset, get=self._unfinished, path_of=path_of, seam=self.seam())
+        tail = None if self.chain.after else self.chain.tail
+        return Offer(
+            shown=self.users_dataset, get=self._unfinished, path_of=path_of, tail=tail, seam=self.seam()
+        )
 
     def seam(self) -> ReadSeam:
         """Say which files are read. Not those that only torchvision takes, which its own loader opens."""

@@ -86,6 +86,9 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
             drawn_first=self.deferred,
             load=self._load,
             path_of=self._path,
+            tail=self.chain.tail
+            if self.chain.is_one_program and not (self.after or self.has_own_items)
+            else None,
             seam=self.seam() if self.is_located and not self.has_own_items else None,
         )
 
@@ -198,7 +201,7 @@ def unfinished(tail: Tail, pixels: Image) -> Unfinished:
     """Wrap the tail's pending work; refuse now what it could not finish later."""
     tail.check(pixels)
     height, width, channels = pixels.shape
-    return Unfinished(tail.dtype, (channels, height, width), partial(tail.finish, pixels))
+    return Unfinished(tail.dtype, (channels, height, width), partial(tail.finish, pixels), pixels)
 
 
 class ImageFolder(StagedDataset):

@@ -12,6 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from math import prod
 from typing import Any, Protocol
 
 from penstock.remote.cargo import Cargo, cargo_of, lanes_of
@@ -49,6 +50,8 @@ class Shore(Protocol):
     def view(self) -> memoryview: ...
 
     layouts: dict[int, tuple[int, ...]]
+    cuts: dict[int, tuple[int, ...]]
+    tail: Any
     permit: Permit | None
     """The files that its workers may ask for."""
 
@@ -219,8 +222,8 @@ class Boat:
     def _on_frame(self, kind: int, payload: bytes) -> None:
         if kind == Net.BEAT:
             self._beat(payload)
-        elif kind == Net.ROWS:
-            self._rows(payload)
+        elif kind in (Net.ROWS, Net.CUT_ROWS):
+            self._rows(payload, cut=kind == Net.CUT_ROWS)
         elif kind == Net.VALUE:
             self._value(payload)
         elif kind == Net.READ:
@@ -278,8 +281,8 @@ class Boat:
             self._tell(kind, payload)
         del self._cargo[task]
 
-    def _rows(self, payload: bytes) -> None:
-        """Receive a task's rows into its slots, then pass on its end."""
+    def _rows(self, payload: bytes, *, cut: bool) -> None:
+        """Receive a task's rows into its slots, then pass on its end. Cut ones get their last step on the way."""
         (nbytes,) = ROWS.unpack_from(payload)
         done = payload[ROWS.size :]
         cargo = self._known(DONE.unpack_from(done)[0])
@@ -292,10 +295,30 @@ class Boat:
         items = self.shore.layouts.get(cargo.layout)
         if items is None or cargo.offset < 0:
             raise Hostile("it sent rows before it knew where they go")
-        lanes = lanes_of(cargo, items, self.shore.view)
+        lanes, then = lanes_of(cargo, items, self.shore.view), lambda: self._filled(cargo, done)
+        if cut:
+            lanes, then = self._cut(cargo, lanes, then)
         if sum(map(len, lanes)) != nbytes:  # guard: rows-fit
             raise Hostile(f"it sent {nbytes:,} bytes where {sum(map(len, lanes)):,} belong")
-        self._inlet.fill(lanes, lambda: self._filled(cargo, done))
+        self._inlet.fill(lanes, then)
+
+    def _cut(
+        self, cargo: Cargo, lanes: list[memoryview], then: Callable[[], None]
+    ) -> tuple[list[memoryview], Callable[[], None]]:
+        """Return where cut rows go first, and what to do when they are there."""
+        from penstock.remote.cut import finish_rows
+
+        assert self.shore is not None
+        shape = self.shore.cuts.get(cargo.layout)
+        if shape is None:  # guard: cut-known
+            raise Hostile("it sent cut samples that are not to be cut")
+        pixels, tail = memoryview(bytearray(cargo.count * prod(shape))), self.shore.tail
+
+        def arrived() -> None:
+            finish_rows(tail, pixels, shape, lanes[0])
+            then()
+
+        return [pixels, *lanes[1:]], arrived
 
     def _void(self, cargo: Cargo) -> None:
         self._filling = None

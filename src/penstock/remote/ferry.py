@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from penstock.node.service import Openings
 from penstock.remote.boat import Boat
@@ -53,6 +54,10 @@ class Berth:
     on_refusal: Callable[[int], None] = lambda _: None
     plan: str = "samples"
     permit: Permit | None = None
+    tail: Any = None
+    """The last step, done here for samples that are cut."""
+    cuts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Shape of the pixels of cut samples, by layout."""
     away: set[str] = field(default_factory=set)
     """Machines that cannot read the data: they are sent its bytes, or are not used."""
 
@@ -72,6 +77,18 @@ class Berth:
             self.tell(-1, Msg.WARN, text.encode())
         self.refused = why
         self.on_refusal(worker)
+
+    def learn(self, number: int, sizes: tuple[int, ...], blob: bytes) -> None:
+        """Remember a layout that our agent sends, and how its samples are cut."""
+        self.layouts[number] = sizes
+        if self.tail is not None:
+            from penstock.remote.cut import cut_layout
+            from penstock.wire.layout_blobs import TEXT
+            from penstock.wire.layout_text import unpack
+
+            cut = cut_layout(unpack(blob[1:]), self.tail.dtype) if blob[:1] == TEXT else None
+            if cut is not None:
+                self.cuts[number] = cut.leaves[0].shape
 
     def plan_for(self, boat: Boat) -> str:
         return "bytes" if boat.node in self.away else self.plan
@@ -205,6 +222,10 @@ class Ferry:
             berth.settings, berth.digest = payload, hashlib.sha256(payload).digest()
         elif kind == Net.PLAN:
             berth.use(payload.decode())
+        elif kind == Net.TAIL:
+            from penstock.remote.cut import tail_of  # it imports torch
+
+            berth.tail = tail_of(payload)
         elif kind == Net.PERMIT:
             berth.permit = Permit.of(payload.decode())
         elif kind == Net.START:
@@ -218,7 +239,7 @@ class Ferry:
             elif kind == Msg.LAYOUT:
                 (number,) = wire.LAYOUT.unpack_from(payload)
                 sizes, blob = wire.split_sizes(payload[wire.LAYOUT.size :])
-                berth.layouts[number] = sizes
+                berth.learn(number, sizes, blob)
                 boat.deliver(kind, wire.LAYOUT.pack(number) + blob)
             else:
                 boat.deliver(kind, payload)

@@ -27,9 +27,11 @@ class Net(IntEnum):
     VALUE = 75
     READ = 76
     UNREACHED = 77
+    CUT_ROWS = 78
     # agent -> ferry
     START = 80
     PERMIT = 81
+    TAIL = 82
     # ferry -> agent
     BOARDED = 88
     ENDED = 89

@@ -23,7 +23,7 @@ def possible(recipe: Recipe) -> Mapping[str, str]:
         SAMPLES: "",
         BYTES: no_bytes(offered(recipe.dataset).seam),
         BATCHES: no_batches(recipe),
-        CUT: "samples are not cut yet",
+        CUT: no_cut(recipe),
     }
 
 
@@ -50,6 +50,26 @@ def no_batches(recipe: Recipe) -> str:
     if recipe.collate_fn is not default_collate:
         return "a collate_fn of your own runs here"
     return ""
+
+
+def no_cut(recipe: Recipe) -> str:
+    """Samples are cut before the last step of their chain. No point is narrower: pixels are bytes there, and ops that enlarge images
+    after they have made them small are rare."""
+    offer = offered(recipe.dataset)
+    if not recipe.stacks:
+        return "samples with a collate_fn of your own are not cut"
+    if offer.sample_bytes:
+        return "with a GPU lane samples leave their worker before the last steps in any plan"
+    if offer.tail is None:
+        return "only image chains of our ops, or adopted ones, whose last step is ToDtype, Normalize or ToTensor can be cut"
+    if not offer.tail.dtype.is_floating_point:
+        return "finished samples are no larger than at any point before"
+    return ""
+
+
+def tail_for(recipe: Recipe) -> Any:
+    """Return the last step that is done here for samples that are cut; None if they cannot be."""
+    return None if no_cut(recipe) else offered(recipe.dataset).tail
 
 
 def permit_for(recipe: Recipe) -> Permit | None:

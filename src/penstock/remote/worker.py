@@ -15,8 +15,10 @@ from typing import Any
 
 from penstock.dataset.offers import offered
 from penstock.remote.away import AwaySource
+from penstock.remote.cut import NotCut, cut_layout, cut_sample
 from penstock.remote.frames import DONE, ROWS, Msg, Net, framed
 from penstock.remote.outlet import Outlet
+from penstock.remote.plans import tail_for
 from penstock.remote.send_buffers import SendBuffers
 from penstock.remote.values import NotPortable, encode
 from penstock.sources.sources import ByteRange
@@ -45,6 +47,10 @@ class RemoteWorker(Worker):
         self.preparer.unforgiven = (*self.preparer.unforgiven, OSError)  # guard: reads-unforgiven
         self._seam = offered(spec.recipe.dataset).seam
         self._reads_here: Any = None if self._seam is None else self._seam.holder.bytes_from
+        self._tail = tail_for(spec.recipe)
+        self._cuts = False
+        """Whether samples are cut, if that is the plan."""
+        self._cut_now = False
         self._away: AwaySource | None = None
         """Bytes come from the loader's machine, if that is the plan."""
         self._filled: tuple[bytearray, list[memoryview]] | None = None
@@ -60,6 +66,7 @@ class RemoteWorker(Worker):
 
     def _use(self, plan: str) -> None:
         """Follow another plan from the next task on."""
+        self._cuts = plan == "cut" and self._tail is not None
         if (plan == "bytes") == (self._away is not None) or self._seam is None:
             return
         if plan == "bytes":
@@ -95,6 +102,18 @@ class RemoteWorker(Worker):
             self._away.drop(job.task)
         self._drop_rows()
 
+    def _slots(self, job: Job) -> None:
+        if self._cuts and job.offset >= 0 and cut_layout(self.layouts[job.layout], self._tail.dtype):
+            self._cut_now, self.preparer.two_phases = True, False
+            try:
+                super()._slots(job)
+                return
+            except NotCut:
+                self._drop_rows()  # the dataset finished a sample itself: send all of the task as they are
+            finally:
+                self._cut_now, self.preparer.two_phases = False, True
+        super()._slots(job)
+
     def _failed(self, job: Job) -> None:
         """What cannot be read here may be readable there: there it is tried again, and fails in its own way if it must."""
         exc = sys.exception()
@@ -114,6 +133,8 @@ class RemoteWorker(Worker):
         assert job is not None
         rows, start = count_of(job), job.where.start
         plan = self.layouts[layout]
+        if self._cut_now:
+            plan = cut_layout(plan, self._tail.dtype) or plan
         starts, nbytes = lane_offsets(plan.items, rows)
         buffer = self._scratch.take(nbytes)
         view = memoryview(buffer)
@@ -121,6 +142,8 @@ class RemoteWorker(Worker):
         self._drop_rows()
         self._filled = buffer, lanes
         write = writer(plan, rows, view)
+        if self._cut_now:
+            return lambda sample, ordinal: write(cut_sample(sample), ordinal - start)
         return lambda sample, ordinal: write(sample, ordinal - start)
 
     def _drop_rows(self) -> None:
@@ -139,7 +162,9 @@ class RemoteWorker(Worker):
         (buffer, lanes), self._filled = self._filled, None
         done = DONE.pack(job.task, took_ns, False, refers, len(dropped))
         tail = b"".join(ordinal.to_bytes(4, "little", signed=True) for ordinal in dropped)
-        head = framed(Net.ROWS, ROWS.pack(sum(map(len, lanes))), done, tail)
+        head = framed(
+            Net.CUT_ROWS if self._cut_now else Net.ROWS, ROWS.pack(sum(map(len, lanes))), done, tail
+        )
         self.channel.send_with(head, lanes, lambda: self._scratch.give_back(buffer))
 
     def _offer(self, job: Job, result: Any, took_ns: int, lent: Sequence[tuple[int, int]] = ()) -> None:  # noqa: ARG002

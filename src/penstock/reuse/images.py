@@ -64,7 +64,7 @@ class Reused(StagedDataset):
     def offer(self) -> Offer:
         source = self.source.offer()
         begin, first = self.schedule.begin, self.deferred
-        return replace(source, get=self._unfinished, begin=begin, drawn_first=first, seam=None)
+        return replace(source, get=self._unfinished, begin=begin, drawn_first=first, tail=None, seam=None)
 
     def name(self, index: int) -> str:
         return self.source.name(index)

@@ -137,6 +137,8 @@ class Preparer:
     lane: str = "this process"
     unforgiven: tuple[type[Exception], ...] = (MissingExtra,)
     """Errors that `on_error` does not forgive: the machine is to blame, the sample is fine."""
+    two_phases: bool = True
+    """Whether samples may be drawn before their pixels are made."""
     skips: list[Skip] = field(default_factory=list)
     """Samples dropped or replaced since the owner last took the list."""
     _streams: dict[int, SeedStream] = field(default_factory=dict)
@@ -194,7 +196,8 @@ class Preparer:
     def _deferred(self) -> DrawnFirst | None:
         """Return the two-phase preparer, which draws all samples of a task before making pixels, if possible."""
         offer = self.offer()
-        return offer.drawn_first() if self.recipe.on_error == "raise" and offer.draws_alone() else None
+        may = self.two_phases and self.recipe.on_error == "raise"
+        return offer.drawn_first() if may and offer.draws_alone() else None
 
     def _prepared(
         self, get: Callable[[Any], Any], key: Any, ordinal: int, deferred: DrawnFirst | None
