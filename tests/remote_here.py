@@ -25,12 +25,25 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
 
 
+def hidden(folder: Path | None) -> list[str]:
+    """Return the start of a command line that hides a folder: a mount namespace with an empty file system there."""
+    if folder is None:
+        return []
+    return ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(folder)]
+
+
+def can_hide() -> bool:
+    """Whether this machine allows that."""
+    return subprocess.run([*hidden(Path("/mnt")), "true"], capture_output=True, check=False).returncode == 0
+
+
 class Server:
     """A remote worker's process."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", *, blind_to: Path | None = None) -> None:
+        """`blind_to`: a folder that it cannot see, as on a machine without the data."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.remote.server"],
+            [*hidden(blind_to), sys.executable, "-m", "penstock.remote.server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),
@@ -90,10 +103,12 @@ class FerryHere:
 
 
 @contextlib.contextmanager
-def remote_workers(count: int, **options: Any) -> Iterator[tuple[RemoteSide, FerryHere, list[Server]]]:
+def remote_workers(
+    count: int, *, blind_to: Path | None = None, **options: Any
+) -> Iterator[tuple[RemoteSide, FerryHere, list[Server]]]:
     """So many remote workers and a ferry. They work from the start, unless told otherwise."""
     options = {"share": None, **options}
-    servers = [Server() for _ in range(count)]
+    servers = [Server(blind_to=blind_to) for _ in range(count)]
     ferry = FerryHere()
     try:
         side = RemoteSide(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from tests.fault.guards import guard
-from tests.fault.markers import changed, never, removed
+from tests.fault.markers import always, changed, never, removed, replaced
 
 BOAT = "unit/test_boat.py::test_"
+
+READS = "unit/test_remote_reads.py::test_"
+REFUSED = f"{READS}other_files_are_refused"
+AWAY = "unit/test_remote_plans.py::test_"
 
 FERRY_GUARDS = [
     guard(
@@ -52,5 +56,52 @@ FERRY_GUARDS = [
         "a ferry that hangs is killed",
         f"{BOAT}a_ferry_that_hangs_is_killed_before_its_tasks_are_given_to_others",
         never("silent-ferry"),
+    ),
+    # ---- files that are read here for others
+    guard("a name is a text of one file", f"{REFUSED}[an end cut off]", never("permit-text")),
+    guard(
+        "only files below the dataset's folder are read", f"{REFUSED}[another folder]", never("permit-folder")
+    ),
+    guard(
+        "only files with the dataset's endings are read", f"{REFUSED}[another ending]", never("permit-suffix")
+    ),
+    guard(
+        "no name climbs out of the folder", f"{REFUSED}[a climb]", replaced("permit-climbs", "return True")
+    ),
+    guard(
+        "only regular files are read",
+        f"{READS}a_pipe_a_folder_and_a_missing_file_are_errors",
+        never("read-regular"),
+    ),
+    guard(
+        "a shard that has changed is not read",
+        f"{READS}a_listed_file_that_has_changed_is_an_error",
+        never("read-stamp"),
+    ),
+    guard(
+        "only bytes that a file has are read",
+        f"{READS}a_range_outside_of_the_file_is_an_error[0-6]",
+        always("read-span"),
+    ),
+    guard(
+        "only samples that are to be cut come cut",
+        f"{AWAY}cut_rows_of_a_layout_that_is_not_cut_end_the_connection",
+        replaced("cut-known", "shape = shape or (2, 2, 3)"),
+    ),
+    guard("requests are bounded", f"{READS}too_many_requests_end_the_connection", never("reads-bounded")),
+    guard(
+        "what cannot be read elsewhere is not skipped there",
+        f"{AWAY}what_a_remote_worker_cannot_read_is_not_skipped_but_goes_home",
+        removed("reads-unforgiven"),
+    ),
+    guard(
+        "what cannot be read elsewhere is prepared here",
+        "unit/test_core_plans.py::test_what_a_remote_worker_cannot_read_is_done_here",
+        removed("unreached-at-home"),
+    ),
+    guard(
+        "a batch that cannot leave its machine is made here",
+        "unit/test_core_plans.py::test_a_whole_batch_that_cannot_leave_its_machine_is_made_here",
+        removed("whole-at-home"),
     ),
 ]

@@ -19,6 +19,7 @@ from penstock.remote.connect import compare
 from penstock.remote.fingerprint import fingerprint
 from penstock.remote.frames import DONE, HEAD, LARGEST, NUMBER, ROWS, Net, framed
 from penstock.remote.handles import FERRY_SILENT_S, FerryLink
+from penstock.remote.permits import Permit
 from penstock.remote.server import STRANGERS, Door
 from penstock.wire import frames as wire
 from penstock.wire.arena import FIELDS, Board
@@ -40,6 +41,10 @@ class Quay:
         self.told: list[tuple[int, bytes]] = []
         self.rows = memoryview(bytearray(8 * FIELDS)).cast("q")
         self.refused = ""
+        self.permit: Permit | None = None
+        self.cuts: dict[int, tuple[int, ...]] = {}
+        self.tail: Any = None
+        self.away: list[str] = []
 
     def tell(self, worker: int, kind: int, *chunks: bytes) -> None:
         assert worker == 3
@@ -50,6 +55,9 @@ class Quay:
 
     def refuse(self, worker: int, why: str) -> None:
         self.refused = why
+
+    def unreached(self, worker: int, why: str) -> None:
+        self.away.append(why)
 
 
 class Crossing:

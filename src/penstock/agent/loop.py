@@ -42,6 +42,7 @@ STOP_GRACE_S = 1.0
 
 ANSWERS: dict[Msg, Callable[[int, int], Event]] = {
     Msg.REFUSED: ev.Refused,
+    Msg.UNREACHED: ev.Unreached,
     Msg.EXHAUSTED: ev.Exhausted,
     Msg.DROPPED: ev.Dropped,
 }
@@ -271,6 +272,15 @@ class Agent:
 
     def warn(self, text: str) -> None:
         self._tell(Msg.WARN, text.encode())
+
+    def retire(self, worker: int) -> None:
+        self.happen(ev.Retire(worker))
+
+    def take_whole(self, whole: bool) -> None:
+        """Let remote workers take whole batches, or parts of them again."""
+        for pool in self.state.pools[1:]:
+            if pool.whole != whole:
+                self.happen(ev.TakeWhole(pool.number, whole))
 
     def adopt(self, handle: WorkerHandle) -> None:
         """Take charge of a worker that has been started."""

@@ -98,7 +98,7 @@ class Offloading:
             return None
         before, self._applied = self._applied, wanted
         if len(self.terms.plans) > 1 and (before is None or before.plan != wanted.plan):
-            self._link.use_plan(wanted.plan)  # type: ignore[attr-defined]
+            self._link.use_plan(wanted.plan)
         return wanted
 
     def _present(self) -> int:

@@ -68,7 +68,7 @@ def blueprint_of(
         hang_s=float(config.hang_timeout or given.timeout),
         poison_raises=config.on_error == "raise",
         repeatable=recipe.repeatable,
-        beside=() if remote is None or streams else (remote.pool(),),
+        beside=() if remote is None or streams else (remote.pool(recipe),),
     )
     agent = AgentConfig(
         core=core,
@@ -79,6 +79,7 @@ def blueprint_of(
         follows=follows and not streams,
         spans=spans,
         record=os.environ.get("PENSTOCK_RECORD", ""),
+        plans=() if remote is None or streams else remote.candidates(recipe),
         remote_workers=0 if remote is None else remote.count,
         remote_share=None if remote is None else remote.share,
     )

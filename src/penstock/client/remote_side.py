@@ -15,11 +15,14 @@ from penstock.core.pools import PoolConfig
 from penstock.errors import NodeUnavailable, PenstockError
 from penstock.node.link import NodeLink
 from penstock.remote.connect import WorkerAddress
+from penstock.remote.cut import tail_text
 from penstock.remote.frames import NUMBER, Net, framed
 from penstock.remote.gateway_config import GatewayConfig
+from penstock.remote.plans import BATCHES, candidates, permit_for, starting_plan, tail_for
 from penstock.wire.arena import Arena
 from penstock.wire.pickles import dumps_by_value
 from penstock.worker.loop import WorkerSpec
+from penstock.worker.prepare import Recipe
 
 log = logging.getLogger("penstock")
 
@@ -69,16 +72,24 @@ class RemoteSide:
         """Remote workers at most."""
         return self.most or len(self.addresses)
 
-    def pool(self) -> PoolConfig:
+    def pool(self, recipe: Recipe) -> PoolConfig:
         """Return the pool that the core plans with; workers that never come cost nothing. Where the share is measured, the first come when
         training waits."""
         fixed = self.share if isinstance(self.share, float | int) else None
         return PoolConfig(
-            0 if self.share == "auto" else self.count, queue_bytes=self.queue_bytes, share=fixed
+            0 if self.share == "auto" else self.count,
+            queue_bytes=self.queue_bytes,
+            share=fixed,
+            whole=starting_plan(self.plan, recipe) == BATCHES,
         )
+
+    def candidates(self, recipe: Recipe) -> tuple[str, ...]:
+        """Return the plans to choose from."""
+        return candidates(recipe) if self.plan == "auto" else (self.plan,)
 
     def open(self, arena: Arena, spec: WorkerSpec) -> socket.socket | None:
         """Return the socket on which the agent will talk to the ferry. None, with one warning, if samples cannot be prepared elsewhere."""
+        plan, permit = starting_plan(self.plan, spec.recipe), permit_for(spec.recipe)
         try:
             settings = pickled(spec)
         except Exception as exc:  # noqa: BLE001 - anything may go wrong in a user's __reduce__
@@ -98,6 +109,11 @@ class RemoteSide:
         }
         try:
             ferry = self.open_ferry(json.dumps(facts).encode(), [arena.fd])
+            if permit is not None:
+                ferry.sendall(framed(Net.PERMIT, NUMBER.pack(-1), permit.text().encode()))
+            if (tail := tail_for(spec.recipe)) is not None:
+                ferry.sendall(framed(Net.TAIL, NUMBER.pack(-1), tail_text(tail)))
+            ferry.sendall(framed(Net.PLAN, NUMBER.pack(-1), plan.encode()))
             ferry.sendall(framed(Net.SPEC, NUMBER.pack(-1), settings))
         except (OSError, PenstockError) as exc:
             log.warning("remote workers are not used: %s", str(exc))

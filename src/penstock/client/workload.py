@@ -9,15 +9,15 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from penstock.client.arguments import TorchArguments
+from penstock.client.gpu_choice import adopted_of
 from penstock.client.remote_side import RemoteSide
 from penstock.config import LoaderConfig
 from penstock.measure.environment import accelerators, processor, usable_cores
 from penstock.measure.host import cpu_quota, local_world
 from penstock.measure.metric_store import Workload
 from penstock.transforms.base import plain
+from penstock.worker.prepare import Recipe
 
-CANDIDATES = ("samples",)
-"""Plans that `plan="auto"` chooses from."""
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -37,14 +37,20 @@ def workload_of(
         ranks=local_world(),
         workers=given.num_workers,
         remote_workers=0 if remote is None else remote.most or len(remote.addresses),
-        plans=() if remote is None else plans_of(remote),
+        plans=() if remote is None else plans_of(remote, config, given),
         link="" if remote is None else link_of(remote, config),
     )
 
 
-def plans_of(remote: RemoteSide) -> tuple[str, ...]:
+def plans_of(remote: RemoteSide, config: LoaderConfig, given: TorchArguments) -> tuple[str, ...]:
     """Return the plans to choose from."""
-    return CANDIDATES if remote.plan == "auto" else (remote.plan,)
+    recipe = Recipe(
+        dataset=adopted_of(config, given.dataset) or given.dataset,
+        collate_fn=given.collate_fn,
+        auto_collation=given.batch_sampler is not None,
+        seed=0,
+    )
+    return remote.candidates(recipe)
 
 
 def link_of(remote: RemoteSide, config: LoaderConfig) -> str:

@@ -219,13 +219,25 @@ def on_mismatch(state: State, event: ev.Misfit, out: list[Action]) -> None:
 
 def on_refused(state: State, event: ev.Refused, out: list[Action]) -> None:
     issued = finish(state, event.worker, event.task)
-    if issued is not None:
+    if issued is not None and issued.task.kind is Kind.WHOLE:  # its result cannot leave the machine it is on
+        state.workers[event.worker].pool.whole = False  # guard: whole-at-home
+        give_back(state, issued.task)
+    elif issued is not None:
         state.kind = Kind.WHOLE
         start_over(state, state.batches[issued.task.seq], Kind.WHOLE, out)
         for seq in state.due:
             batch = state.batches[seq]
             if batch.kind is not Kind.WHOLE and batch.todo == [(0, batch.size)]:
                 start_over(state, batch, Kind.WHOLE, out)
+
+
+def on_unreached(state: State, event: ev.Unreached, _: list[Action]) -> None:
+    """Have the task done here. If it fails here too, that is the user's error."""
+    issued = finish(state, event.worker, event.task)
+    if issued is not None:
+        state.workers[event.worker].fruitless = 0
+        state.batches[issued.task.seq].at_home = True  # guard: unreached-at-home
+        give_back(state, issued.task)
 
 
 def on_failed(state: State, event: ev.Failed, out: list[Action]) -> None:
@@ -301,6 +313,10 @@ def on_offload(state: State, event: ev.Offload, out: list[Action]) -> None:
         on_resize(state, ev.ResizePool(event.workers, event.pool), out)
 
 
+def on_take_whole(state: State, event: ev.TakeWhole, _: list[Action]) -> None:
+    state.pools[event.pool].whole = event.whole
+
+
 def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
     """Fail the due batch if it still does not fit: the consumer has given back all it can, so it never will."""
     if state.starved != event.seq:
@@ -366,8 +382,8 @@ def expects_beats(state: State, worker: WorkerState) -> bool:
 HANDLERS: dict[type, Callable[..., None]] = {
     ev.Feed: on_feed, ev.Abort: on_abort, ev.Released: on_released,
     ev.WorkerStarted: on_worker_started, ev.WorkerUp: on_worker_up, ev.WorkerLost: on_worker_lost, ev.Done: on_done, ev.LayoutKnown: on_layout_known, ev.Prepared: on_prepared,
-    ev.Misfit: on_mismatch, ev.Refused: on_refused, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
+    ev.Misfit: on_mismatch, ev.Refused: on_refused, ev.Unreached: on_unreached, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
     ev.Dropped: on_dropped, ev.InitFailed: lambda state, event, out: break_down(state, event.error, out), ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
-    ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.ResizePool: on_resize,
+    ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.ResizePool: on_resize, ev.TakeWhole: on_take_whole,
     ev.Offload: on_offload,
 }  # fmt: skip

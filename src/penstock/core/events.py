@@ -138,6 +138,13 @@ class Refused(NamedTuple):
     task: int
 
 
+class Unreached(NamedTuple):
+    """The worker could not read the task's data where it runs: local workers do it."""
+
+    worker: int
+    task: int
+
+
 class Failed(NamedTuple):
     worker: int
     task: int
@@ -187,6 +194,13 @@ class Offload(NamedTuple):
     pool: int = 1
 
 
+class TakeWhole(NamedTuple):
+    """From now on a pool's workers take whole batches, or parts of them again."""
+
+    pool: int
+    whole: bool
+
+
 class Grown(NamedTuple):
     start: int
     end: int
@@ -214,7 +228,7 @@ class Tick(NamedTuple):
 
 Event = (
     Feed | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Misfit | Refused
-    | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Offload | Grown | GrowDenied | Stuck | Tick
+    | Unreached | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Offload | TakeWhole | Grown | GrowDenied | Stuck | Tick
 )  # fmt: skip
 
 

@@ -53,6 +53,8 @@ class Batch:
     """First failed sample and its error, so that the raised error does not depend on timing."""
     dropped: set[int] = field(default_factory=set)
     poisoned: set[int] = field(default_factory=set)
+    at_home: bool = False
+    """Its data could not be read elsewhere: only local workers take the rest."""
 
     def take(self, count: int) -> tuple[int, int]:
         """Remove up to `count` samples from the front of `todo`; a poisoned sample goes alone."""

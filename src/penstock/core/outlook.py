@@ -18,6 +18,8 @@ STEAL_MIN_S = 0.050
 
 def chosen_size(state: State, batch: Batch, pool: WorkerPool) -> int:
     """Return the samples in a worker's next task of a divided batch."""
+    if pool.whole:
+        return batch.size
     if state.config.task_size:
         return state.config.task_size
     workers: float = pool.size

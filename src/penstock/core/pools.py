@@ -34,6 +34,8 @@ class PoolConfig(NamedTuple):
     kind: str = REMOTE
     share: float | None = None
     """At first; see `Offload`."""
+    whole: bool = False
+    """Its workers take whole batches only, and collate those that have no layout."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +51,7 @@ class WorkerPool:
     share: float | None = None
     """Most of all samples issued that it gets. None: no bound, it takes what it does not delay. 1: local workers wait while it keeps up.
     0: nothing new."""
+    whole: bool = False
     members: list[WorkerState] = field(default_factory=list)
     """All workers so far; those from place `size` on leave or have left."""
     sample_s: float | None = None

@@ -21,7 +21,7 @@ from penstock.core.outlook import (
     overdue,
     room_in_bytes,
 )
-from penstock.core.pools import WorkerPool, WorkerState
+from penstock.core.pools import LOCAL, WorkerPool, WorkerState
 from penstock.core.state import State
 from penstock.policy.pools import is_better_elsewhere
 from penstock.policy.tasks import NEW_TASK, deepest, is_new, queue_samples
@@ -99,10 +99,9 @@ def chosen_task(
     """Return the next task of a worker with room; a new worker begins with a small one that is not due yet."""
     due, most = state.due, None
     if outlook is not None:
-        if due and state.batches[due[0]].awaits_collate and may_collate(state, worker):
-            return next_task(
-                state, worker, due[:1], out
-            )  # whoever would be faster may wait for this batch's memory
+        if due and waits_for_local(state, state.batches[due[0]]) and may_collate(state, worker):
+            # Whoever would be faster may not do it, and may wait for this batch's memory.
+            return next_task(state, worker, due[:1], out)
         due, most = outlook.in_time(worker), room_in_bytes(state, worker.pool)
         if most == 0:
             return None
@@ -125,7 +124,7 @@ def has_room(state: State, worker: WorkerState, limit: PoolLimits) -> bool:
 
 def begins(state: State, worker: WorkerState, most: int) -> bool:
     """Whether a worker is new and begins with small tasks nobody waits for; only if we choose the task size."""
-    cut = state.kind in (Kind.SLOTS, Kind.PARTS) and not state.config.task_size
+    cut = state.kind in (Kind.SLOTS, Kind.PARTS) and not (state.config.task_size or worker.pool.whole)
     return cut and is_new(worker.prepared, most)
 
 
@@ -157,11 +156,14 @@ def next_task(
             continue
         if batch.kind is Kind.STREAM and batch.worker != worker.id:
             continue
-        if batch.kind is Kind.WHOLE and not may_collate(state, worker):
+        if not may_take(batch, worker.pool) and not may_collate(state, worker):
             continue
-        if batch.kind in (Kind.WHOLE, Kind.STREAM):
-            if most is not None and batch.size > most and worker.pool.owed_bytes:
+        undivided = batch.kind in (Kind.WHOLE, Kind.STREAM)
+        if (undivided or worker.pool.whole) and most is not None:
+            if batch.size > most and worker.pool.owed_bytes:
                 return None
+            most = None
+        if undivided:
             batch.todo.clear()
             return Task(new_id(state), seq, batch.kind, 0, batch.size)
         if batch.kind is Kind.SLOTS:
@@ -193,6 +195,24 @@ def may_collate(state: State, worker: WorkerState) -> bool:
     """Whether a worker may collate, or make the first samples, whose layout is unknown: local ones only, if there are any. Only they see the
     parts, and can pass on any object."""
     return worker.pool is state.local or not state.local.size
+
+
+def may_take(batch: Batch, pool: WorkerPool) -> bool:
+    """Whether a pool's workers may prepare what is left of a batch; local ones always may."""
+    if pool.kind == LOCAL:
+        return True
+    if batch.at_home:
+        return False
+    if batch.kind is Kind.WHOLE:
+        return pool.whole and batch.size > 0
+    return not pool.whole or batch.kind is not Kind.SLOTS or batch.todo == [(0, batch.size)]
+
+
+def waits_for_local(state: State, batch: Batch) -> bool:
+    """Whether a batch goes on only if a local worker takes its next task."""
+    if batch.awaits_collate:
+        return True
+    return bool(batch.todo) and not any(may_take(batch, pool) for pool in state.pools[1:])
 
 
 def new_id(state: State) -> int:
@@ -245,6 +265,8 @@ def call_back(state: State, outlook: Outlook, out: list[Action]) -> None:
     if batch is None or batch.todo or not batch.live or not (state.config.repeatable and outlook.counted):
         return
     soonest = min(outlook.counted, key=lambda worker: (outlook.finish_s(worker), worker.id))
+    if soonest.pool.kind != LOCAL and (batch.at_home or batch.kind is Kind.WHOLE or soonest.pool.whole):
+        return  # it may not take them
     for worker in state.workers:
         if worker.pool is soonest.pool or worker.pool.pace_s is None:
             continue

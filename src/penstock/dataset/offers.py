@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 from torch.utils.data import ConcatDataset, Subset
 
+from penstock.sources.sources import ByteRange
+
 
 class DrawnFirst(Protocol):
     """Two phases: draw every sample of a task, then make pixels."""
@@ -27,6 +29,22 @@ class DrawnFirst(Protocol):
 
     def rest(self) -> Iterator[tuple[int, Callable[[], None]]]:
         """Yield the remaining work, each with the ordinal of its sample, or of the first one from which nothing can fail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSeam:
+    """Where all bytes of a dataset's samples pass: another machine can be given them there."""
+
+    holder: Any
+    """The dataset whose `bytes_from` reads them."""
+    ranges: Callable[[Any], Sequence[ByteRange]]
+    """Where a sample's bytes are, in the order of their reading."""
+    folder: str | None = None
+    """All files are below this one, as their names spell it; "" is the working folder."""
+    suffixes: tuple[str, ...] = ()
+    """Endings of their names, in lower case."""
+    files: tuple[str, ...] = ()
+    """Or these are all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +67,10 @@ class Offer:
     """Bytes of a sample in a batch's memory, if known beforehand; else 0."""
     repeatable: bool = True
     """Whether preparing a sample twice gives the same bytes."""
+    tail: Any = None
+    """The last step of its images (`transforms.tail.Tail`), if it can be done elsewhere: samples that `get` returns have `pixels`."""
+    seam: ReadSeam | None = None
+    """Where its bytes pass; None: it may read anything in any way."""
 
 
 class Offers(ABC):
@@ -70,6 +92,8 @@ def offered(dataset: Any) -> Offer:
             get=lambda key: inner.get(dataset.indices[key]),
             load=inner.load,
             path_of=lambda key: inner.path_of(dataset.indices[key]),
+            tail=inner.tail,
+            seam=inner.seam and replace(inner.seam, ranges=partial(_ranges_in, dataset, inner.seam)),
         )
     if type(dataset) is ConcatDataset:
         return replace(plain, path_of=partial(_path_in, dataset))
@@ -83,6 +107,10 @@ def path_of(offer: Offer, key: Any) -> str | None:
     with suppress(Exception):  # it is for a report of another error
         return offer.path_of(key)
     return None
+
+
+def _ranges_in(subset: Subset[Any], seam: ReadSeam, key: Any) -> Sequence[ByteRange]:
+    return seam.ranges(subset.indices[key])
 
 
 def _path_in(several: ConcatDataset[Any], key: int) -> str | None:

@@ -12,12 +12,17 @@ class Unfinished:
     """A tensor whose values are not written yet. Writing fails only with `on_error="raise"`, if pixels have left a store meanwhile and
     cannot be made again. With two-phase preparation (`pipeline.deferred`), `write` only notes the destination."""
 
-    __slots__ = ("dtype", "shape", "write")
+    __slots__ = ("dtype", "pixels", "shape", "write")
 
     def __init__(
-        self, dtype: torch.dtype, shape: tuple[int, ...], write: Callable[[torch.Tensor], object]
+        self,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        write: Callable[[torch.Tensor], object],
+        pixels: Any = None,
     ) -> None:
-        self.dtype, self.shape, self.write = dtype, shape, write
+        """`pixels`: an image from which the last step of the dataset's chain (`Offer.tail`) alone is missing, if it is that."""
+        self.dtype, self.shape, self.write, self.pixels = dtype, shape, write, pixels
 
     def tensor(self) -> torch.Tensor:
         found = torch.empty(self.shape, dtype=self.dtype)

@@ -115,6 +115,7 @@ class SlotDataset(Offers):
             drawn_first=self._deferred,
             sample_bytes=self._slot,
             repeatable=self._repeatable,
+            tail=None,  # the card does it
         )
 
     def _deferred(self) -> Deferred | None:

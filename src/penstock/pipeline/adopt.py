@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset
 
-from penstock.dataset.offers import Offer, Offers
+from penstock.dataset.offers import Offer, Offers, ReadSeam
 from penstock.dataset.unfinished import finished
 from penstock.errors import MissingExtra
 from penstock.pipeline.begun import Begun
@@ -173,7 +173,17 @@ class AdoptedFolder(Offers):
 
     def offer(self) -> Offer:
         path_of = lambda index: self.locate(index)[0]  # noqa: E731
-        return Offer(shown=self.users_dataset, get=self._unfinished, path_of=path_of)
+        tail = None if self.chain.after else self.chain.tail
+        return Offer(
+            shown=self.users_dataset, get=self._unfinished, path_of=path_of, tail=tail, seam=self.seam()
+        )
+
+    def seam(self) -> ReadSeam:
+        """Say which files are read. Not those that only torchvision takes, which its own loader opens."""
+        dataset = self.users_dataset
+        folder = str(dataset.root).rstrip("/")
+        endings = tuple(dataset.extensions or ("",))
+        return ReadSeam(holder=self, ranges=lambda key: [self.locate(key)], folder=folder, suffixes=endings)
 
     def __getitem__(self, index: int) -> Any:
         return finished(self._unfinished(index))

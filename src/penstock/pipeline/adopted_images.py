@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from penstock import transforms as ours
-from penstock.dataset.offers import Offer
+from penstock.dataset.offers import Offer, ReadSeam
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.chain import Chain
 from penstock.pipeline.decode import Encoded, Image
@@ -81,6 +81,9 @@ class AdoptedImages(StagedDataset):
     def _draws_alone(self) -> bool:
         alone = self.users_dataset.target_transform is None and not self.after
         return alone and all(map(is_ours, self.chain.ops))
+
+    def seam(self) -> ReadSeam | None:
+        return replace(self.folder.seam(), holder=self)
 
     def name(self, index: int) -> str:
         return f"sample {index}, {self.users_dataset.samples[index][0]}"

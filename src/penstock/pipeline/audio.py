@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from penstock.dataset.offers import Offer, Offers
+from penstock.dataset.offers import Offer, Offers, ReadSeam
 from penstock.dataset.seeding import call_seed
 from penstock.errors import ConfigError
 from penstock.pipeline.chain import flattened
@@ -188,7 +188,15 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
             get=partial(getitem, self),
             load=partial(preload, AUDIO_LIBRARIES),
             path_of=lambda index: self.locate(index)[0],
+            seam=self._seam() if type(self) is AudioFolder else None,
         )
+
+    def _seam(self) -> ReadSeam:
+        folder = self.root.rstrip("/")
+        return ReadSeam(holder=self, ranges=self._ranges, folder=folder, suffixes=EXTENSIONS)
+
+    def _ranges(self, index: int) -> list[ByteRange]:
+        return [self.locate(index)]
 
     bytes_from: Source = WholeFiles()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from penstock.dataset.offers import Offer, Offers
+from penstock.dataset.offers import Offer, Offers, ReadSeam
 from penstock.dataset.seeding import call_seed, company
 from penstock.dataset.unfinished import Unfinished, finished
 from penstock.errors import ConfigError
@@ -86,6 +86,10 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
             drawn_first=self.deferred,
             load=self._load,
             path_of=self._path,
+            tail=self.chain.tail
+            if self.chain.is_one_program and not (self.after or self.has_own_items)
+            else None,
+            seam=self.seam() if self.is_located and not self.has_own_items else None,
         )
 
     @property
@@ -123,6 +127,14 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
 
     def read_located(self, index: int) -> tuple[bytes, Any]:
         return self.bytes_from.read(*self.locate(index)), self.target_of(index)
+
+    def seam(self) -> ReadSeam | None:
+        """Say which files `locate` may name; None if unknown. Your dataset may override it."""
+        return None
+
+    def ranges(self, index: int) -> list[ByteRange]:
+        """Return all that `read_located` reads for a sample."""
+        return [self.locate(index % len(self))]
 
     def contents(self) -> str | None:
         """Return a text that changes, in any run, whenever the bytes or target of any sample change; None if unknown. It is the key of samples
@@ -189,7 +201,7 @@ def unfinished(tail: Tail, pixels: Image) -> Unfinished:
     """Wrap the tail's pending work; refuse now what it could not finish later."""
     tail.check(pixels)
     height, width, channels = pixels.shape
-    return Unfinished(tail.dtype, (channels, height, width), partial(tail.finish, pixels))
+    return Unfinished(tail.dtype, (channels, height, width), partial(tail.finish, pixels), pixels)
 
 
 class ImageFolder(StagedDataset):
@@ -213,6 +225,11 @@ class ImageFolder(StagedDataset):
 
     def offer(self) -> Offer:
         return replace(super().offer(), draws_alone=self._draws_alone)
+
+    def seam(self) -> ReadSeam | None:
+        root = str(Path(self.root))
+        folder = "" if root == "." else root
+        return ReadSeam(holder=self, ranges=self.ranges, folder=folder, suffixes=EXTENSIONS)
 
     def _draws_alone(self) -> bool:
         """Inspect the ops once per chain, since this is called for each task."""

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.dataset.offers import ReadSeam
 from penstock.errors import ConfigError
 from penstock.pipeline.header import MAX_PIXELS, BadImage, read_header
 from penstock.pipeline.staged import EXTENSIONS, StagedDataset
@@ -139,6 +140,12 @@ class TarDataset(StagedDataset):
 
     def locate(self, index: int) -> ByteRange:
         return self._ranges(index)[0]
+
+    def seam(self) -> ReadSeam | None:
+        return ReadSeam(holder=self, ranges=self.ranges, files=tuple(self.urls))
+
+    def ranges(self, index: int) -> list[ByteRange]:
+        return [one for one in self._ranges(index % len(self)) if one[1] >= 0]
 
     def target_of(self, index: int) -> Any:
         return (

@@ -114,7 +114,7 @@ def measured(
     """Measure each part for its share of the time, and store the result. Yields batches to train with, one step each."""
     began_s = time.monotonic()
     side = loader._remote = None if loader._epochs.source.streams else side_of(loader._config, loader._remote)
-    plans = () if side is None else plans_of(side)
+    plans = () if side is None else plans_of(side, loader._config, TorchArguments.of(loader))
     share_s = seconds / (2 + len(plans))
     notes = ["reuse= is left out: this is the cost of a sample's first use"] if loader.reuse else []
     tell("local workers alone")

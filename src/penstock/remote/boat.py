@@ -12,16 +12,23 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from math import prod
 from typing import Any, Protocol
 
 from penstock.remote.cargo import Cargo, cargo_of, lanes_of
+from penstock.remote.file_desk import FileDesk, FileSpan
 from penstock.remote.frames import DONE, ROWS, SPEC, Msg, Net, framed
 from penstock.remote.inlet import MOST_BYTES, Hostile, Inlet
+from penstock.remote.permits import Permit
+from penstock.remote.reads import Readings
 from penstock.wire import frames as wire
 from penstock.wire.arena import FIELDS, Board
 
 SILENT_S = 5.0
 """A worker that sends nothing for so long, not even a beat, is given up: its process or its link hangs."""
+TRIES = 3
+"""Tasks in a row that a worker cannot read data for, until it is believed that it cannot."""
+MOST_SAID = 400
 STREAMED = frozenset({Msg.UP, Msg.REFUSED, Msg.DROPPED, Msg.DONE})
 """Frames passed on to the agent as they are."""
 TEXTS = frozenset({Msg.SKIPPED, Msg.FAILED})
@@ -43,6 +50,10 @@ class Shore(Protocol):
     def view(self) -> memoryview: ...
 
     layouts: dict[int, tuple[int, ...]]
+    cuts: dict[int, tuple[int, ...]]
+    tail: Any
+    permit: Permit | None
+    """The files that its workers may ask for."""
 
     def tell(self, worker: int, kind: int, *chunks: bytes) -> None: ...
 
@@ -51,12 +62,25 @@ class Shore(Protocol):
     def refuse(self, worker: int, why: str) -> None:
         """The dataset cannot be loaded there."""
 
+    def unreached(self, worker: int, why: str) -> None:
+        """The data could not be read there, several times in a row."""
+
 
 class Boat:
     """A connection to a remote worker."""
 
-    def __init__(self, sock: socket.socket, about: dict[str, Any], selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        about: dict[str, Any],
+        selector: selectors.BaseSelector,
+        desk: FileDesk | None = None,
+    ) -> None:
         self.sock, self.about, self._selector = sock, about, selector
+        self.node = str(about.get("node", "?"))
+        self.reads = Readings(desk or FileDesk(selector), self._post_bytes, self._is_wanted)
+        self._unreached = 0
+        """Tasks in a row whose data it could not read."""
         self.host = f"{about.get('node', '?')} ({about.get('address', '?')})"
         self.shore: Shore | None = None
         self.worker = -1
@@ -67,7 +91,7 @@ class Boat:
         self.heard_s = time.monotonic()
         self.on_end: Callable[[Boat, str], None] = lambda *_: None
         self._cargo: dict[int, Cargo] = {}
-        self._out: deque[memoryview] = deque()
+        self._out: deque[memoryview | FileSpan] = deque()
         self._filling: Cargo | None = None
         """The task whose raw bytes are arriving."""
         self._inlet = Inlet(sock, self._on_frame)
@@ -91,8 +115,14 @@ class Boat:
         self._void_all()
         known = digest == self.digest
         self.digest = digest
+        self._unreached = 0
         head = SPEC.pack(worker, digest, 0 if known else len(settings))
         self._post(framed(Net.SPEC, head, b"" if known else settings))
+
+    def use(self, plan: str) -> None:
+        """Follow a plan from now on."""
+        self._unreached = 0
+        self._post(framed(Net.PLAN, plan.encode()))
 
     def leave(self) -> None:
         """Stop working for a loader; the connection stays, for the next."""
@@ -102,6 +132,7 @@ class Boat:
     def _void_all(self) -> None:
         for cargo in self._cargo.values():
             cargo.void = True
+        self.reads.go_on()
 
     def deliver(self, kind: int, payload: bytes) -> None:
         """Pass on the agent's frame."""
@@ -125,6 +156,7 @@ class Boat:
         if cargo is None or cargo.void or self._filling is cargo:
             return False
         cargo.void = True  # guard: ferry-voids
+        self.reads.go_on()
         self._tell(Msg.DROPPED, wire.TASK.pack(task))
         if cargo.held is not None:
             del self._cargo[task]
@@ -135,22 +167,46 @@ class Boat:
         self._out.append(memoryview(data))
         self._flush()
 
+    def _post_bytes(self, head: bytes, span: FileSpan | None) -> None:
+        self._out.append(memoryview(head))
+        if span is not None:
+            self._out.append(span)
+        if self.sock.fileno() >= 0:
+            self._flush()
+        else:
+            self._forget_bytes()
+
     def _flush(self) -> None:
         try:
             while self._out:
-                sent = self.sock.send(self._out[0])
-                if sent < len(self._out[0]):
-                    self._out[0] = self._out[0][sent:]
-                else:
-                    self._out.popleft()
+                self._send(self._out[0])
         except BlockingIOError:
             pass
         except OSError as exc:
             self.end(f"the connection broke ({exc})")
             return
+        if self.sock.fileno() < 0:  # a file could not be sent
+            return
         mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
         if self._selector.get_key(self.sock).events != mask:
             self._selector.modify(self.sock, mask, self._on_ready)
+
+    def _send(self, item: memoryview | FileSpan) -> None:
+        if isinstance(item, FileSpan):
+            item.send(self.sock.fileno())
+            self._out.popleft()
+            self.reads.sent()
+            return
+        more = socket.MSG_MORE if len(self._out) > 1 else 0
+        sent = self.sock.send(item, more)
+        if sent < len(item):
+            self._out[0] = item[sent:]
+        else:
+            self._out.popleft()
+
+    def _is_wanted(self, task: int) -> bool:
+        cargo = self._cargo.get(task)
+        return cargo is not None and not cargo.void
 
     # ---- from the worker
 
@@ -173,10 +229,14 @@ class Boat:
     def _on_frame(self, kind: int, payload: bytes) -> None:
         if kind == Net.BEAT:
             self._beat(payload)
-        elif kind == Net.ROWS:
-            self._rows(payload)
+        elif kind in (Net.ROWS, Net.CUT_ROWS):
+            self._rows(payload, cut=kind == Net.CUT_ROWS)
         elif kind == Net.VALUE:
             self._value(payload)
+        elif kind == Net.READ:
+            self.reads.on_frame(payload, None if self.shore is None else self.shore.permit)
+        elif kind == Net.UNREACHED:
+            self._not_reached(payload)
         elif kind in (Msg.PREPARED, Msg.MISMATCH):
             self._layout(kind, payload)
         elif kind in STREAMED:
@@ -200,6 +260,19 @@ class Boat:
             row = self.shore.row(self.worker)
             row[: Board.POOL] = memoryview(payload).cast("q")[: Board.POOL]
 
+    def _not_reached(self, payload: bytes) -> None:
+        """Have a task done elsewhere; count how often in a row."""
+        (task,) = wire.TASK.unpack_from(payload)
+        void = self._known(task).void
+        del self._cargo[task]
+        if void:
+            return
+        self._tell(Msg.UNREACHED, wire.TASK.pack(task))
+        self._unreached += 1
+        if self._unreached == TRIES and self.shore is not None:
+            why = payload[wire.TASK.size :].decode("utf-8", "replace")
+            self.shore.unreached(self.worker, " ".join(why.split())[:MOST_SAID])
+
     def _known(self, task: int) -> Cargo:
         cargo = self._cargo.get(task)
         if cargo is None:
@@ -215,8 +288,8 @@ class Boat:
             self._tell(kind, payload)
         del self._cargo[task]
 
-    def _rows(self, payload: bytes) -> None:
-        """Receive a task's rows into its slots, then pass on its end."""
+    def _rows(self, payload: bytes, *, cut: bool) -> None:
+        """Receive a task's rows into its slots, then pass on its end. Cut ones get their last step on the way."""
         (nbytes,) = ROWS.unpack_from(payload)
         done = payload[ROWS.size :]
         cargo = self._known(DONE.unpack_from(done)[0])
@@ -229,10 +302,30 @@ class Boat:
         items = self.shore.layouts.get(cargo.layout)
         if items is None or cargo.offset < 0:
             raise Hostile("it sent rows before it knew where they go")
-        lanes = lanes_of(cargo, items, self.shore.view)
+        lanes, then = lanes_of(cargo, items, self.shore.view), lambda: self._filled(cargo, done)
+        if cut:
+            lanes, then = self._cut(cargo, lanes, then)
         if sum(map(len, lanes)) != nbytes:  # guard: rows-fit
             raise Hostile(f"it sent {nbytes:,} bytes where {sum(map(len, lanes)):,} belong")
-        self._inlet.fill(lanes, lambda: self._filled(cargo, done))
+        self._inlet.fill(lanes, then)
+
+    def _cut(
+        self, cargo: Cargo, lanes: list[memoryview], then: Callable[[], None]
+    ) -> tuple[list[memoryview], Callable[[], None]]:
+        """Return where cut rows go first, and what to do when they are there."""
+        from penstock.remote.cut import finish_rows
+
+        assert self.shore is not None
+        shape = self.shore.cuts.get(cargo.layout)
+        if shape is None:  # guard: cut-known
+            raise Hostile("it sent cut samples that are not to be cut")
+        pixels, tail = memoryview(bytearray(cargo.count * prod(shape))), self.shore.tail
+
+        def arrived() -> None:
+            finish_rows(tail, pixels, shape, lanes[0])
+            then()
+
+        return [pixels, *lanes[1:]], arrived
 
     def _void(self, cargo: Cargo) -> None:
         self._filling = None
@@ -240,6 +333,7 @@ class Boat:
 
     def _filled(self, cargo: Cargo, done: bytes) -> None:
         self._void(cargo)
+        self._unreached = 0
         self._tell(Msg.DONE, done)
 
     def _layout(self, kind: int, payload: bytes) -> None:
@@ -312,4 +406,11 @@ class Boat:
             return
         self._selector.unregister(self.sock)
         self.sock.close()
+        self._forget_bytes()
         self.on_end(self, why)
+
+    def _forget_bytes(self) -> None:
+        self._cargo.clear()
+        while self._out:
+            if isinstance(item := self._out.popleft(), FileSpan):
+                item.close()

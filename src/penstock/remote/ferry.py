@@ -13,16 +13,19 @@ import os
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from penstock.node.service import Openings
 from penstock.remote.boat import Boat
 from penstock.remote.connect import Connector, WorkerAddress
+from penstock.remote.file_desk import FileDesk
 from penstock.remote.frames import NUMBER, Net
 from penstock.remote.gateway_config import GatewayConfig
 from penstock.remote.hire import Hire
+from penstock.remote.permits import Permit
 from penstock.wire import frames as wire
 from penstock.wire.arena import Arena
 from penstock.wire.frames import Channel, Msg
@@ -49,6 +52,14 @@ class Berth:
     refused: str = ""
     """Why its dataset cannot be loaded elsewhere."""
     on_refusal: Callable[[int], None] = lambda _: None
+    plan: str = "samples"
+    permit: Permit | None = None
+    tail: Any = None
+    """The last step, done here for samples that are cut."""
+    cuts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Shape of the pixels of cut samples, by layout."""
+    away: set[str] = field(default_factory=set)
+    """Machines that cannot read the data: they are sent its bytes, or are not used."""
 
     @property
     def view(self) -> memoryview:
@@ -66,6 +77,51 @@ class Berth:
             self.tell(-1, Msg.WARN, text.encode())
         self.refused = why
         self.on_refusal(worker)
+
+    def learn(self, number: int, sizes: tuple[int, ...], blob: bytes) -> None:
+        """Remember a layout that our agent sends, and how its samples are cut."""
+        self.layouts[number] = sizes
+        if self.tail is not None:
+            from penstock.remote.cut import cut_layout
+            from penstock.wire.layout_blobs import TEXT
+            from penstock.wire.layout_text import unpack
+
+            cut = cut_layout(unpack(blob[1:]), self.tail.dtype) if blob[:1] == TEXT else None
+            if cut is not None:
+                self.cuts[number] = cut.leaves[0].shape
+
+    def plan_for(self, boat: Boat) -> str:
+        return "bytes" if boat.node in self.away else self.plan
+
+    def use(self, plan: str) -> None:
+        self.plan = plan
+        for worker, boat in self.boats.items():
+            self.instruct(worker, boat)
+
+    def instruct(self, worker: int, boat: Boat) -> None:
+        """Say by which plan a worker works."""
+        plan = self.plan_for(boat)
+        boat.use(plan)
+        self.tell(worker, Net.PLAN, plan.encode())
+
+    def may_use(self, boat: Boat) -> bool:
+        """Whether its machine can have the data."""
+        return boat.node not in self.away or self.permit is not None
+
+    def unreached(self, worker: int, why: str) -> None:
+        """A machine cannot read the data: read it here from now on, or prepare it here."""
+        boat, first = self.boats[worker], self.boats[worker].node not in self.away
+        self.away.add(boat.node)
+        if first:
+            instead = "bytes are read here instead" if self.permit else "samples are prepared here"
+            self.tell(-1, Msg.WARN, f"the data is not reachable from {boat.node} ({why}): {instead}".encode())
+        for number, other in self.boats.items():
+            if other.node != boat.node:
+                continue
+            if self.permit is None:
+                self.tell(number, Net.UNFIT)
+            elif first:
+                self.instruct(number, other)
 
     def tell(self, worker: int, kind: int, *chunks: bytes) -> None:
         self.channel.post(kind, NUMBER.pack(worker), *chunks)  # type: ignore[arg-type]
@@ -88,6 +144,7 @@ class Ferry:
         self.connector = Connector()
         self.landed = 0
         """Bytes from workers that have ended."""
+        self.desk = FileDesk(self.selector)
         self.running = True
         self.hires: dict[str, Hire] = {}
         """Clusters, by their gateway's settings."""
@@ -180,6 +237,14 @@ class Ferry:
         elif kind == Net.WANT:
             (berth.most,) = NUMBER.unpack(payload)
             self._hire()
+        elif kind == Net.PLAN:
+            berth.use(payload.decode())
+        elif kind == Net.TAIL:
+            from penstock.remote.cut import tail_of  # it imports torch
+
+            berth.tail = tail_of(payload)
+        elif kind == Net.PERMIT:
+            berth.permit = Permit.of(payload.decode())
         elif kind == Net.START:
             berth.wanted.append(worker)
             self._board()
@@ -191,7 +256,7 @@ class Ferry:
             elif kind == Msg.LAYOUT:
                 (number,) = wire.LAYOUT.unpack_from(payload)
                 sizes, blob = wire.split_sizes(payload[wire.LAYOUT.size :])
-                berth.layouts[number] = sizes
+                berth.learn(number, sizes, blob)
                 boat.deliver(kind, wire.LAYOUT.pack(number) + blob)
             else:
                 boat.deliver(kind, payload)
@@ -223,7 +288,7 @@ class Ferry:
                 self._warn(outcome)
                 continue
             sock, about = outcome
-            boat = Boat(sock, about, self.selector)
+            boat = Boat(sock, about, self.selector, self.desk)
             boat.on_end = self._on_boat_end
             self.boats.append(boat)
             self.idle.append(boat)
@@ -240,17 +305,22 @@ class Ferry:
 
     def _board(self) -> None:
         """Give idle remote workers to loaders that wait for some, in turn."""
-        while self.idle and (
-            berth := next(
-                (one for one in self.berths if one.wanted and one.settings and not one.refused), None
-            )
-        ):
-            boat, worker = self.idle.pop(0), berth.wanted.popleft()
+        while pair := next(self._matches(), None):
+            boat, berth = pair
+            self.idle.remove(boat)
+            worker = berth.wanted.popleft()
             berth.boats[worker] = boat
             berth.tell(worker, Net.BOARDED, boat.host.encode())
             boat.board(berth, worker, berth.settings, berth.digest)
+            berth.instruct(worker, boat)
             self.berths.remove(berth)
             self.berths.append(berth)
+
+    def _matches(self) -> Iterator[tuple[Boat, Berth]]:
+        """Idle workers and loaders that wait for such a one."""
+        for berth in self.berths:
+            if berth.wanted and berth.settings and not berth.refused:
+                yield from ((boat, berth) for boat in self.idle if berth.may_use(boat))
 
     def _on_boat_end(self, boat: Boat, why: str) -> None:
         self.boats.remove(boat)

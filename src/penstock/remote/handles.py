@@ -20,6 +20,7 @@ from penstock.wire.frames import Channel, Msg
 Hear = Callable[[int, bytes], None]
 FERRY_SILENT_S = 5.0
 """A ferry says several times a second that it lives."""
+BATCHES = "batches"
 LOST_FERRY = "the ferry, which connects remote workers, has ended"
 
 
@@ -31,6 +32,10 @@ class LinkUser(Protocol):
     def items(self, layout: int) -> tuple[int, ...]: ...
 
     def warn(self, text: str) -> None: ...
+
+    def retire(self, worker: int) -> None: ...
+
+    def take_whole(self, whole: bool) -> None: ...
 
 
 class FerryLink:
@@ -66,6 +71,11 @@ class FerryLink:
     def start(self, worker: int) -> None:
         """Ask for a remote worker; the agent gets its handle when the ferry has one, which may be never."""
         self.post(Net.START, worker)
+
+    def use_plan(self, name: str) -> None:
+        """Have all remote workers of this loader, and those to come, follow a plan (`remote.plans`) that is possible."""
+        self.post(Net.PLAN, -1, name.encode())
+        self._agent.take_whole(name == BATCHES)
 
     def items(self, layout: int) -> tuple[int, ...]:
         """Return the item sizes of a layout."""
@@ -109,6 +119,10 @@ class FerryLink:
             self._agent.adopt(handle)
         elif handle is None or handle.ended:
             return
+        elif kind == Net.PLAN:
+            handle.plan = payload.decode(errors="replace")
+        elif kind == Net.UNFIT:
+            self._agent.retire(worker)
         elif kind == Net.ENDED:
             handle.why = payload.decode(errors="replace")
             handle.on_end()
@@ -154,6 +168,8 @@ class RemoteHandle:
     hung: bool = False
     exit_code: int | None = None
     why: str = ""
+    plan: str = ""
+    """What it does of a sample."""
     hear: Hear = field(init=False)
     on_end: Callable[[], None] = field(init=False)
     _row: Any = None

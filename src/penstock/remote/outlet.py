@@ -26,6 +26,8 @@ class Outlet(Channel):
         super().__init__(sock)
         self._row = row
         self._held: list[tuple[int, bytes]] = []
+        self.on_bytes: Callable[[bytes], None] = lambda _: None
+        """Takes the bytes that the worker has asked for."""
         self._settings = b""
         self._unsent = 0
         self._changed = threading.Condition()
@@ -55,16 +57,31 @@ class Outlet(Channel):
         """Return the frames that have arrived; None if the ferry is gone, or if settings have come: then the present work is over."""
         if self._settings:
             return None
-        try:
-            frames, self._held = self._held or super().receive(wait=wait), []
-        except OSError:  # the link is dead: keepalive, or no route
-            return None
+        frames, self._held = self._held or self._arrived(wait), []
         for at, (kind, payload) in enumerate(frames or ()):
             if kind == Net.SPEC:
                 assert frames is not None
                 self._settings, self._held = payload, frames[at + 1 :]
                 return None
         return frames
+
+    def wait(self) -> bool:
+        """Wait until more has arrived. Frames that are no bytes stay for `receive`; False: the ferry is gone."""
+        frames = self._arrived(wait=True)
+        self._held += frames or ()
+        return frames is not None
+
+    def _arrived(self, wait: bool) -> list[tuple[int, bytes]] | None:
+        try:
+            frames = super().receive(wait=wait)
+        except OSError:  # the link is dead: keepalive, or no route
+            return None
+        if frames is None:
+            return None
+        for kind, payload in frames:
+            if kind == Net.BYTES:
+                self.on_bytes(payload)
+        return [frame for frame in frames if frame[0] != Net.BYTES]
 
     def next_settings(self) -> bytes | None:
         """Wait for settings; None if the ferry is gone."""

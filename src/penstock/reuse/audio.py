@@ -47,7 +47,7 @@ class ReusedAudio(Dataset[tuple[Any, Any]], Offers):
         return len(self.source)
 
     def offer(self) -> Offer:
-        return replace(self.source.offer(), get=partial(getitem, self), begin=self.schedule.begin)
+        return replace(self.source.offer(), get=partial(getitem, self), begin=self.schedule.begin, seam=None)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         if not -len(self) <= index < len(self):

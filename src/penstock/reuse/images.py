@@ -63,7 +63,8 @@ class Reused(StagedDataset):
 
     def offer(self) -> Offer:
         source = self.source.offer()
-        return replace(source, get=self._unfinished, begin=self.schedule.begin, drawn_first=self.deferred)
+        begin, first = self.schedule.begin, self.deferred
+        return replace(source, get=self._unfinished, begin=begin, drawn_first=first, tail=None, seam=None)
 
     def name(self, index: int) -> str:
         return self.source.name(index)

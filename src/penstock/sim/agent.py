@@ -74,7 +74,10 @@ class FakeAgent:
             base=ALIGN,
             hang_s=scenario.hang_s,
             poison_raises=not scenario.skips,
-            beside=tuple(PoolConfig(pool.workers, queue_bytes=pool.queue_bytes) for pool in scenario.pools),
+            beside=tuple(
+                PoolConfig(pool.workers, queue_bytes=pool.queue_bytes, whole=pool.whole)
+                for pool in scenario.pools
+            ),
         )
         self.pools = (FakePool(workers), *scenario.pools)
         self.state = new_state(config)

@@ -39,6 +39,10 @@ class FakePool(NamedTuple):
     dies: float = 0.0
     """Share of its tasks before which the worker dies."""
     queue_bytes: int = 0
+    unreached: float = 0.0
+    """Share of its tasks whose data it cannot read."""
+    whole: bool = False
+    """It takes whole batches."""
 
 
 class FakeSample(NamedTuple):
@@ -170,6 +174,8 @@ def draw_remote(seed: int) -> Scenario:
         jitter=rng.choice((0.0, 0.5)),
         dies=0.0 if calm else rng.choice((0.0, 0.0, 0.05)),
         queue_bytes=rng.choice((0, 2048)),
+        unreached=rng.choice((0.0, 0.0, 0.1, 0.6)),
+        whole=rng.random() < 0.3,
     )
     steps = 12 + 8 * base.batches * base.batch_size * base.epochs
     faults = [

@@ -127,6 +127,9 @@ class FakeWorker:
     def _run(self, job: TaskMessage) -> Iterator[float]:
         if self.scenario.chance(22, job.task.id) < self.pool.dies:
             yield DIES
+        if self.scenario.chance(23, job.task.id) < self.pool.unreached and job.task.kind is not Kind.COLLATE:
+            self._gone(ev.Unreached(self.id, job.task.id))
+            return
         self.ordinal, self.task, self.worked_s = -1, job.task.id, 0.0
         self.beat += 1
         self.dropped = []

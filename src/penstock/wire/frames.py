@@ -37,6 +37,7 @@ class Msg(IntEnum):
     INIT_FAILED = 24
     SKIPPED = 25
     STANDS = 26
+    UNREACHED = 27
     # training process -> agent
     FEED = 32
     RELEASE = 33
@@ -203,7 +204,9 @@ class Channel:
         return frames
 
     def _split(self, chunk: bytes, frames: list[tuple[int, bytes]]) -> None:
-        data = self._buffer + chunk if self._buffer else chunk
+        if self._buffer:  # a long frame comes in many pieces: do not copy what is there for each
+            self._buffer += chunk
+        data = memoryview(self._buffer or chunk)
         at, end = 0, len(data)
         while end - at >= HEAD.size:
             size, kind = HEAD.unpack_from(data, at)
@@ -214,7 +217,11 @@ class Channel:
             at += HEAD.size
             frames.append((kind, bytes(data[at : at + size])))
             at += size
-        self._buffer = bytearray(data[at:])
+        if self._buffer:
+            data.release()
+            del self._buffer[:at]
+        elif at < end:
+            self._buffer = bytearray(data[at:])
 
     def close(self) -> None:
         self.sock.close()

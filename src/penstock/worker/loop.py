@@ -229,13 +229,16 @@ class Worker:
             except Stopped as stopped:
                 raise stopped.original from None
         except Exception:  # noqa: BLE001 - the user's code; its error is sent on
-            ordinal = self.row[Board.ORDINAL]
             if job is None:
                 self.channel.send(Msg.INIT_FAILED, self._failure(f"in worker {self.id}"))
             else:
-                note = failure_note(job.kind, job.where, (job.key_kind, job.tail), ordinal, self.id)
-                head = wire.FAILED.pack(job.task, max(0, ordinal))
-                self.channel.send(Msg.FAILED, head, self._failure(note))
+                self._failed(job)
+
+    def _failed(self, job: Job) -> None:
+        """Send the exception being handled as its batch's error."""
+        ordinal = self.row[Board.ORDINAL]
+        note = failure_note(job.kind, job.where, (job.key_kind, job.tail), ordinal, self.id)
+        self.channel.send(Msg.FAILED, wire.FAILED.pack(job.task, max(0, ordinal)), self._failure(note))
 
     def _failure(self, note: str) -> bytes:
         """Pickle the exception being handled as torch's loader would."""

@@ -135,6 +135,10 @@ class Preparer:
     """Called with the sample that begins, or COLLATING or FETCHING, so that a crash can be blamed on it. Called again for a sample drawn in
     the first phase when its pixels are made."""
     lane: str = "this process"
+    unforgiven: tuple[type[Exception], ...] = (MissingExtra,)
+    """Errors that `on_error` does not forgive: the machine is to blame, the sample is fine."""
+    two_phases: bool = True
+    """Whether samples may be drawn before their pixels are made."""
     skips: list[Skip] = field(default_factory=list)
     """Samples dropped or replaced since the owner last took the list."""
     _streams: dict[int, SeedStream] = field(default_factory=dict)
@@ -192,7 +196,8 @@ class Preparer:
     def _deferred(self) -> DrawnFirst | None:
         """Return the two-phase preparer, which draws all samples of a task before making pixels, if possible."""
         offer = self.offer()
-        return offer.drawn_first() if self.recipe.on_error == "raise" and offer.draws_alone() else None
+        may = self.two_phases and self.recipe.on_error == "raise"
+        return offer.drawn_first() if may and offer.draws_alone() else None
 
     def _prepared(
         self, get: Callable[[Any], Any], key: Any, ordinal: int, deferred: DrawnFirst | None
@@ -221,8 +226,8 @@ class Preparer:
             if poisoned:
                 raise SampleError(key, "prepare", self.lane, "its worker died each time it was prepared")
             sample = held_back(get, key)
-        except MissingExtra:
-            raise  # the machine lacks it; the sample is fine
+        except self.unforgiven:
+            raise
         except Exception as exc:
             replaces = self.recipe.on_error == "replace"
             other = self._replacement(where, ordinal, position, key) if replaces else None
@@ -248,6 +253,8 @@ class Preparer:
             seed_all(self.stream(where.epoch).sample(position, other), company)
             try:
                 return other, self.recipe.dataset[other]
+            except self.unforgiven:
+                raise
             except Exception:  # noqa: BLE001, S112 - a replacement that fails too is not worth a report of its own
                 continue
         return None
