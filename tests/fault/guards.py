@@ -46,6 +46,11 @@ GUARDS = [
         never("returned-to-local"),
     ),
     guard(
+        "local workers do what a pool that is to do everything may not take",
+        "sim/test_remote_schedules.py::test_a_remote_schedule_that_failed_once_does_not_fail_again[91249]",
+        never("rest-stays-here"),
+    ),
+    guard(
         "a trial of remote workers that complete nothing ends",
         "unit/test_offloading.py::test_a_trial_that_completes_nothing_ends",
         changed("stalled-trial", "now_s - last_s >", "False and now_s - last_s >"),

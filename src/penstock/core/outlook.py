@@ -135,9 +135,23 @@ def stays_here(state: State, batch: Batch) -> bool:
     has lost a task of it, or was late."""
     if batch.seq == state.due[0] and batch.returned:  # guard: returned-to-local
         return True
+    able = any(may_take(batch, pool) for pool in state.pools[1:] if pool.share == 1)
+    if batch.todo and not able:  # guard: rest-stays-here
+        return True
     if batch.kind is Kind.SLOTS:
         return batch.layout < 0 and state.layout < 0
     return batch.kind is Kind.WHOLE or not batch.todo
+
+
+def may_take(batch: Batch, pool: WorkerPool) -> bool:
+    """Whether a pool's workers may prepare what is left of a batch; local ones always may."""
+    if pool.kind == LOCAL:
+        return True
+    if batch.at_home:
+        return False
+    if batch.kind is Kind.WHOLE:
+        return pool.whole and batch.size > 0
+    return not pool.whole or batch.kind is not Kind.SLOTS or batch.todo == [(0, batch.size)]
 
 
 def task_samples(state: State, batch: Batch, pool: WorkerPool) -> int:

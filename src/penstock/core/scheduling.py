@@ -18,6 +18,7 @@ from penstock.core.outlook import (
     begun_samples,
     chosen_size,
     is_prepared,
+    may_take,
     overdue,
     room_in_bytes,
 )
@@ -41,8 +42,9 @@ class PoolLimits(NamedTuple):
 
 
 def limits_of(state: State, pool: WorkerPool) -> PoolLimits:
-    staffed, most = not pool.size, 0
-    for worker in pool.members[: pool.size]:
+    permanent, most = pool.members[: pool.size], 0
+    staffed = all(worker.given_up for worker in permanent)
+    for worker in permanent:
         if worker.up:
             staffed = True
             if worker.prepared > most and not worker.retiring and overdue(state, worker) is None:
@@ -137,8 +139,9 @@ def behind_due(state: State, due: list[int]) -> list[int]:
 def use_stalled(state: State, out: list[Action]) -> None:
     """Let workers whose results all wait for memory help the due batch: those results wait for it."""
     for worker in state.workers:
-        if worker.up and worker.tasks and all_waiting(state, worker):
-            task = next_task(state, worker, state.due[:1], out)
+        room = room_in_bytes(state, worker.pool)
+        if worker.up and worker.tasks and room != 0 and all_waiting(state, worker):
+            task = next_task(state, worker, state.due[:1], out, room)
             if task is not None:
                 issue(state, worker, task, out)
 
@@ -195,17 +198,6 @@ def may_collate(state: State, worker: WorkerState) -> bool:
     """Whether a worker may collate, or make the first samples, whose layout is unknown: local ones only, if there are any. Only they see the
     parts, and can pass on any object."""
     return worker.pool is state.local or not state.local.size
-
-
-def may_take(batch: Batch, pool: WorkerPool) -> bool:
-    """Whether a pool's workers may prepare what is left of a batch; local ones always may."""
-    if pool.kind == LOCAL:
-        return True
-    if batch.at_home:
-        return False
-    if batch.kind is Kind.WHOLE:
-        return pool.whole and batch.size > 0
-    return not pool.whole or batch.kind is not Kind.SLOTS or batch.todo == [(0, batch.size)]
 
 
 def waits_for_local(state: State, batch: Batch) -> bool:
