@@ -35,6 +35,7 @@ CHAIN = [
     T.ToDtype(torch.float32, scale=True),
     T.Normalize([0.5, 0.4, 0.3], [0.2, 0.25, 0.3]),
 ]
+HELPED: set[tuple[int, str]] = set()
 Remote = tuple[Any, FerryHere, list[Server]]
 
 
@@ -112,9 +113,12 @@ def workers_of(found: list[Any]) -> set[int]:
 
 
 def until_both_help(data: Path, remote: Remote, plan: str) -> None:
-    """Remote workers may still be starting."""
+    """Remote workers may still be starting. Once is enough for each plan."""
+    if (id(remote[1]), plan) in HELPED:
+        return
+    HELPED.add((id(remote[1]), plan))
     dataset = penstock.ImageFolder(data / "photos", CHAIN, who)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while workers_of(batches(dataset, remote, plan)) != {0, 1, 2}:
         assert time.monotonic() < deadline, "remote workers never came"
 
@@ -149,6 +153,24 @@ def test_data_out_of_reach_is_noticed_and_its_bytes_are_sent(
     assert "the data is not reachable from " in line
     assert "(FileNotFoundError: " in line
     assert line.endswith("): bytes are read here instead")
+
+
+def test_a_worker_that_dies_while_it_is_sent_bytes(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = dataset_of("folder", data)
+    expected = flat(batches(dataset, num_workers=1))
+    with remote_workers(2) as found:
+        until_both_help(data, found, "bytes")
+        loader: Any = penstock.DataLoader(dataset, batch_size=16, shuffle=True, seed=7, num_workers=1)
+        loader._remote = replace(found[0], plan="bytes")
+        taken = []
+        for at, batch in enumerate(loader):
+            taken.append(batch)
+            if at == 1:
+                for server in found[2]:
+                    server.process.kill()
+        assert flat(taken) == expected
+        assert flat(batches(dataset, found, "bytes")) == expected
+    assert "was lost: " in caplog.text
 
 
 class Opener(Dataset[Any]):
@@ -220,7 +242,7 @@ def test_whole_batches_that_have_no_layout_are_collated_there(remote: Remote) ->
             return *super().__getitem__(index), get_worker_info().id
 
     assert flat(batches(WithNothing(), remote, "batches")) == flat(batches(WithNothing()))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         found = [workers.tolist() for *_, workers in batches(Who(), remote, "batches")]
         if {worker for workers in found for worker in workers} == {0, 1, 2}:

@@ -17,6 +17,10 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from penstock import ImageFolder
+from penstock import transforms as T
+from penstock.dataset.unfinished import finished
+from penstock.pipeline.chain import Chain
 from penstock.remote.cut import cut_layout, finish_rows, tail_of, tail_text
 from penstock.remote.frames import BYTES, DONE, HEAD, READ, ROWS, Net, framed
 from penstock.remote.frames import NUMBER as LINK_NUMBER
@@ -28,7 +32,7 @@ from penstock.transforms.tail import Tail
 from penstock.wire import frames as wire
 from penstock.wire.frames import Channel, Msg
 from penstock.wire.kinds import Kind
-from penstock.wire.layout import Layout, Leaf, Node
+from penstock.wire.layout import Layout, Leaf, Node, describe
 from penstock.worker.loop import WorkerSpec
 from penstock.worker.prepare import Recipe
 from tests.unit.test_boat import OFFSET, STARTS, Crossing
@@ -107,7 +111,6 @@ def test_what_a_remote_worker_cannot_read_is_not_skipped_but_goes_home(
 
 
 def folder_of(tmp_path: Path) -> Any:
-    from penstock import ImageFolder
     from tests.unit.test_jpeg_parts import jpeg_of, photo
 
     (tmp_path / "a").mkdir()
@@ -238,6 +241,40 @@ def test_cut_rows_get_their_last_step_in_their_slots() -> None:
     assert lane.tolist() == [0] * 6 + [1, 2, 3, 4, 5, 6]
     assert crossing.quay.told == [(Msg.DONE, DONE.pack(11, 9, 0, 0, 0))]
     crossing.close()
+
+
+def test_a_worker_sends_pixels_if_that_is_the_plan_and_the_sample_is_not_finished(
+    made: list[FarWorker], tmp_path: Path
+) -> None:
+    dataset = folder_of(tmp_path)
+    dataset.chain = Chain.of([T.Resize((4, 6)), T.ToTensor()])
+    layout = describe(dataset[0])
+    assert layout is not None
+
+    def sent(dataset: Any, plan: bytes) -> tuple[int, int]:
+        far = FarWorker(dataset)
+        made.append(far)
+        far.worker.layouts[0] = layout
+        far.worker._on_frame(Net.PLAN, plan)
+        head = wire.ASSIGN.pack(5, 0, 0, 0, 1, 4096, 0, 0, 2, 0, Kind.SLOTS, wire.INTS, 0)
+        far.worker._on_frame(Msg.ASSIGN, head + bytes(8) + (1).to_bytes(8, "little"))
+        far.worker._run(far.worker.jobs.popleft())
+        kind, payload = far.told()
+        return kind, *ROWS.unpack_from(payload)
+
+    assert sent(dataset, b"cut") == (Net.CUT_ROWS, 2 * (4 * 6 * 3 + 8))
+    assert sent(dataset, b"samples") == (Net.ROWS, 2 * (4 * 4 * 6 * 3 + 8))
+
+    class Second(ImageFolder):
+        """Finishes one sample itself."""
+
+        def _unfinished(self, index: int) -> Any:
+            found = super()._unfinished(index)
+            return finished(found) if index else found
+
+    second = Second(tmp_path)
+    second.chain = dataset.chain
+    assert sent(second, b"cut") == (Net.ROWS, 2 * (4 * 4 * 6 * 3 + 8))
 
 
 # ---- switching
