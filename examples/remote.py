@@ -70,9 +70,8 @@ def main() -> None:
         for name, remote in ways.items():
             loader = DataLoader(Slow(), batch_size=50, shuffle=True, seed=1, num_workers=1, remote=remote)
             rates = []
-            for turn in range(
-                4 if remote else 1
-            ):  # the cluster takes some seconds to start workers: local ones go on meanwhile
+            # The cluster takes some seconds to start workers: local ones go on meanwhile.
+            for _ in range(4 if remote else 1):
                 loader.set_epoch(0)
                 rate, digest = epoch(loader)
                 rates.append(rate)

@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 class Server:
     """A remote worker's process."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", *, tls: bool = False) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "penstock.remote.server"],
             stdin=subprocess.PIPE,
@@ -38,7 +38,7 @@ class Server:
         key = new_key()
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"key": key, "host": host}).encode() + b"\n")
+        self.process.stdin.write(json.dumps({"key": key, "host": host, "tls": tls}).encode() + b"\n")
         self.process.stdin.flush()
         self._key = key
         self._address: WorkerAddress | None = None
@@ -48,7 +48,7 @@ class Server:
         if self._address is None:
             assert self.process.stdout is not None
             said = json.loads(self.process.stdout.readline())
-            self._address = WorkerAddress(said["host"], said["port"], self._key)
+            self._address = WorkerAddress(said["host"], said["port"], self._key, said["fingerprint"])
         return self._address
 
     def close(self) -> None:
@@ -90,14 +90,15 @@ class FerryHere:
 
 
 @contextlib.contextmanager
-def remote_workers(count: int, **options: Any) -> Iterator[tuple[RemoteSide, FerryHere, list[Server]]]:
+def remote_workers(
+    count: int, *, tls: bool = False, **options: Any
+) -> Iterator[tuple[RemoteSide, FerryHere, list[Server]]]:
     """So many remote workers and a ferry."""
-    servers = [Server() for _ in range(count)]
+    servers = [Server(tls=tls) for _ in range(count)]
     ferry = FerryHere()
     try:
-        side = RemoteSide(
-            open_ferry=ferry.open, addresses=tuple(server.address for server in servers), **options
-        )
+        addresses = tuple(server.address for server in servers)
+        side = RemoteSide(open_ferry=ferry.open, addresses=addresses, tls=tls, **options)
         yield side, ferry, servers
     finally:
         ferry.close()

@@ -46,6 +46,8 @@ class Berth:
     cluster: str = ""
     most: int = 0
     """Remote workers that it may use."""
+    tls: bool = False
+    """It uses workers that speak TLS, and no others."""
     refused: str = ""
     """Why its dataset cannot be loaded elsewhere."""
     on_refusal: Callable[[int], None] = lambda _: None
@@ -53,6 +55,12 @@ class Berth:
     @property
     def view(self) -> memoryview:
         return self.arena.view
+
+    def may_use(self, boat: Boat) -> bool:
+        """Say whether it waits for a worker such as this."""
+        if boat.about["tls"] != self.tls:  # guard: tls-apart
+            return False
+        return bool(self.wanted and self.settings and not self.refused)
 
     def row(self, worker: int) -> memoryview:
         return self.arena.board.row(worker)
@@ -122,7 +130,7 @@ class Ferry:
             cluster=json.dumps([facts.get("gateway"), facts.get("actors")]),
         )
         berth.on_refusal = lambda worker: self._free(berth, worker)
-        berth.most = facts.get("most", 0)
+        berth.most, berth.tls = facts.get("most", 0), facts.get("tls", False)
         self.berths.append(berth)
         self.selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_agent(berth, mask))
         differs = facts.get("differs", "error")
@@ -223,12 +231,12 @@ class Ferry:
 
     def _board(self) -> None:
         """Give idle remote workers to loaders that wait for some, in turn."""
-        while self.idle and (
-            berth := next(
-                (one for one in self.berths if one.wanted and one.settings and not one.refused), None
-            )
+        while pair := next(
+            ((boat, berth) for boat in self.idle for berth in self.berths if berth.may_use(boat)), None
         ):
-            boat, worker = self.idle.pop(0), berth.wanted.popleft()
+            boat, berth = pair
+            self.idle.remove(boat)
+            worker = berth.wanted.popleft()
             berth.boats[worker] = boat
             berth.tell(worker, Net.BOARDED, boat.host.encode())
             boat.board(berth, worker, berth.settings, berth.digest)
