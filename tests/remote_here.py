@@ -40,7 +40,7 @@ def can_hide() -> bool:
 class Server:
     """A remote worker's process."""
 
-    def __init__(self, host: str = "127.0.0.1", *, blind_to: Path | None = None) -> None:
+    def __init__(self, host: str = "127.0.0.1", *, blind_to: Path | None = None, tls: bool = False) -> None:
         """`blind_to`: a folder that it cannot see, as on a machine without the data."""
         self.process = subprocess.Popen(
             [*hidden(blind_to), sys.executable, "-m", "penstock.remote.server"],
@@ -51,7 +51,7 @@ class Server:
         key = new_key()
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"key": key, "host": host}).encode() + b"\n")
+        self.process.stdin.write(json.dumps({"key": key, "host": host, "tls": tls}).encode() + b"\n")
         self.process.stdin.flush()
         self._key = key
         self._address: WorkerAddress | None = None
@@ -61,7 +61,7 @@ class Server:
         if self._address is None:
             assert self.process.stdout is not None
             said = json.loads(self.process.stdout.readline())
-            self._address = WorkerAddress(said["host"], said["port"], self._key)
+            self._address = WorkerAddress(said["host"], said["port"], self._key, said["fingerprint"])
         return self._address
 
     def close(self) -> None:
@@ -104,16 +104,15 @@ class FerryHere:
 
 @contextlib.contextmanager
 def remote_workers(
-    count: int, *, blind_to: Path | None = None, **options: Any
+    count: int, *, blind_to: Path | None = None, tls: bool = False, **options: Any
 ) -> Iterator[tuple[RemoteSide, FerryHere, list[Server]]]:
     """So many remote workers and a ferry. They work from the start, unless told otherwise."""
     options = {"share": None, **options}
-    servers = [Server(blind_to=blind_to) for _ in range(count)]
+    servers = [Server(blind_to=blind_to, tls=tls) for _ in range(count)]
     ferry = FerryHere()
     try:
-        side = RemoteSide(
-            open_ferry=ferry.open, addresses=tuple(server.address for server in servers), **options
-        )
+        addresses = tuple(server.address for server in servers)
+        side = RemoteSide(open_ferry=ferry.open, addresses=addresses, tls=tls, **options)
         yield side, ferry, servers
     finally:
         ferry.close()

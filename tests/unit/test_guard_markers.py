@@ -13,6 +13,7 @@ from tests.fault.guards_of_disk_store import DISK_GUARDS
 from tests.fault.guards_of_ferry import FERRY_GUARDS
 from tests.fault.guards_of_node import NODE_GUARDS
 from tests.fault.guards_of_remote import REMOTE_GUARDS
+from tests.fault.guards_of_tls import TLS_GUARDS
 from tests.fault.markers import (
     BadMarker,
     Edit,
@@ -26,7 +27,16 @@ from tests.fault.markers import (
     replaced,
 )
 
-ALL = [*GUARDS, *DATA_GUARDS, *DISK_GUARDS, *DEVICE_GUARDS, *REMOTE_GUARDS, *FERRY_GUARDS, *NODE_GUARDS]
+ALL = [
+    *GUARDS,
+    *DATA_GUARDS,
+    *DISK_GUARDS,
+    *DEVICE_GUARDS,
+    *REMOTE_GUARDS,
+    *FERRY_GUARDS,
+    *NODE_GUARDS,
+    *TLS_GUARDS,
+]
 SOURCE = """\
 def f(a: int) -> int:
     if a > 1 and a != "ä":  # guard: small

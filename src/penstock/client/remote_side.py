@@ -59,6 +59,8 @@ class RemoteSide:
     cpus: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
     """Ray's, of each worker's actor."""
+    tls: bool = False
+    """Whether its workers speak TLS."""
     differs: str = "error"
     """Whether a machine whose bytes may differ from ours is refused ("error") or used ("warn")."""
     most: int = 0
@@ -103,6 +105,7 @@ class RemoteSide:
             "workers": arena.workers,
             "addresses": [asdict(address) for address in self.addresses],
             "differs": self.differs,
+            "tls": self.tls,
             "gateway": None if self.gateway is None else asdict(self.gateway),
             "most": None if self.share == "auto" else self.most,  # then the agent says how many
             "actors": {"cpus": self.cpus, "options": dict(self.options)},
@@ -163,7 +166,10 @@ def side_of(config: LoaderConfig, held: RemoteSide | None) -> RemoteSide | None:
         open_ferry=reach.open_ferry,
         plan=remote.plan,
         share=remote.share,
-        gateway=GatewayConfig(address=remote.address, allow_unauthenticated=remote.allow_unauthenticated),
+        gateway=GatewayConfig(
+            address=remote.address, allow_unauthenticated=remote.allow_unauthenticated, tls=remote.tls
+        ),
+        tls=remote.tls,
         differs=remote.on_difference,
         most=remote.max_workers,
         cpus=remote.cpus,

@@ -52,8 +52,8 @@ class ChildKeeper:
             "trouble": trouble,
         }
 
-    def start(self, key: str, host: str) -> dict[str, Any]:
-        """Start a child; return {"host", "port"} as it said them, or {"failed": why}."""
+    def start(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Start a child; return {"host", "port", "fingerprint"} as it said them, or {"failed": why}."""
         self.stop()
         holder = subprocess.Popen(
             [sys.executable, "-m", "penstock.remote.holder"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -61,9 +61,7 @@ class ChildKeeper:
         self._holder, self._partial = holder, b""
         assert holder.stdin is not None
         with contextlib.suppress(OSError):
-            holder.stdin.write(
-                json.dumps({**self._facts, "settings": {"key": key, "host": host}}).encode() + b"\n"
-            )
+            holder.stdin.write(json.dumps({**self._facts, "settings": settings}).encode() + b"\n")
             holder.stdin.flush()
         holder.wait()  # the one that goes on is its child
         found = self._heard(holder, self._facts["start_s"] + LEAST_S)

@@ -24,6 +24,8 @@ class WorkerAddress:
     host: str
     port: int
     key: str
+    fingerprint: str = ""
+    """SHA-256 of its certificate, in hex; "": no TLS."""
 
     @property
     def place(self) -> str:
@@ -62,7 +64,7 @@ def meet(address: WorkerAddress, differs: str) -> tuple[socket.socket, dict[str,
     sock = socket.create_connection((address.host, address.port), timeout=CONNECT_S)
     try:
         steady(sock)
-        greet(sock, address.key, role=Role.FERRY, address=address.place, within_s=CONNECT_S)
+        sock = greeted(sock, address)
         sock.settimeout(HELLO_S)
         size, kind = HEAD.unpack(exactly(sock, HEAD.size))
         if kind != Net.HELLO or size > LARGEST:
@@ -72,7 +74,24 @@ def meet(address: WorkerAddress, differs: str) -> tuple[socket.socket, dict[str,
     except BaseException:
         sock.close()
         raise
-    return sock, {**about, "address": address.place}
+    return sock, {**about, "address": address.place, "tls": bool(address.fingerprint)}
+
+
+def greeted(sock: socket.socket, address: WorkerAddress) -> socket.socket:
+    """Prove the key to the worker, and it to us; return what stands for the connection."""
+    if not address.fingerprint:
+        greet(sock, address.key, role=Role.FERRY, address=address.place, within_s=CONNECT_S)
+        return sock
+    from penstock.remote.tls import connect_tls
+    from penstock.remote.tunnel import tunnelled
+
+    tls = connect_tls(sock, address.fingerprint, within_s=CONNECT_S)
+    try:
+        greet(tls, address.key, role=Role.FERRY, address=address.place, within_s=CONNECT_S)
+    except BaseException:
+        tls.close()
+        raise
+    return tunnelled(tls)
 
 
 def compare(about: dict[str, Any], differs: str) -> None:

@@ -49,6 +49,8 @@ class Berth:
     cluster: str = ""
     most: int | None = None
     """Remote workers that it wants; None: its agent has not said yet."""
+    tls: bool = False
+    """It uses workers that speak TLS, and no others."""
     refused: str = ""
     """Why its dataset cannot be loaded elsewhere."""
     on_refusal: Callable[[int], None] = lambda _: None
@@ -64,6 +66,13 @@ class Berth:
     @property
     def view(self) -> memoryview:
         return self.arena.view
+
+    def may_use(self, boat: Boat) -> bool:
+        """Say whether it waits for a worker such as this, whose machine can have the data."""
+        if boat.about["tls"] != self.tls:  # guard: tls-apart
+            return False
+        reaches = boat.node not in self.away or self.permit is not None
+        return bool(reaches and self.wanted and self.settings and not self.refused)
 
     def row(self, worker: int) -> memoryview:
         return self.arena.board.row(worker)
@@ -103,10 +112,6 @@ class Berth:
         plan = self.plan_for(boat)
         boat.use(plan)
         self.tell(worker, Net.PLAN, plan.encode())
-
-    def may_use(self, boat: Boat) -> bool:
-        """Whether its machine can have the data."""
-        return boat.node not in self.away or self.permit is not None
 
     def unreached(self, worker: int, why: str) -> None:
         """A machine cannot read the data: read it here from now on, or prepare it here."""
@@ -191,7 +196,7 @@ class Ferry:
             cluster=json.dumps([facts.get("gateway"), facts.get("actors")]),
         )
         berth.on_refusal = lambda worker: self._free(berth, worker)
-        berth.most = facts.get("most")
+        berth.most, berth.tls = facts.get("most"), facts.get("tls", False)
         self.berths.append(berth)
         self.selector.register(sock, selectors.EVENT_READ, lambda mask: self._on_agent(berth, mask))
         differs = facts.get("differs", "error")
@@ -318,9 +323,7 @@ class Ferry:
 
     def _matches(self) -> Iterator[tuple[Boat, Berth]]:
         """Idle workers and loaders that wait for such a one."""
-        for berth in self.berths:
-            if berth.wanted and berth.settings and not berth.refused:
-                yield from ((boat, berth) for boat in self.idle if berth.may_use(boat))
+        return ((boat, berth) for berth in self.berths for boat in self.idle if berth.may_use(boat))
 
     def _on_boat_end(self, boat: Boat, why: str) -> None:
         self.boats.remove(boat)

@@ -3,7 +3,7 @@
 It speaks JSON lines over one socket. Client: {"want": n, "cpus": 1, "options": {…}}, as often as it likes; `options` are Ray's for
 an actor and hold for actors created from then on. Gateway:
 
-    {"worker": id, "host": ip, "port": p, "key": hex, "node": hostname}   a worker listens there
+    {"worker": id, "host": ip, "port": p, "key": hex, "fingerprint": hex, "node": hostname}   a worker listens there
     {"gone": id, "why": text}                                             it does so no longer
     {"trouble": text, "fatal": bool}                                      what is wrong and what to do; fatal: the gateway ends
     {"state": {"wanted": n, "queued": n, "starting": n, "running": n, "paused": n, "given_up": n, "head": 0 or 1}}
@@ -50,6 +50,8 @@ START_HERE_S = 120.0
 """Time for a cluster that is started here."""
 OPTIONS = frozenset({"label_selector", "memory", "resources", "runtime_env", "scheduling_strategy"})
 """Ray's options of an actor that a client may set."""
+TOLD = ("host", "port", "key", "fingerprint", "node")
+"""What a client must know of a worker."""
 
 
 def main() -> None:
@@ -151,7 +153,7 @@ class Gateway:
         self._actors = Actors(joined, list(config.command), config.child_start_s, self._post)
         self._options: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
         self._places: dict[int, Reply] = {}
-        """Of each slot: its node's host and name; its child's port and key."""
+        """Of each slot: its node's host and name; its child's port, key and fingerprint."""
         self._said: dict[str, Any] = {}
         self._unfit: set[str] = set()
         self._headless_since_s: float | None = None
@@ -234,15 +236,14 @@ class Gateway:
             case fleets.StartChild(slot):
                 place = self._places[slot]
                 place["key"] = secrets.token_hex(32)
-                self._actors.call(slot, "start", (place["key"], place["host"]), partial(self._started, slot))
+                settings = {"key": place["key"], "host": place["host"], "tls": self._config.tls}
+                self._actors.call(slot, "start", (settings,), partial(self._started, slot))
             case fleets.Destroy(slot):
                 self._places.pop(slot, None)
                 self._actors.destroy(slot)
             case fleets.Announce(worker, slot):
                 place = self._places[slot]
-                self._say(
-                    {"worker": worker, **{name: place[name] for name in ("host", "port", "key", "node")}}
-                )
+                self._say({"worker": worker, **{name: place[name] for name in TOLD}})
                 self._actors.call(slot, "wait", (), partial(self._ended, slot))
             case fleets.Retract(worker, why):
                 self._say({"gone": worker, "why": why})
@@ -279,7 +280,7 @@ class Gateway:
         elif "failed" in reply:
             self._feed(fleets.Ended(slot, reply["failed"]))
         elif slot in self._places:
-            self._places[slot].update(host=reply["host"], port=reply["port"])
+            self._places[slot].update(reply)
             self._feed(fleets.Answered(slot))
 
     def _ended(self, slot: int, reply: Reply | str) -> None:

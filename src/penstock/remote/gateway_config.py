@@ -24,6 +24,8 @@ class GatewayConfig:
     """"auto" (RAY_ADDRESS, or a cluster that runs on this machine), "local" (started here), or host:port."""
     allow_unauthenticated: bool = False
     """Use a cluster that answers without a token."""
+    tls: bool = False
+    """Workers speak TLS only."""
     command: tuple[str, ...] = ("-m", "penstock.remote.server")
     """Arguments of the node's Python for a child."""
     connect_s: float = 20.0

@@ -81,11 +81,17 @@ class Hire:
 
     def _on_message(self, message: dict[str, Any]) -> None:
         if "worker" in message:
-            self._found(WorkerAddress(message["host"], message["port"], message["key"]))
+            self._worker(WorkerAddress(*(message[name] for name in ("host", "port", "key", "fingerprint"))))
         elif "trouble" in message:
             self._warn(f"remote workers: {message['trouble']}")
         elif "state" in message:
             self.state = message["state"]
+
+    def _worker(self, address: WorkerAddress) -> None:
+        if self._config.tls and not address.fingerprint:  # guard: tls-or-nothing
+            self._warn(f"the remote worker at {address.place} is not used: it does not speak TLS")
+        else:
+            self._found(address)
 
     def _lose(self) -> None:
         """The gateway has ended: there are no new workers, and those that are there go on."""

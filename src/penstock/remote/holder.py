@@ -6,8 +6,8 @@ Rule 3: when the actor ends, the child ends. But when Ray's head does not answer
         its head does, and workers need no Ray for their work. Such a child ends with the connection of its client, or when the head is
         back, which knows nothing of it.
 
-From the actor: {"command": [...], "settings": {"key": …, "host": …}, "start_s": s, "head": "host:port"}, later "stop". To it:
-{"host": …, "port": p} or {"failed": why}; after the former {"why": text, "in_order": bool} when the child has ended.
+From the actor: {"command": [...], "settings": {"key": …, "host": …, "tls": …}, "start_s": s, "head": "host:port"}, later "stop". To it:
+{"host": …, "port": p, "fingerprint": hex} or {"failed": why}; after the former {"why": text, "in_order": bool} when the child has ended.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ TAIL_BYTES = 4096
 LAST_S = 1.0
 """Time for a child to end by itself when its lifeline is cut."""
 HEAD_EVERY_S = 5.0
+ANSWER = {"host": str, "port": int, "fingerprint": str}
 
 
 def main() -> None:
@@ -64,8 +65,8 @@ class ChildHolder:
         )
         self._tail = ErrorTail()
 
-    def start(self, settings: dict[str, str], within_s: float) -> dict[str, Any]:
-        """Hand the child its settings; return {"host", "port"} as it says them, or {"failed": why}."""
+    def start(self, settings: dict[str, Any], within_s: float) -> dict[str, Any]:
+        """Hand the child its settings; return {"host", "port", "fingerprint"} as it says them, or {"failed": why}."""
         child = self._child
         assert child.stdin is not None
         assert child.stdout is not None
@@ -77,10 +78,10 @@ class ChildHolder:
             child.stdin.write(json.dumps(settings).encode() + b"\n")
             child.stdin.flush()
             found = json.loads(answers.get(timeout=within_s))
-            return {"host": str(found["host"]), "port": int(found["port"])}
+            return {name: kind(found.get(name, "")) for name, kind in ANSWER.items()}
         except queue.Empty:
             why = f"it did not say its port within {within_s:g} s{self._tail.text()}"
-        except (OSError, ValueError, KeyError, TypeError):  # it ended, or wrote something else
+        except (OSError, ValueError, AttributeError, TypeError):  # it ended, or wrote something else
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(LAST_S)
             why = "it wrote no port" if child.poll() is None else self._exit_text()

@@ -1,7 +1,8 @@
 """The process of a worker on another machine: `python -m penstock.remote.server`.
 
-Whoever starts it writes one line of JSON to its stdin, {"key": …, "host": address to listen on}, and reads one from its stdout,
-{"host": …, "port": …}. It serves one ferry, which must know the key; it ends when that connection ends, or when its stdin closes.
+Whoever starts it writes one line of JSON to its stdin, {"key": …, "host": address to listen on, "tls": bool}, and reads one from its
+stdout, {"host": …, "port": …, "fingerprint": of its certificate, "" without TLS}. It serves one ferry, which must know the key; it ends
+when that connection ends, or when its stdin closes.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import json
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
 from typing import Any
 
+from penstock.errors import MissingExtra
 from penstock.measure.host import name_process
 from penstock.remote.fingerprint import fingerprint
 from penstock.remote.frames import SPEC, Net
-from penstock.remote.handshake import GreetingRefused, Role, greet
+from penstock.remote.handshake import Role, greet
 from penstock.remote.outlet import Outlet, steady
 from penstock.remote.send_buffers import SendBuffers
 from penstock.remote.worker import RemoteWorker, failure_text
@@ -43,10 +46,11 @@ def main() -> None:
     bind_to(0)  # from here on the kernel kills us when stdin closes
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name_process("penstock remote")
+    context, print_ = certified() if given.get("tls") else (None, "")
     listener = socket.create_server((given["host"], 0), backlog=16)
     host, port = listener.getsockname()[:2]
-    os.write(1, json.dumps({"host": host, "port": port}).encode() + b"\n")
-    sock = Door(listener, given["key"], f"{host}:{port}").first_welcome(LONELY_S)
+    os.write(1, json.dumps({"host": host, "port": port, "fingerprint": print_}).encode() + b"\n")
+    sock = Door(listener, given["key"], f"{host}:{port}", context).first_welcome(LONELY_S)
     if sock is None:
         sys.exit("penstock: nobody with the key connected within 2 minutes")
     serve(sock)
@@ -70,11 +74,22 @@ def read_line(within_s: float) -> dict[str, Any]:
     return found
 
 
+def certified() -> tuple[ssl.SSLContext, str]:
+    from penstock.remote.tls import one_time_certificate
+
+    try:
+        return one_time_certificate()
+    except MissingExtra as exc:
+        sys.exit(f"penstock: {exc}")
+
+
 class Door:
     """Lets in the first one who knows the key; others cost a thread for a few seconds at most."""
 
-    def __init__(self, listener: socket.socket, key: str, address: str) -> None:
-        self._listener, self._key, self._address = listener, key, address
+    def __init__(
+        self, listener: socket.socket, key: str, address: str, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._listener, self._key, self._address, self._tls = listener, key, address, tls
         self._welcome: socket.socket | None = None
         self._come = threading.Event()
         self._lock = threading.Lock()
@@ -97,23 +112,41 @@ class Door:
 
     def _meet(self, sock: socket.socket) -> None:
         try:
-            greet(sock, self._key, role=Role.WORKER, address=self._address, within_s=GREETING_S)
-        except (GreetingRefused, OSError):
+            link = self._greeted(sock)
+        except OSError:
             sock.close()
         else:
             with self._lock:  # the key is good for one connection
                 if self._welcome is None:
-                    self._welcome = sock
+                    self._welcome = link
                     self._come.set()
                 else:
-                    sock.close()
+                    link.close()
         finally:
             self._places.release()
+
+    def _greeted(self, sock: socket.socket) -> socket.socket:
+        """Return what stands for a connection of one who knows the key."""
+        deadline_s = time.monotonic() + GREETING_S
+        steady(sock)
+        if self._tls is None:
+            greet(sock, self._key, role=Role.WORKER, address=self._address, within_s=GREETING_S)
+            return sock
+        from penstock.remote.tls import accept_tls
+        from penstock.remote.tunnel import tunnelled
+
+        tls = accept_tls(sock, self._tls, within_s=GREETING_S)
+        try:
+            left_s = deadline_s - time.monotonic()
+            greet(tls, self._key, role=Role.WORKER, address=self._address, within_s=left_s)
+        except BaseException:
+            tls.close()
+            raise
+        return tunnelled(tls)
 
 
 def serve(sock: socket.socket) -> None:
     """Work for the ferry until it goes. Settings may come again and again, one loader after the other."""
-    steady(sock)
     sock.settimeout(None)
     keep_memory()
     scratch = SendBuffers()
