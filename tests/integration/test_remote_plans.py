@@ -147,8 +147,11 @@ def test_data_out_of_reach_is_noticed_and_its_bytes_are_sent(
 ) -> None:
     until_both_help(data, blind, "auto")
     dataset = dataset_of("folder", data)
+    expected, deadline = flat(batches(dataset)), time.monotonic() + 200
     caplog.clear()
-    assert flat(batches(dataset, blind)) == flat(batches(dataset))
+    while not caplog.records:  # on a busy machine local workers may do everything
+        assert flat(batches(dataset, blind)) == expected
+        assert time.monotonic() < deadline, "data out of reach was not noticed"
     (line,) = {record.message for record in caplog.records}
     assert "the data is not reachable from " in line
     assert "(FileNotFoundError: " in line

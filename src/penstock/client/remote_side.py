@@ -86,8 +86,10 @@ class RemoteSide:
         )
 
     def candidates(self, recipe: Recipe) -> tuple[str, ...]:
-        """Return the plans to choose from."""
-        return candidates(recipe) if self.plan == "auto" else (self.plan,)
+        """Return the plans to choose from. With a fixed share nothing is measured."""
+        if self.plan == self.share == "auto":
+            return candidates(recipe)
+        return (starting_plan(self.plan, recipe),)
 
     def open(self, arena: Arena, spec: WorkerSpec) -> socket.socket | None:
         """Return the socket on which the agent will talk to the ferry. None, with one warning, if samples cannot be prepared elsewhere."""
