@@ -79,6 +79,7 @@ def setting(workload: str, options: argparse.Namespace, root: Path) -> dict[str,
         "batch_size": BATCH[workload],
         "warmup_s": options.warmup,
         "seconds": options.seconds,
+        "tls": options.tls,
     }
 
 
@@ -106,6 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--warmup", type=float, default=3.0, metavar="S")
+    parser.add_argument("--tls", action="store_true", help="remote workers behind TLS")
     parser.add_argument("--out", type=Path, metavar="PATH", help="append rows there, as JSON lines")
     options = parser.parse_args(argv)
     rows, part = [], {"cost": cost, "adds": adds}[options.part]

@@ -30,7 +30,7 @@ TLS_GUARDS = [
     ),
     guard(
         "a loader with TLS gets no worker of another without",
-        f"{TLS}loaders_with_tls_and_without_have_workers_of_their_own",
+        "unit/test_boat.py::test_loaders_with_tls_and_without_have_workers_of_their_own[True]",
         never("tls-apart"),
     ),
     guard(

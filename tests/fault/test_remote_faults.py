@@ -80,9 +80,14 @@ def wait_for_two(side: Any) -> None:
     raise AssertionError("the remote workers never came")
 
 
+@pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_that_dies_or_hangs(expected: Any, caplog: pytest.LogCaptureFixture, sent: int) -> None:
-    with remote_workers(2) as (side, _, servers):
+def test_a_worker_that_dies_or_hangs(
+    expected: Any, caplog: pytest.LogCaptureFixture, sent: int, tls: bool
+) -> None:
+    if tls:
+        pytest.importorskip("cryptography")
+    with remote_workers(2, tls=tls) as (side, _, servers):
         wait_for_two(side)
         victim = servers[0].process
         found = taken(iter(loader_with(side)), at_batch(6, lambda: victim.send_signal(sent)))

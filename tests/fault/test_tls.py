@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import selectors
 import socket
 import ssl
 import threading
@@ -14,16 +13,12 @@ from typing import Any
 
 import pytest
 
-from penstock.remote.boat import Boat
 from penstock.remote.connect import WorkerAddress, greeted
-from penstock.remote.ferry import Berth
 from penstock.remote.gateway_config import GatewayConfig
 from penstock.remote.handshake import new_key
 from penstock.remote.hire import Hire
 from penstock.remote.server import Door
 from penstock.remote.tls import accept_tls, connect_tls, worker_context
-from penstock.wire.arena import Arena
-from penstock.wire.frames import Channel
 from tests.certificates import ONE, OTHER, print_of
 
 SOON_S = 10.0
@@ -243,25 +238,3 @@ def test_a_worker_without_tls_is_not_used_where_it_is_wanted(tls: bool, fingerpr
         {"worker": 0, "host": "h", "port": 9, "key": "k", "fingerprint": fingerprint, "node": "n"}
     )
     assert (len(found), len(said)) == (used, 1 - used)
-
-
-def test_loaders_with_tls_and_without_have_workers_of_their_own() -> None:
-    """They share a ferry: a worker that is idle there is not given to a loader that wants the other kind."""
-    selector = selectors.DefaultSelector()
-    ours, theirs = socket.socketpair()
-    arena = Arena.create(1 << 20, 2)
-    berths = [Berth(Channel(theirs), arena, selector, settings=b"s", tls=tls) for tls in (True, False)]
-    boats = [
-        Boat(end, {"tls": tls}, selector) for tls, end in zip((True, False), socket.socketpair(), strict=True)
-    ]
-    for berth in berths:
-        berth.wanted.append(0)
-    try:
-        assert [[berth.may_use(boat) for berth in berths] for boat in boats] == [[True, False], [False, True]]
-    finally:
-        for boat in boats:
-            boat.end("over")
-        ours.close()
-        theirs.close()
-        selector.close()
-        arena.close()

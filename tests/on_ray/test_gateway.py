@@ -42,9 +42,13 @@ def open_cluster(cluster: Cluster) -> Iterator[Cluster]:
         yield found
 
 
-def test_a_loader_has_the_same_batches_from_workers_of_the_cluster(cluster: Cluster) -> None:
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_loader_has_the_same_batches_from_workers_of_the_cluster(cluster: Cluster, tls: bool) -> None:
     """The whole way: node process, ferry, gateway, actors, their servers, and samples over TCP into the arena."""
-    said = cluster.run("h0", [sys.executable, "-m", "tests.on_ray.training", "240"], timeout_s=400)
+    if tls:
+        pytest.importorskip("cryptography")
+    program = [sys.executable, "-m", "tests.on_ray.training", "240", *(["tls"] if tls else [])]
+    said = cluster.run("h0", program, timeout_s=400)
     found = json.loads(said.strip().splitlines()[-1])
     assert found == {"same": True, "hosts": ["h0", "h1", "h2"]}
     until_gone(cluster, 20)

@@ -45,9 +45,9 @@ def loader_of(remote: penstock.Remote | None, *, tells: bool) -> Any:
     )
 
 
-def main(within_s: float) -> None:
+def main(within_s: float, *, tls: bool) -> None:
     logging.basicConfig(level=logging.WARNING)
-    remote = penstock.Remote(max_workers=2)
+    remote = penstock.Remote(max_workers=2, tls=tls)
     local = [digest for digest, _ in map(epoch, [loader_of(None, tells=False)] * 3)]
     told, silent = loader_of(remote, tells=True), loader_of(remote, tells=False)
     deadline, hosts = time.monotonic() + within_s, set[str]()
@@ -59,4 +59,4 @@ def main(within_s: float) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]))
+    main(float(sys.argv[1]), tls="tls" in sys.argv[2:])

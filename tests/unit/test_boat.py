@@ -16,13 +16,14 @@ import pytest
 from penstock.remote import boat as boats
 from penstock.remote.boat import Boat
 from penstock.remote.connect import compare
+from penstock.remote.ferry import Berth
 from penstock.remote.fingerprint import fingerprint
 from penstock.remote.frames import DONE, HEAD, LARGEST, NUMBER, ROWS, Net, framed
 from penstock.remote.handles import FERRY_SILENT_S, FerryLink
 from penstock.remote.permits import Permit
 from penstock.remote.server import STRANGERS, Door
 from penstock.wire import frames as wire
-from penstock.wire.arena import FIELDS, Board
+from penstock.wire.arena import FIELDS, Arena, Board
 from penstock.wire.extents import lane_offsets
 from penstock.wire.frames import Channel, Msg
 
@@ -239,3 +240,17 @@ def test_a_ferry_that_hangs_is_killed_before_its_tasks_are_given_to_others() -> 
         link.close()
         theirs.close()
         selector.close()
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_loaders_with_tls_and_without_have_workers_of_their_own(crossing: Crossing, tls: bool) -> None:
+    """They share a ferry: a worker that is idle there is not given to a loader that wants the other kind."""
+    crossing.boat.about["tls"] = tls
+    arena, channel = Arena.create(1 << 20, 1), Channel(crossing.worker)
+    berths = [
+        Berth(channel, arena, crossing.selector, settings=b"s", tls=wanted) for wanted in (tls, not tls)
+    ]
+    for berth in berths:
+        berth.wanted.append(0)
+    assert [berth.may_use(crossing.boat) for berth in berths] == [True, False]
+    arena.close()
