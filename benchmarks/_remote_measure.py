@@ -29,9 +29,9 @@ TASK = 8
 """Samples of a task, and of a block that the bare loop receives."""
 
 
-def rate(*, local: int, remote: int, workload: str, root: str, batch_size: int, warmup_s: float, seconds: float, tls: bool) -> dict[str, float]:  # fmt: skip
+def rate(*, local: int, remote: int, workload: str, root: str, batch_size: int, warmup_s: float, seconds: float, tls: bool, plan: str) -> dict[str, float]:  # fmt: skip
     """Samples per second with so many local and remote workers."""
-    with remote_workers(remote, tls=tls) as (side, ferry, servers):
+    with remote_workers(remote, tls=tls, plan=plan) as (side, ferry, servers):
         loader = loader_of(local, side if remote else None, workload, root, batch_size)
         batches = iter(loader)
         warm(batches, warmup_s, loader, local + remote)

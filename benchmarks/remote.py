@@ -80,6 +80,7 @@ def setting(workload: str, options: argparse.Namespace, root: Path) -> dict[str,
         "warmup_s": options.warmup,
         "seconds": options.seconds,
         "tls": options.tls,
+        "plan": options.plan,
     }
 
 
@@ -107,6 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
     parser.add_argument("--warmup", type=float, default=3.0, metavar="S")
+    parser.add_argument("--plan", default="samples", choices=("samples", "bytes", "batches", "cut"))
     parser.add_argument("--tls", action="store_true", help="remote workers behind TLS")
     parser.add_argument("--out", type=Path, metavar="PATH", help="append rows there, as JSON lines")
     options = parser.parse_args(argv)
@@ -115,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     for workload in options.only.split(","):
         root = root_of(workload, options.data, 300)
         for found in part(workload, options, root):
-            rows.append({"part": options.part, "workload": workload, **found})
+            rows.append({"part": options.part, "plan": options.plan, "workload": workload, **found})
             progress(json.dumps(rows[-1]))
             if options.out:
                 append_line(options.out, {**rows[-1], "machine": machine})
