@@ -17,10 +17,10 @@ from penstock.sim.world import SHARES
 from tests.sim.remote_schedules import run
 
 SEEDS = 160
-REGRESSIONS = (286, 997, 91249, 68730, 33091, 65794)
+REGRESSIONS = (286, 997, 91249, 68730, 33091, 65794, 51915, 55877)
 """286: a collate was called back for a faster pool, which may not collate, again and again. 997: the due batch waited for its
 collate, because a worker that would be faster waited for memory. 91249, 68730: a rest that a pool of whole batches may not take was left
-to it. 33091: help for the due batch ignored the bound on bytes in flight. 65794: surplus workers waited for one that was given up."""
+to it, and 51915, 55877: so was what it had no room for. 33091: help for the due batch ignored the bound on bytes in flight. 65794: surplus workers waited for one that was given up."""
 PARTS = 4
 """Tests that the seeds are dealt out to, for the sake of parallel runs."""
 

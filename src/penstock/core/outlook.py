@@ -138,6 +138,8 @@ def stays_here(state: State, batch: Batch) -> bool:
     able = any(may_take(batch, pool) for pool in state.pools[1:] if pool.share == 1)
     if batch.todo and not able:  # guard: rest-stays-here
         return True
+    if batch.seq == state.due[0] and any(state.workers[w.worker].pool.share == 1 for w in state.waiting):
+        return True  # the other pool's results wait for memory, which only this batch may free
     if batch.kind is Kind.SLOTS:
         return batch.layout < 0 and state.layout < 0
     return batch.kind is Kind.WHOLE or not batch.todo

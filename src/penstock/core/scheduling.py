@@ -259,6 +259,8 @@ def call_back(state: State, outlook: Outlook, out: list[Action]) -> None:
     soonest = min(outlook.counted, key=lambda worker: (outlook.finish_s(worker), worker.id))
     if soonest.pool.kind != LOCAL and (batch.at_home or batch.kind is Kind.WHOLE or soonest.pool.whole):
         return  # it may not take them
+    if room_in_bytes(state, soonest.pool) == 0:
+        return  # nor may it now, and they would go to and fro
     for worker in state.workers:
         if worker.pool is soonest.pool or worker.pool.pace_s is None:
             continue
