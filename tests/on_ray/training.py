@@ -47,7 +47,7 @@ def loader_of(remote: penstock.Remote | None, *, tells: bool) -> Any:
 
 def main(within_s: float, *, tls: bool) -> None:
     logging.basicConfig(level=logging.WARNING)
-    remote = penstock.Remote(max_workers=2, tls=tls)
+    remote = penstock.Remote(max_workers=2, share=0.75, tls=tls)
     local = [digest for digest, _ in map(epoch, [loader_of(None, tells=False)] * 3)]
     told, silent = loader_of(remote, tells=True), loader_of(remote, tells=False)
     deadline, hosts = time.monotonic() + within_s, set[str]()
