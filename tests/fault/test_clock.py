@@ -11,12 +11,15 @@ SOURCES = Path(penstock.__file__).parent
 WALL = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 SHOWN_ONLY = {"report", "cli"}
 """Packages that may tell their reader the date."""
+DATED = {"measure/metric_store.py"}
+"""Files that outlive a run: only the date says how old their rows are, and a wrong one costs a profile."""
 
 
 def test_no_decision_reads_the_wall_clock() -> None:
     found = []
     for file in sorted(SOURCES.rglob("*.py")):
-        if file.relative_to(SOURCES).parts[0] in SHOWN_ONLY:
+        name = file.relative_to(SOURCES)
+        if name.parts[0] in SHOWN_ONLY or str(name) in DATED:
             continue
         for node in ast.walk(ast.parse(file.read_text())):
             match node:

@@ -198,7 +198,7 @@ def test_remote_workers_are_measured_alone(side: RemoteSide) -> None:
     loader = loader_of("seeded")
     loader._remote = side
     found = penstock.profile(lambda _: None, loader, seconds=1.0)
-    (plan,) = found.metrics.plans
+    plan = found.metrics.plans[0]
     assert plan.name == "samples"
     assert plan.remote > 0
     assert 0 < plan.handling_s < found.metrics.preparing_s, "receiving a sample costs less than preparing it"

@@ -90,22 +90,17 @@ class LoaderTrial:
         until_s, found = time.monotonic() + JOIN_S, 0
         while found < most and time.monotonic() < until_s:
             self.take()
-            present = len([number for number in self._counts()[self._workers :] if number])
+            present = sum(
+                bool(one["samples"]) for one in self._loader._remote.record.stats.get("workers", ())
+            )
             if present > found:
                 found, until_s = present, time.monotonic() + JOINED_S
         return found
 
-    @property
-    def _workers(self) -> int:
-        return self._loader.num_workers
-
-    def _counts(self) -> tuple[int, ...]:
-        return self._loader._counters.live().samples
-
     def _prepared(self) -> tuple[int, int]:
         """Return the samples that local and remote workers have prepared so far."""
-        counts = self._counts()
-        return sum(counts[: self._workers]), sum(counts[self._workers :])
+        live = self._loader._counters.live()
+        return sum(live.samples), live.prepared - sum(live.samples)
 
     def _pids(self) -> list[int]:
         live = self._loader._counters.live()
