@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,6 +76,10 @@ def remote() -> Iterator[tuple[RemoteSide, list[Server]]]:
         yield side, servers
 
 
+needs_full = pytest.mark.skipif(
+    os.environ.get("PENSTOCK_FULL") != "1",
+    reason="half a minute each: unit/test_course.py and unit/test_offloading.py are the short version",
+)
 STAGES = ("local", "hiring", "trial", "refining", "fixed")
 
 
@@ -118,6 +123,7 @@ def test_a_loader_explains_what_it_decided(remote: tuple[RemoteSide, list[Server
     assert f"remote workers: {loader.stats()['remote']['reason']}" in loader.explain()
 
 
+@needs_full
 def test_a_remote_pool_that_is_far_slower_is_left_alone_again(
     remote: tuple[RemoteSide, list[Server]],
 ) -> None:
@@ -135,6 +141,7 @@ def test_a_remote_pool_that_is_far_slower_is_left_alone_again(
     assert stats["share"] < 0.2
 
 
+@needs_full
 @pytest.mark.parametrize("stage", ["hiring", "trial", "fixed"])
 def test_remote_workers_that_die_in_any_stage_cost_no_batch(stage: str) -> None:
     with remote_workers(2, share=0.5 if stage == "fixed" else "auto") as (side, _, servers):
