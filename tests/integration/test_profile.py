@@ -204,7 +204,7 @@ def test_remote_workers_are_measured_alone(side: RemoteSide) -> None:
     assert 0 < plan.handling_s < found.metrics.preparing_s, "receiving a sample costs less than preparing it"
     assert "remote workers, samples" in str(found)
     assert found.remote_help is None
-    assert (found.workload.remote_workers, found.workload.plans) == (2, ("samples",))
+    assert (found.workload.remote_workers, found.workload.plans) == (2, ("samples", "batches"))
     assert loader._remote is side
 
 

@@ -17,6 +17,7 @@ from penstock.cli.meter import Enough
 from penstock.cli.program import Program
 from penstock.cli.script import run
 from penstock.errors import ConfigError
+from penstock.loader import DataLoader
 from penstock.profiling.profile import Profile, check_loader, measured
 
 WARM_BATCHES = 5
@@ -38,14 +39,14 @@ class LoopProfiler:
     def install(self, kind: type) -> None:
         original = kind.__iter__  # type: ignore[attr-defined]
 
-        def followed(loader: Any) -> Any:
+        def followed(loader: DataLoader[Any]) -> Any:
             if os.getpid() != self._owner or self._measures_another(loader):
                 return original(loader)
             return FollowedBatches(original(loader) if self._stages is None else None, loader, self)
 
         kind.__iter__ = followed  # type: ignore[attr-defined]
 
-    def _measures_another(self, loader: Any) -> bool:
+    def _measures_another(self, loader: DataLoader[Any]) -> bool:
         # Loaders like the one that is measured are ours; others, such as one for validation, go on as they are.
         return self._stages is not None and loader is not self._loader
 
@@ -53,7 +54,7 @@ class LoopProfiler:
         if os.getpid() == self._owner:
             os.write(self._descriptor, json.dumps(facts).encode() + b"\n")
 
-    def next_of(self, batches: Any, loader: Any) -> Any:
+    def next_of(self, batches: Any, loader: DataLoader[Any]) -> Any:
         if self._over:
             raise Enough
         if self._stages is not None and loader is self._loader:
@@ -66,7 +67,7 @@ class LoopProfiler:
         self.tell(batches=sum(self._taken.values()))
         return batch
 
-    def _begin(self, batches: Any, loader: Any) -> Any:
+    def _begin(self, batches: Any, loader: DataLoader[Any]) -> Any:
         try:
             check_loader(loader)
         except ConfigError as exc:
@@ -97,7 +98,9 @@ class LoopProfiler:
 class FollowedBatches:
     """An iterator over a loader's batches, then over those that are measured; everything else is delegated."""
 
-    def __init__(self, batches: Iterator[Any] | None, loader: Any, profiler: LoopProfiler) -> None:
+    def __init__(
+        self, batches: Iterator[Any] | None, loader: DataLoader[Any], profiler: LoopProfiler
+    ) -> None:
         self._batches, self._loader, self._profiler = batches, loader, profiler
 
     def __iter__(self) -> FollowedBatches:

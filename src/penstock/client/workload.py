@@ -15,6 +15,7 @@ from penstock.config import LoaderConfig
 from penstock.measure.environment import accelerators, processor, usable_cores
 from penstock.measure.host import cpu_quota, local_world
 from penstock.measure.metric_store import Workload
+from penstock.remote.plans import candidates
 from penstock.transforms.base import plain
 from penstock.worker.prepare import Recipe
 
@@ -50,7 +51,7 @@ def plans_of(remote: RemoteSide, config: LoaderConfig, given: TorchArguments) ->
         auto_collation=given.batch_sampler is not None,
         seed=0,
     )
-    return remote.candidates(recipe)
+    return candidates(recipe) if remote.plan == "auto" else (remote.plan,)
 
 
 def link_of(remote: RemoteSide, config: LoaderConfig) -> str:

@@ -99,7 +99,7 @@ def profile(
             step(batch)
 
 
-def check_loader(loader: Any) -> None:
+def check_loader(loader: object) -> None:
     if not isinstance(loader, DataLoader):
         raise ConfigError(f"profile needs a penstock.DataLoader, got {type(loader).__name__}")
     if sys.platform != "linux" or (why := loader._not_ours()):
