@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def play(cluster: Cluster, seeds: range, out: Path) -> None:
-    """Inject a fault for each seed into one job. One that goes wrong ends it."""
+    """Inject a fault for each seed into one job. The job ends early if a fault goes wrong."""
     job = RemoteJob(cluster)
     try:
         job.until_remote()
