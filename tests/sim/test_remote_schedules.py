@@ -17,7 +17,23 @@ from penstock.sim.world import SHARES
 from tests.sim.remote_schedules import run
 
 SEEDS = 160
-REGRESSIONS = (286, 997, 17379, 68730, 79379, 91249, 10229, 24375, 51915, 55877, 33091, 36207, 58429, 91827, 65794)
+REGRESSIONS = (
+    286,
+    997,
+    17379,
+    68730,
+    79379,
+    91249,
+    10229,
+    24375,
+    51915,
+    55877,
+    33091,
+    36207,
+    58429,
+    91827,
+    65794,
+)
 """docs/campaigns.md says what each was."""
 PARTS = 4
 """Tests that the seeds are dealt out to, for the sake of parallel runs."""
