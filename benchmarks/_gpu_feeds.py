@@ -8,9 +8,10 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,6 +69,8 @@ class Lane(NamedTuple):
 class Feed:
     batches: Iterator[Any]
     loader: Any = None
+    ends: ExitStack = field(default_factory=ExitStack)
+    """What ends after the loader."""
 
     def lane(self) -> Lane | None:
         """None where there is no lane, or the loader does not say."""
@@ -118,12 +121,14 @@ def feeding(job: Job, subject: Subject, ground: Ground, make: Maker | None = Non
         yield feed
     finally:
         close(feed)
+        ends = feed.ends
         del feed
         makers.clear()
         gc.collect()
         for child in multiprocessing.active_children():
             if child.pid not in before:
                 child.join(JOIN_S)
+        ends.close()
 
 
 def close(feed: Feed) -> None:
@@ -159,7 +164,13 @@ def ours(job: Job, subject: Subject, ground: Ground) -> Feed:
         loader = adopting_loader(job, subject, ground)
     else:
         loader = our_loader(job, subject, ground, our_dataset(ground.root, job.workload))
-    return Feed(batches=iter(loader), loader=loader)
+    ends = ExitStack()
+    if subject.remote:
+        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+        from remote_here import remote_workers
+
+        loader._remote, _, _ = ends.enter_context(remote_workers(subject.remote, plan=subject.plan))
+    return Feed(batches=iter(loader), loader=loader, ends=ends)
 
 
 def adopting_loader(job: Job, subject: Subject, ground: Ground) -> Any:

@@ -25,6 +25,11 @@ class Subject:
     reuse: Mapping[str, Any] = field(default_factory=dict)
     """Ours: the fields of a `penstock.Reuse`; none: every sample is prepared anew."""
 
+    remote: int = 0
+    """Ours: workers behind TCP connections, as on other machines, beside the local ones."""
+    plan: str = "samples"
+    """What they do."""
+
     @property
     def lane(self) -> bool:
         return self.prep != "off"
@@ -82,6 +87,13 @@ SUBJECTS: Mapping[str, Subject] = {
     ),
     "tv_idle": Subject(kind="ours", title="torchvision dataset, lane idle", prep="idle", adopted=True),
     "idle": Subject(kind="ours", title="ours, lane in idle time", prep="idle"),
+    "far": Subject(kind="ours", title="ours, and 11 remote workers, lane off", remote=11),
+    "far_cut": Subject(
+        kind="ours", title="ours, and 11 remote workers, cut, lane off", remote=11, plan="cut"
+    ),
+    "far_on": Subject(
+        kind="ours", title="ours, and 11 remote workers, lane concurrent", remote=11, prep="concurrent"
+    ),
     "r3": Subject(kind="ours", title="used 3 times, lane off", reuse={"times": 3}),
     "r3_on": Subject(
         kind="ours", title="used 3 times, lane concurrent", prep="concurrent", reuse={"times": 3}

@@ -92,6 +92,17 @@ def test_remote_workers_do_work(remote: Remote) -> None:
     assert who == {0, 1, 2}
 
 
+def test_each_has_batches_to_work_on(remote: Remote) -> None:
+    """Two for every worker, wherever it is, once they are there."""
+    loader: Any = penstock.DataLoader(Busy("pair", 6000), batch_size=4, num_workers=1)
+    loader._remote = remote[0]
+    for _ in (found := iter(loader)):
+        if loader.stats()["remote"].get("workers_had") == 2:
+            next(found)
+            break
+    assert found.ahead == 6
+
+
 def test_they_stay_for_the_next_epoch_and_the_next_loader(remote: Remote) -> None:
     batches(Busy("pair"), remote)
     pids = [server.process.poll() for server in remote[2]]

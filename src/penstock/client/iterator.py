@@ -101,7 +101,7 @@ class EngineIterator(Batches):
             self._abort(begun)
         self._asks, self.epoch, self._ended, self._asking = asks, epoch, False, False
         self._first_seq = self._next_seq
-        self._width = self._window(self.workers)
+        self._width = self._window(self._all_workers)
         for _ in range(self._width):
             if not self._ask():
                 break
@@ -137,7 +137,7 @@ class EngineIterator(Batches):
 
     def _ask_on(self) -> None:
         """Ask for one more batch to replace the one that leaves; for several or none if the window has changed."""
-        width = self._window(self.workers)
+        width = self._window(self._all_workers)
         count = 1 + width - self._width
         self._width = width if count >= 0 else self._width - 1
         for _ in range(count):
@@ -337,6 +337,12 @@ class EngineIterator(Batches):
     def workers(self) -> int:
         """The worker count, present or requested."""
         return self._blueprint.agent.core.workers
+
+    @property
+    def _all_workers(self) -> int:
+        """Workers here and on other machines: each needs batches to work on."""
+        remote = self._blueprint.remote
+        return self.workers + (0 if remote is None else remote.record.workers)
 
     def set_workers(self, workers: int, *, follows: bool) -> None:
         """Change the worker count, even mid-epoch. If it `follows` the cores, `workers` is only the count for now. Callable from any thread."""

@@ -38,6 +38,11 @@ class OffloadRecord:
         """What has been measured and decided (`policy.course`), as JSON."""
         self.stats: dict[str, Any] = {}
 
+    @property
+    def workers(self) -> int:
+        """Remote workers at work."""
+        return int(self.stats.get("workers_had", 0))
+
     def note(self, payload: bytes) -> None:
         told = json.loads(payload)
         self.course, self.stats = told["course"], told["stats"]
@@ -65,7 +70,7 @@ class RemoteSide:
     """Whether a machine whose bytes may differ from ours is refused ("error") or used ("warn")."""
     most: int = 0
     """Workers at most; 0: one for each address."""
-    queue_bytes: int = 64 << 20
+    queue_bytes: int = 256 << 20
     """Bytes of results in flight."""
     record: OffloadRecord = field(default_factory=OffloadRecord)
 
