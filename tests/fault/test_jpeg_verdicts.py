@@ -37,7 +37,7 @@ from tests.fault.jpeg_verdicts import (
 from tests.unit.odd_jpegs import LEVELS, RUNS, Bits, segment
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
-SEEDS = 4_000
+SEEDS = 4_000 if FULL else 2_400
 PARTS = 2
 CAMPAIGN = 200_000
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""A hundred schedules of real kills and restores: nothing lost, nothing doubled, nothing different."""
+"""Schedules of real kills and restores: nothing lost, nothing doubled, nothing different."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 
 import pytest
 
+from tests.conftest import FULL
 from tests.fault.kill_schedules import run
 
-SCHEDULES = 100
+SCHEDULES = 100 if FULL else 60
 GROUP = 10
 REGRESSIONS = (180, 438)
 """Seeds that once failed: a stream's end that came with the loss of its worker; an epoch that began where the last ended."""

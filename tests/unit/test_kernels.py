@@ -16,6 +16,7 @@ from penstock.kernels.table import Sample
 from penstock.transforms.cpu import execute
 from penstock.transforms.steps import Code, Program, Step
 from penstock.transforms.tail import Tail
+from tests.conftest import FULL
 from tests.kernel_cases import CHAINS, EXACT, IMAGES, NEARLY, SIZE, SMALL, difference, drawn, programs, run
 
 triton = pytest.importorskip("triton")
@@ -53,7 +54,7 @@ def test_a_task_of_different_programs_is_what_the_cpu_makes_of_each(name: str) -
         assert np.array_equal(got, execute(program, pixels)), program
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200 if FULL else 12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(program=programs())
 def test_any_program_is_what_the_cpu_makes_of_it(program: Program) -> None:
     (found,) = run([program], [IMAGES["smooth"]], "cpu")
