@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,11 +166,34 @@ def ours(job: Job, subject: Subject, ground: Ground) -> Feed:
         loader = our_loader(job, subject, ground, our_dataset(ground.root, job.workload))
     ends = ExitStack()
     if subject.remote:
-        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-        from remote_here import remote_workers
-
-        loader._remote, _, _ = ends.enter_context(remote_workers(subject.remote, plan=subject.plan))
+        loader._remote = ends.enter_context(elsewhere(subject))
     return Feed(batches=iter(loader), loader=loader, ends=ends)
+
+
+@contextmanager
+def elsewhere(subject: Subject) -> Iterator[Any]:
+    """Remote workers as on other machines: each has a core of its own, and everything else the cores that are left."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    from remote_here import remote_workers
+
+    cores = sorted(os.sched_getaffinity(0))
+    here = cores[: max(1, len(cores) - subject.remote)]
+    with remote_workers(subject.remote, plan=subject.plan) as (side, ferry, servers):
+        for number, server in enumerate(servers):
+            pin_all(server.process.pid, {cores[-1 - number % len(cores)]})
+        for pid in (os.getpid(), ferry.pid):
+            pin_all(pid, set(here))
+        try:
+            yield side
+        finally:
+            pin_all(os.getpid(), set(cores))
+
+
+def pin_all(pid: int, cores: set[int]) -> None:
+    """Keep a process, all of its threads, to these cores."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def adopting_loader(job: Job, subject: Subject, ground: Ground) -> Any:
