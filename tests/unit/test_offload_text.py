@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.measure.host import link_bytes_s
-from penstock.policy.course import Course, OffloadTerms, told
+from penstock.policy.course_state import Course, OffloadTerms
+from penstock.policy.course_values import told
 from penstock.policy.diagnosis import diagnose
 from penstock.policy.offload_text import explained_offload, remote_help, remote_remark
 

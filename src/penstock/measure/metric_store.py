@@ -20,14 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from penstock.policy.offload import Metrics, PlanMetrics
+from penstock.policy.offload import Metrics, metrics_from
 
 if TYPE_CHECKING:
     import sqlite3
 
 log = logging.getLogger("penstock")
 
-SCHEME = 1
+SCHEME = 2
 """Raise it when a metric, or an ingredient of `Workload`, changes its meaning."""
 ACTIVE, PASSIVE = "active", "passive"
 """How metrics were measured: by `penstock.profile` and `penstock profile`, or in a running loop."""
@@ -282,10 +282,8 @@ def locked(path: Path) -> Iterator[None]:
 
 def metrics_in(text: object) -> Metrics | None:
     """Return the metrics of a row; None if it has none that could be."""
-    found = dict_in(text)
     try:
-        plans = tuple(PlanMetrics(**plan) for plan in found.pop("plans"))
-        return Metrics(**found, plans=plans)
+        return metrics_from(dict_in(text))
     except (TypeError, ValueError, KeyError):
         return None
 

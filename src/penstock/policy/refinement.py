@@ -154,6 +154,13 @@ def refinement(decision: Decision, *, workers: int = 1, most: int | None = None)
     return Refinement(first, first, rival=alone, hope=first, most=top)
 
 
+def at_rest(setting: Setting, hope: Setting, *, local: float, rate: float, most: int) -> Refinement:
+    """Begin with a setting that is known to give this rate, without a search."""
+    seen = (SharePoint(0.0, local),) + (() if setting.is_local else (SharePoint(setting.share, rate),))
+    rest, patience = SHORTEST_REST, 2 * SHORTEST_REST
+    return Refinement(setting, setting, seen=seen, hope=hope, most=most, rest=rest, patience=patience)
+
+
 def after_window(state: Refinement, observed: Observed) -> Refinement:
     """Return the state, and the next window's setting, after a window."""
     if state.settles:
