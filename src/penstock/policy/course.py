@@ -18,8 +18,8 @@ from penstock.policy.course_state import (
     NOW,
     Course,
     OffloadTerms,
-    Phase,
     Spent,
+    SpentOn,
     Stage,
     WindowSeen,
     Wish,
@@ -100,18 +100,18 @@ def stepped(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
     return course
 
 
-def phase_of(course: Course, seen: WindowSeen) -> Phase:
+def phase_of(course: Course, seen: WindowSeen) -> SpentOn:
     refining = course.refining
     match course.stage:
         case Stage.LOCAL:
-            return Phase.SETTLED if course.local > 0 else Phase.MEASURING
+            return SpentOn.SETTLED if course.local > 0 else SpentOn.MEASURING
         case Stage.HIRING:
-            return Phase.HIRING
+            return SpentOn.HIRING
         case Stage.REFINING if refining is not None:
             if not refining.setting.is_local and not is_staffed(course, refining.setting, seen):
-                return Phase.HIRING
-            return Phase.MEASURING if refining.comparing else Phase.SETTLED
-    return Phase.MEASURING if course.stage is Stage.TRIAL else Phase.SETTLED
+                return SpentOn.HIRING
+            return SpentOn.MEASURING if refining.comparing else SpentOn.SETTLED
+    return SpentOn.MEASURING if course.stage is Stage.TRIAL else SpentOn.SETTLED
 
 
 def spent_with(course: Course, seen: WindowSeen) -> tuple[Spent, ...]:

@@ -56,7 +56,7 @@ class WindowSeen(NamedTuple):
     """No batch came for far longer than usual."""
 
 
-class Phase(StrEnum):
+class SpentOn(StrEnum):
     """What a window's time was spent on."""
 
     MEASURING = "measuring"

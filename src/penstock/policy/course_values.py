@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.policy.course import wish
-from penstock.policy.course_state import Course, OffloadTerms, Phase, Spent, Stage, WindowSeen, metrics_of
+from penstock.policy.course_state import Course, OffloadTerms, Spent, SpentOn, Stage, WindowSeen, metrics_of
 from penstock.policy.offload import PlanMetrics, metrics_from, share_of
 from penstock.policy.refinement import Observed, Refinement, Setting, SharePoint
 
@@ -40,9 +40,9 @@ def time_spent(course: Course) -> dict[str, dict[str, float]]:
     rate = usual or course.local
     sums = {one.phase: one for one in course.spent}
     found = {}
-    for phase in Phase:
+    for phase in SpentOn:
         _, seconds, samples = sums.get(phase.value, Spent(phase.value, 0.0, 0.0))
-        lost = 0.0 if phase is Phase.SETTLED else max(0.0, rate * seconds - samples)
+        lost = 0.0 if phase is SpentOn.SETTLED else max(0.0, rate * seconds - samples)
         found[phase.value] = {"seconds": seconds, "samples": samples, "lost_samples": lost}
     return found
 
