@@ -155,10 +155,11 @@ def refinement(decision: Decision, *, workers: int = 1, most: int | None = None)
 
 
 def at_rest(setting: Setting, hope: Setting, *, local: float, rate: float, most: int) -> Refinement:
-    """Begin with a setting that is known to give this rate, without a search."""
+    """Begin with a setting that an earlier search has found, and its rate. Local workers alone are questioned sooner: remote ones may be
+    better now."""
     seen = (SharePoint(0.0, local),) + (() if setting.is_local else (SharePoint(setting.share, rate),))
-    rest, patience = SHORTEST_REST, 2 * SHORTEST_REST
-    return Refinement(setting, setting, seen=seen, hope=hope, most=most, rest=rest, patience=patience)
+    rest = SHORTEST_REST if setting.is_local else LONGEST_REST
+    return Refinement(setting, setting, seen=seen, hope=hope, most=most, rest=rest, patience=rest)
 
 
 def after_window(state: Refinement, observed: Observed) -> Refinement:
