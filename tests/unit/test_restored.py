@@ -122,6 +122,22 @@ def test_the_wrong_plan_is_corrected() -> None:
     assert drive.course.plan == "cut"
 
 
+class Waiting(Plant):
+    """Its samples wait for a disk, so that its CPUs are no limit."""
+
+    def rate(self, share: float, workers: int | None = None) -> float:
+        remote = self.remote(self.workers if workers is None else workers)
+        local = self.local / (1.0 - share) if share < 1 else float("inf")
+        return min(self.training, local, remote / share if share > 0 else float("inf"))
+
+
+def test_more_than_the_cpus_seemed_to_allow_is_no_contradiction() -> None:
+    plant = Waiting(handling_s=0.02)
+    drive = started(profiled(plant), plant)
+    assert plant.rate(wish(drive.course, ONE).share, 8) > 1.5 * drive.course.hoped
+    assert drive.run(20).course.origin == STORED
+
+
 def test_one_odd_window_drops_nothing() -> None:
     plant = Plant()
     metrics = profiled(plant)

@@ -115,7 +115,8 @@ class Course:
     origin: str = NOW
     """Where the metrics come from."""
     hoped: float = 0.0
-    """Rate that stored metrics predict, until it is seen; 0: there is nothing to verify."""
+    """Least rate that stored metrics predict, until it is seen; 0: there is nothing to verify."""
+    hoped_most: float = 0.0
     kept: Metrics | None = None
     """What a later run may begin with."""
     spent: tuple[Spent, ...] = ()

@@ -95,11 +95,14 @@ class Metrics:
         """
         cpu = max(self.local * self.preparing_s, plan.remote * plan.handling_s)
         cost_s = (1.0 - share) * self.preparing_s + share * plan.handling_s
+        return min(self.at_most(plan, share), cpu / cost_s if cost_s > 0 else math.inf)
+
+    def at_most(self, plan: PlanMetrics, share: float) -> float:
+        """Return the same where the CPUs here are no limit, as for samples that wait for a disk."""
         return min(
             self.training,
             plan.remote / share if share > 0 else math.inf,
             self.local / (1.0 - share) if share < 1 else math.inf,
-            cpu / cost_s if cost_s > 0 else math.inf,
         )
 
 

@@ -24,12 +24,13 @@ def restored(metrics: Metrics, terms: OffloadTerms, origin: str) -> Course:
     if course.stage is not Stage.REFINING or course.refining is None:
         return course
     hope, plan = course.refining.setting, plans[course.plan].by(course.workers)
-    setting, rate, refined = hope, metrics.expected(plan, hope.share), metrics.refined
+    setting, refined = hope, metrics.refined
+    rate, most = metrics.expected(plan, hope.share), metrics.at_most(plan, hope.share)
     if refined is not None and refined.plan in terms.plans and refined.workers <= terms.most:
         share = max(LEAST, refined.share) if refined.share > 0 else 0.0
-        setting, rate = Setting(share, refined.workers), refined.rate
+        setting, rate, most = Setting(share, refined.workers), refined.rate, refined.rate
         course = replace(course, plan=refined.plan, workers=refined.workers)
     refining = at_rest(setting, hope, local=metrics.local, rate=rate, most=terms.most)
     if setting.is_local:  # nothing to verify, and nobody to hire
         return replace(course, refining=refining, unused=LINGER)
-    return replace(course, refining=refining, hoped=rate)
+    return replace(course, refining=refining, hoped=rate, hoped_most=most)

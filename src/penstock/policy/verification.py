@@ -46,8 +46,8 @@ def agrees(course: Course, seen: WindowSeen, terms: OffloadTerms) -> bool:
     """Whether training is as fast as stored, and gets what was predicted. How fast training is beyond all workers does not matter."""
     reach = course.local + max(plan.by(terms.most).remote for plan in course.tried)
     own, stored = min(seen.own, reach), min(course.training, reach)
-    pairs = ((seen.rate, course.hoped), (own, stored))
-    return all(now <= AGREES * then and then <= AGREES * now for now, then in pairs)
+    is_as_fast = own <= AGREES * stored and stored <= AGREES * own
+    return is_as_fast and course.hoped / AGREES <= seen.rate <= AGREES * course.hoped_most
 
 
 def measured_anew(course: Course, windows: tuple[WindowSeen, ...]) -> Course:
