@@ -36,6 +36,9 @@ settings.load_profile("gate")  # a busy machine is no failure
 if not any(Path("/dev").glob("nvidia[0-9]*")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# What one test decides about remote workers must not begin another one, nor be stored in the user's folder.
+os.environ.setdefault("PENSTOCK_STORED_METRICS", "0")
+
 _failed = pytest.StashKey[bool]()
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.measure.host import link_bytes_s
-from penstock.policy.course import Course, OffloadTerms, told
+from penstock.policy.course_state import Course, OffloadTerms
+from penstock.policy.course_values import told
 from penstock.policy.diagnosis import diagnose
 from penstock.policy.offload_text import explained_offload, remote_help, remote_remark
 
@@ -89,3 +90,11 @@ def test_the_explanation_says_what_is_not_possible() -> None:
 
 def test_the_network_has_a_speed() -> None:
     assert link_bytes_s() > 0
+
+
+def test_the_explanation_says_where_the_rates_come_from_and_why_they_are_not_kept() -> None:
+    assert "  rates: measured now" in explained_offload(account(), streams=False)
+    facts = {"rates_from": "stored on 2026-11-18 by penstock profile", "verified": False}
+    said = explained_offload(account(**facts, not_stored="not kept: the disk is full"), streams=False)
+    assert "  rates: stored on 2026-11-18 by penstock profile, to be verified" in said
+    assert said.endswith("\n  not kept: the disk is full")

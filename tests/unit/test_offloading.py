@@ -14,7 +14,7 @@ from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Kind
 from penstock.core.pools import PoolConfig
-from penstock.policy.course import Stage, Wish
+from penstock.policy.course_state import Stage, Wish
 from penstock.remote.handles import FerryLink
 from penstock.wire.arena import Arena, Board
 from penstock.wire.frames import Channel

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.state import CoreConfig
+from penstock.policy.course_state import OffloadTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +39,9 @@ class AgentConfig:
     def steers(self) -> bool:
         """Whether the agent decides about remote workers, or about their plan."""
         return self.remote_share == "auto" or (self.remote_share is not None and len(self.plans) > 1)
+
+    @property
+    def terms(self) -> OffloadTerms:
+        """What it may decide."""
+        fixed = self.remote_share if isinstance(self.remote_share, float | int) else None
+        return OffloadTerms(plans=self.plans, most=max(1, self.remote_workers), share=fixed)

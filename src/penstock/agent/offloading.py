@@ -8,25 +8,15 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from penstock.agent.config import AgentConfig
 from penstock.core.pools import LOCAL
 from penstock.core.state import State
-from penstock.policy.course import (
-    Course,
-    OffloadTerms,
-    Stage,
-    WindowSeen,
-    Wish,
-    after,
-    hired,
-    packed,
-    resumed,
-    told,
-    unpacked,
-    wish,
-)
+from penstock.policy.course import after, hired, resumed, wish
+from penstock.policy.course_state import Course, Stage, WindowSeen, Wish
+from penstock.policy.course_values import packed, told, unpacked
 from penstock.remote.handles import FerryLink
 from penstock.wire.arena import Board
 
@@ -58,11 +48,7 @@ class OffloadSums(NamedTuple):
 
 class Offloading:
     def __init__(self, config: AgentConfig, state: State, board: Board, link: FerryLink) -> None:
-        self.terms = OffloadTerms(
-            plans=tuple(config.plans),
-            most=max(1, config.remote_workers),
-            share=config.remote_share if isinstance(config.remote_share, float | int) else None,
-        )
+        self.terms = config.terms
         self.course = resumed(unpacked(config.course)) if config.course else Course()
         self._config, self._state, self._board, self._link = config, state, board, link
         self._remote = [pool for pool in state.pools if pool.kind != LOCAL]
@@ -183,9 +169,9 @@ class Offloading:
             "receiving_s": self._receiving_s(sums),
         }
         self._reported = sums
-        return json.dumps(
-            {"course": packed(self.course) if self._config.steers else "", "stats": stats}
-        ).encode()
+        course, kept = (packed(self.course), self.course.kept) if self._config.steers else ("", None)
+        kept_facts = None if kept is None else asdict(kept)
+        return json.dumps({"course": course, "kept": kept_facts, "stats": stats}).encode()
 
     def _decision(self) -> dict[str, Any]:
         if self._config.steers:

@@ -13,6 +13,7 @@ from penstock.client.arguments import TorchArguments, check_on_error
 from penstock.client.remote_side import RemoteSide
 from penstock.client.session import Blueprint
 from penstock.client.worker_count import enough_of, lane_keeps_cores
+from penstock.client.workload import workload_of
 from penstock.config import LoaderConfig
 from penstock.core.state import CoreConfig
 from penstock.epochs.epochs import Epochs
@@ -83,6 +84,10 @@ def blueprint_of(
         remote_workers=0 if remote is None else remote.count,
         remote_share=None if remote is None else remote.share,
     )
+    if remote is not None and agent.steers and not remote.record.course:
+        remote.record.course = remote.record.metrics.recalled(
+            lambda: workload_of(config, given, remote), agent.terms
+        )
     spec = WorkerSpec(
         recipe=recipe,
         workers=given.num_workers,

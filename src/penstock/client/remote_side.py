@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from penstock.client.metric_keeper import MetricKeeper
 from penstock.config import LoaderConfig
 from penstock.core.pools import PoolConfig
 from penstock.errors import NodeUnavailable, PenstockError
 from penstock.node.link import NodeLink
+from penstock.policy.offload import metrics_from
 from penstock.remote.connect import WorkerAddress
 from penstock.remote.cut import tail_text
 from penstock.remote.frames import NUMBER, Net, framed
@@ -36,7 +38,12 @@ class OffloadRecord:
     def __init__(self) -> None:
         self.course = ""
         """What has been measured and decided (`policy.course`), as JSON."""
-        self.stats: dict[str, Any] = {}
+        self.metrics = MetricKeeper()
+        self._stats: dict[str, Any] = {}
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        return self._stats and {**self._stats, "not_stored": self.metrics.trouble}
 
     @property
     def workers(self) -> int:
@@ -45,7 +52,9 @@ class OffloadRecord:
 
     def note(self, payload: bytes) -> None:
         told = json.loads(payload)
-        self.course, self.stats = told["course"], told["stats"]
+        self.course, self._stats = told["course"], told["stats"]
+        if told["kept"] is not None:
+            self.metrics.keep(metrics_from(told["kept"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +108,7 @@ class RemoteSide:
     def open(self, arena: Arena, spec: WorkerSpec) -> socket.socket | None:
         """Return the socket on which the agent will talk to the ferry. None, with one warning, if samples cannot be prepared elsewhere."""
         plan, permit = starting_plan(self.plan, spec.recipe), permit_for(spec.recipe)
+        self.record.metrics.settle()  # the agent may be forked now
         try:
             settings = pickled(spec)
         except Exception as exc:  # noqa: BLE001 - anything may go wrong in a user's __reduce__

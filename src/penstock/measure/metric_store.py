@@ -20,14 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from penstock.policy.offload import Metrics, PlanMetrics
+from penstock.policy.offload import Metrics, metrics_from
 
 if TYPE_CHECKING:
     import sqlite3
 
 log = logging.getLogger("penstock")
 
-SCHEME = 1
+SCHEME = 2
 """Raise it when a metric, or an ingredient of `Workload`, changes its meaning."""
 ACTIVE, PASSIVE = "active", "passive"
 """How metrics were measured: by `penstock.profile` and `penstock profile`, or in a running loop."""
@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS metrics (
 )"""
 INSERT = """
 INSERT OR REPLACE INTO metrics (key, setting, scheme, made_s, how, workload, value) VALUES (?, ?, ?, ?, ?, ?, ?)"""
+ROWS = "SELECT key, workload, value, how, made_s, scheme FROM metrics"
 
 T = TypeVar("T")
 
@@ -120,19 +121,29 @@ def save(workload: Workload, metrics: Metrics, how: str) -> bool:
 class MetricStore:
     """The store in a folder. Opens the file for each call, so any process may use it at any time, forked ones too."""
 
-    def __init__(self, folder: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._folder, self._clock = folder, clock
+    def __init__(
+        self, folder: Path | None = None, clock: Callable[[], float] = time.time, *, quiet: bool = False
+    ) -> None:
+        """`quiet`: troubles are noted in `trouble` alone."""
+        self._folder, self._clock, self._quiet = folder, clock, quiet
+        self.trouble = ""
+        """Why the last call failed, if it did."""
 
     @property
     def path(self) -> Path:
         return (self._folder or cache_folder()) / "metrics.sqlite"
 
     def find(self, workload: Workload) -> Metrics | None:
+        row = self.row(workload)
+        return None if row is None else row.metrics
+
+    def row(self, workload: Workload) -> StoredMetrics | None:
+        """Return the row of a workload."""
         column, key = ("key", workload.key) if workload.model else ("setting", workload.setting)
-        query = f"SELECT value FROM metrics WHERE {column} = ? AND scheme = ? AND made_s > ? ORDER BY made_s DESC LIMIT 1"  # noqa: S608
+        query = f"{ROWS} WHERE {column} = ? AND scheme = ? AND made_s > ? ORDER BY made_s DESC LIMIT 1"
         values = (key, SCHEME, self._clock() - LASTS_S)
         found = self._read(lambda db: db.execute(query, values).fetchone(), None)
-        return None if found is None else metrics_in(found[0])
+        return None if found is None else row_of(found)
 
     def save(self, workload: Workload, metrics: Metrics, how: str) -> bool:
         now_s = self._clock()
@@ -158,14 +169,9 @@ class MetricStore:
 
     def rows(self) -> list[StoredMetrics]:
         """Return all rows, newest first."""
-        query = "SELECT key, workload, value, how, made_s, scheme FROM metrics ORDER BY made_s DESC, key"
+        query = f"{ROWS} ORDER BY made_s DESC, key"
         found: list[Any] = self._read(lambda db: db.execute(query).fetchall(), [])
-        return [
-            StoredMetrics(
-                key, dict_in(workload), metrics_in(value) if scheme == SCHEME else None, str(how), made_s
-            )
-            for key, workload, value, how, made_s, scheme in found
-        ]
+        return [row_of(row) for row in found]
 
     def forget(self, prefix: str = "") -> int:
         """Drop the rows whose key begins so; return their number."""
@@ -213,8 +219,13 @@ class MetricStore:
             return self._without(exc, default)
 
     def _without(self, exc: Exception, default: T) -> T:
-        warn_once(self._place(), f"measured rates are not kept between runs ({self._place()}: {exc})")
+        self._say(f"measured rates are not kept between runs ({self._place()}: {exc})")
         return default
+
+    def _say(self, text: str) -> None:
+        self.trouble = text
+        if not self._quiet:
+            warn_once(self._place(), text)
 
     def _place(self) -> str:
         try:
@@ -227,9 +238,7 @@ class MetricStore:
             if not self._is_sound():  # another process may have begun it anew meanwhile
                 aside = self.path.with_suffix(".damaged")
                 self.path.replace(aside)
-                warn_once(
-                    self._place(), f"{self.path} is damaged ({cause}): set aside as {aside.name}, begun anew"
-                )
+                self._say(f"{self.path} is damaged ({cause}): set aside as {aside.name}, begun anew")
 
     def _is_sound(self) -> bool:
         import sqlite3
@@ -280,12 +289,16 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def row_of(found: tuple[Any, ...]) -> StoredMetrics:
+    key, workload, value, how, made_s, scheme = found
+    metrics = metrics_in(value) if scheme == SCHEME else None
+    return StoredMetrics(key, dict_in(workload), metrics, str(how), made_s)
+
+
 def metrics_in(text: object) -> Metrics | None:
     """Return the metrics of a row; None if it has none that could be."""
-    found = dict_in(text)
     try:
-        plans = tuple(PlanMetrics(**plan) for plan in found.pop("plans"))
-        return Metrics(**found, plans=plans)
+        return metrics_from(dict_in(text))
     except (TypeError, ValueError, KeyError):
         return None
 

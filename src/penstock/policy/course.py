@@ -6,22 +6,31 @@ Rule 3: each plan is tried for a few windows with remote workers alone. A trial 
 Rule 4: `offload.decide` chooses plan and share; `refinement` corrects share and number of workers from then on.
 Rule 5: if that does not pay, local workers go on alone, and remote workers are let go after a while. Each new trial waits twice as long.
 Rule 6: a window counts only if the wanted remote workers were there, or have been waited for.
+Rule 7: with metrics of an earlier run (`restored`) rules 1 to 3 are skipped. If the first windows contradict them, all is measured, once.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from statistics import median
-from typing import Any, NamedTuple
 
+from penstock.policy.course_state import (
+    NOW,
+    Course,
+    OffloadTerms,
+    Spent,
+    SpentOn,
+    Stage,
+    WindowSeen,
+    Wish,
+    metrics_of,
+)
 from penstock.policy.offload import (
     THRESHOLD,
     Metrics,
     PlanMetrics,
+    RefinedSetting,
     decide,
-    share_of,
     workers_needed,
 )
 from penstock.policy.refinement import (
@@ -31,10 +40,10 @@ from penstock.policy.refinement import (
     Observed,
     Refinement,
     Setting,
-    SharePoint,
     after_window,
     refinement,
 )
+from penstock.policy.verification import after_verifying_window
 
 LOCAL_WINDOWS, TRIAL_WINDOWS = 4, 3
 """Windows that measure local workers alone, and a plan; beside the first after a change."""
@@ -46,90 +55,6 @@ PATIENCE_S = 10.0
 """How long a window waits for the rest of the wanted workers, once one is there."""
 WAITS = 0.02
 """Share of the time from which training waits."""
-
-
-class Stage(StrEnum):
-    LOCAL = "local"
-    """Local workers alone."""
-    HIRING = "hiring"
-    """The same, until remote workers are there."""
-    TRIAL = "trial"
-    """Remote workers alone."""
-    REFINING = "refining"
-    FIXED = "fixed"
-    """The user has fixed the share; the plan is chosen."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadTerms:
-    """What may be decided."""
-
-    plans: tuple[str, ...] = ("samples",)
-    most: int = 1
-    """Remote workers."""
-    share: float | None = None
-    """Fixed by the user; None: not fixed."""
-
-
-class WindowSeen(NamedTuple):
-    """One window of batches."""
-
-    rate: float
-    """Samples per second that training got."""
-    own: float
-    """Samples per second of training's own time, without its waiting."""
-    wait: float = 0.0
-    """Share of the time that training waited."""
-    idle: float = 0.0
-    """Share of the time that local workers had nothing to do."""
-    cpu_s: float = 0.0
-    """CPU seconds of this machine per sample: local workers, agent and ferry."""
-    seconds: float = 1.0
-    workers: int = 0
-    """Remote workers that were there."""
-    local_workers: int = 1
-    stalled: bool = False
-    """No batch came for far longer than usual."""
-
-
-class Wish(NamedTuple):
-    """What the next window is to run with."""
-
-    share: float
-    workers: int
-    plan: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    stage: Stage = Stage.LOCAL
-    settles: bool = True
-    """The next window still has batches of the stage before, and does not count."""
-    seen: tuple[WindowSeen, ...] = ()
-    """Newest windows with local workers alone."""
-    trial: tuple[WindowSeen, ...] = ()
-    """Windows of the present trial."""
-    training: float = 0.0
-    local: float = 0.0
-    preparing_s: float = 0.0
-    """Metrics with local workers alone; 0: not measured yet."""
-    tried: tuple[PlanMetrics, ...] = ()
-    workers: int = 0
-    """Hired for trials, or by the decision."""
-    plan: str = ""
-    """The chosen one."""
-    refining: Refinement | None = None
-    rest: int = 0
-    """Windows until the next trial may begin."""
-    patience: int = SHORTEST_REST
-    """The next rest."""
-    unused: int = 0
-    """Windows since remote workers were last used."""
-    waited_s: float = 0.0
-    """How long windows have waited for workers."""
-    short: int = 0
-    """A number of workers that did not come; 0: none."""
-    reason: str = "local workers alone are measured first"
 
 
 def wish(course: Course, terms: OffloadTerms) -> Wish:
@@ -161,6 +86,10 @@ def hired(course: Course, terms: OffloadTerms) -> int:
 
 def after(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
     """Return the course after a window."""
+    return replace(stepped(course, seen, terms), spent=spent_with(course, seen))
+
+
+def stepped(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
     match course.stage:
         case Stage.LOCAL | Stage.HIRING:
             return after_local_window(course, seen, terms)
@@ -169,6 +98,28 @@ def after(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
         case Stage.REFINING:
             return after_refining_window(course, seen, terms)
     return course
+
+
+def phase_of(course: Course, seen: WindowSeen) -> SpentOn:
+    refining = course.refining
+    match course.stage:
+        case Stage.LOCAL:
+            return SpentOn.SETTLED if course.local > 0 else SpentOn.MEASURING
+        case Stage.HIRING:
+            return SpentOn.HIRING
+        case Stage.REFINING if refining is not None:
+            if not refining.setting.is_local and not is_staffed(course, refining.setting, seen):
+                return SpentOn.HIRING
+            return SpentOn.MEASURING if refining.comparing else SpentOn.SETTLED
+    return SpentOn.MEASURING if course.stage is Stage.TRIAL else SpentOn.SETTLED
+
+
+def spent_with(course: Course, seen: WindowSeen) -> tuple[Spent, ...]:
+    sums = {one.phase: one for one in course.spent}
+    phase = phase_of(course, seen).value
+    _, seconds, samples = sums.get(phase, Spent(phase, 0.0, 0.0))
+    sums[phase] = Spent(phase, seconds + seen.seconds, samples + seen.seconds * seen.rate)
+    return tuple(sums.values())
 
 
 def resumed(course: Course) -> Course:
@@ -225,6 +176,7 @@ def hires(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
         unused=0,
         waited_s=0.0,
         reason=reason,
+        origin=course.origin if course.origin.startswith(NOW) else NOW,
     )
 
 
@@ -253,28 +205,22 @@ def after_trial_window(course: Course, seen: WindowSeen, terms: OffloadTerms) ->
         name=terms.plans[len(course.tried)],
         remote=median(one.rate for one in measured),
         handling_s=median(one.cpu_s for one in measured),
+        workers=max(1, min(one.workers for one in measured)),
     )
-    had = max(1, min(one.workers for one in measured))
-    # Rates are kept per worker that was there, so that plans tried with other numbers compare.
-    whole = replace(plan, remote=plan.remote * max(1, course.workers) / had)
-    course = replace(course, tried=(*course.tried, whole), trial=(), settles=True)
+    course = replace(course, tried=(*course.tried, plan), trial=(), settles=True)
     return course if len(course.tried) < len(terms.plans) else decided(course, terms)
 
 
 def decided(course: Course, terms: OffloadTerms) -> Course:
     """Decide with the number of workers that each plan needs."""
-    course = replace(course, seen=(), trial=(), settles=True, waited_s=0.0)
+    metrics = metrics_of(course)
+    course = replace(course, seen=(), trial=(), settles=True, waited_s=0.0, kept=metrics)
     if terms.share is not None:
-        metrics = metrics_of(course)
-        best = max(metrics.plans, key=metrics.estimate)
+        best = max((plan.by(terms.most) for plan in course.tried), key=metrics.estimate)
         reason = f"{terms.share:.0%} by {best.name}, the best plan at the fixed share: {best.remote:.4g} samples/s there"
         return replace(course, stage=Stage.FIXED, plan=best.name, workers=terms.most, reason=reason)
     needed = {plan.name: needed_by(course, plan, terms) for plan in course.tried}
-    plans = tuple(
-        replace(plan, remote=plan.remote * needed[plan.name] / max(1, course.workers))
-        for plan in course.tried
-    )
-    decision = decide(metrics_of(replace(course, tried=plans)))
+    decision = decide(replace(metrics, plans=tuple(plan.by(needed[plan.name]) for plan in course.tried)))
     if not decision.offload:
         return gives_up(course, decision.reason)
     workers = needed[decision.plan]
@@ -294,7 +240,7 @@ def needed_by(course: Course, plan: PlanMetrics, terms: OffloadTerms) -> int:
     """Return the workers that end the wait by a plan: the paper's Lower over the rate of one."""
     relative = plan.handling_s / course.preparing_s
     lower = (course.training - course.local) * (1.0 + relative)
-    return max(1, workers_needed(lower, plan.remote / max(1, course.workers), terms.most))
+    return max(1, workers_needed(lower, plan.by(1).remote, terms.most))
 
 
 def gives_up(course: Course, reason: str) -> Course:
@@ -324,10 +270,14 @@ def after_refining_window(course: Course, seen: WindowSeen, terms: OffloadTerms)
         waited_s = course.waited_s + seen.seconds if seen.workers else 0.0
         short = setting.workers if waited_s >= PATIENCE_S else course.short
         return replace(course, refining=replace(refining, settles=True), waited_s=waited_s, short=short)
+    if course.hoped > 0:
+        return after_verifying_window(course, refining, seen, terms)
     is_over = setting.is_local and not refining.comparing
     if is_over and refining.rest <= 1 and waits and len(terms.plans) > 1:
         return hires(course, seen, terms)  # by another plan, perhaps
-    refining = after_window(refining, Observed(seen.rate, waits, seen.idle))
+    searched, refining = refining.comparing, after_window(refining, Observed(seen.rate, waits, seen.idle))
+    if searched and not refining.comparing:
+        course = replace(course, kept=kept_after(course, refining))
     short = 0 if seen.workers >= course.short else course.short
     unused = course.unused + 1 if refining.setting.is_local and not refining.comparing else 0
     return replace(course, refining=refining, unused=unused, waited_s=0.0, short=short)
@@ -337,56 +287,10 @@ def is_staffed(course: Course, setting: Setting, seen: WindowSeen) -> bool:
     return seen.workers >= setting.workers or (seen.workers > 0 and 0 < course.short <= setting.workers)
 
 
-# ---- as values
-
-
-def metrics_of(course: Course) -> Metrics:
-    return Metrics(
-        training=course.training, local=course.local, preparing_s=course.preparing_s, plans=course.tried
+def kept_after(course: Course, refining: Refinement) -> Metrics | None:
+    """Return what to keep after a search: the metrics, with what it ended with."""
+    share, workers = refining.held
+    found = RefinedSetting(
+        plan=course.plan, share=share, workers=max(1, workers), rate=refining.usual or course.local
     )
-
-
-def told(course: Course, terms: OffloadTerms) -> dict[str, Any]:
-    """Return the decision in numbers."""
-    now = wish(course, terms)
-    return {
-        "stage": course.stage.value,
-        "plan": now.plan,
-        "share": now.share,
-        "workers_wanted": now.workers,
-        "training_rate": course.training,
-        "local_rate": course.local,
-        "preparing_s": course.preparing_s,
-        "plans": [
-            {**asdict(plan), "share": share_of(metrics_of(course), plan) if course.local > 0 else 0.0}
-            for plan in course.tried
-        ],
-        "reason": course.reason,
-    }
-
-
-def packed(course: Course) -> str:
-    """Return a course as JSON."""
-    facts = asdict(course)
-    if course.refining is not None:
-        facts["refining"]["tried"] = sorted(course.refining.tried)
-    return json.dumps(facts)
-
-
-def unpacked(text: str) -> Course:
-    """Return the course that `packed` wrote."""
-    facts = json.loads(text)
-    held = facts["refining"]
-    if held is not None:
-        for name in ("setting", "held", "rival", "hope"):
-            held[name] = None if held[name] is None else Setting(*held[name])
-        held["seen"] = tuple(SharePoint(*one) for one in held["seen"])
-        held["recent"] = tuple(Observed(*one) for one in held["recent"])
-        held["tried"] = frozenset(held["tried"])
-        for name in ("turn", "of_held", "of_rival"):
-            held[name] = tuple(held[name])
-        facts["refining"] = Refinement(**held)
-    for name in ("seen", "trial"):
-        facts[name] = tuple(WindowSeen(*one) for one in facts[name])
-    facts["tried"] = tuple(PlanMetrics(**one) for one in facts["tried"])
-    return Course(**{**facts, "stage": Stage(facts["stage"])})
+    return None if course.kept is None else replace(course.kept, refined=found)

@@ -11,8 +11,9 @@ Rates are samples per second. Costs are CPU seconds of this machine per sample: 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 THRESHOLD = 1.1
 """Least possible speed-up worth remote workers (the paper's SpeedUpThreshold)."""
@@ -33,10 +34,32 @@ class PlanMetrics:
     """Rate when everything is prepared remotely: the paper's Rthp."""
     handling_s: float
     """CPU seconds here per offloaded sample: the paper's Ocycle."""
+    workers: int = 1
+    """Remote workers that gave this rate."""
 
     def __post_init__(self) -> None:
-        if not (self.remote >= 0 and self.handling_s >= 0):
-            raise ValueError(f"rate and cost of a plan must be >= 0: {self}")
+        if not (self.remote >= 0 and self.handling_s >= 0 and self.workers >= 1):
+            raise ValueError(f"rate and cost of a plan must be >= 0, its workers >= 1: {self}")
+
+    def by(self, workers: int) -> PlanMetrics:
+        """Return the plan with another number of workers, each as fast."""
+        return replace(self, remote=self.remote * workers / self.workers, workers=workers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefinedSetting:
+    """What `refinement` ended with: the decision, corrected by what was delivered."""
+
+    plan: str
+    share: float
+    """0: local workers alone."""
+    workers: int
+    rate: float
+    """Samples per second that training got."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.share <= 1 and self.workers >= 1 and self.rate > 0):
+            raise ValueError(f"no setting: {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +73,8 @@ class Metrics:
     preparing_s: float
     """CPU seconds here per sample prepared locally: the paper's Pcycle."""
     plans: tuple[PlanMetrics, ...] = ()
+    refined: RefinedSetting | None = None
+    """Of the run that measured this, if it came so far."""
 
     def __post_init__(self) -> None:
         if not (self.training > 0 and self.local > 0 and self.preparing_s > 0):
@@ -70,12 +95,27 @@ class Metrics:
         """
         cpu = max(self.local * self.preparing_s, plan.remote * plan.handling_s)
         cost_s = (1.0 - share) * self.preparing_s + share * plan.handling_s
+        return min(self.at_most(plan, share), cpu / cost_s if cost_s > 0 else math.inf)
+
+    def at_most(self, plan: PlanMetrics, share: float) -> float:
+        """Return the same where the CPUs here are no limit, as for samples that wait for a disk."""
         return min(
             self.training,
             plan.remote / share if share > 0 else math.inf,
             self.local / (1.0 - share) if share < 1 else math.inf,
-            cpu / cost_s if cost_s > 0 else math.inf,
         )
+
+
+def metrics_from(facts: Mapping[str, Any]) -> Metrics:
+    """Return metrics from what `dataclasses.asdict` made of them; TypeError, ValueError or KeyError if that cannot be."""
+    plans = tuple(PlanMetrics(**plan) for plan in facts["plans"])
+    refined = None if facts.get("refined") is None else RefinedSetting(**facts["refined"])
+    found = Metrics(**{**facts, "plans": plans, "refined": refined})
+    rates = [found.training, found.local, found.preparing_s]
+    rates += [value for plan in plans for value in (plan.remote, plan.handling_s)]
+    if not all(map(math.isfinite, rates)):
+        raise ValueError(f"rates and costs must be finite: {found}")
+    return found
 
 
 class Decision(NamedTuple):

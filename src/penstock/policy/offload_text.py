@@ -29,6 +29,10 @@ def explained_offload(told: Mapping[str, Any], *, streams: bool) -> str:
         f"{1e3 * plan['handling_s']:.3g} ms of CPU here to handle one; share by Algorithm 1: {plan['share']:.0%}"
         for plan in told.get("plans", ())
     ]
+    if told.get("rates_from"):
+        lines.append(f"  rates: {told['rates_from']}{'' if told['verified'] else ', to be verified'}")
+    if told.get("not_stored"):
+        lines.append(f"  {told['not_stored']}")
     return "\n".join(lines)
 
 

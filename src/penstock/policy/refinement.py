@@ -154,6 +154,14 @@ def refinement(decision: Decision, *, workers: int = 1, most: int | None = None)
     return Refinement(first, first, rival=alone, hope=first, most=top)
 
 
+def at_rest(setting: Setting, hope: Setting, *, local: float, rate: float, most: int) -> Refinement:
+    """Begin with a setting that an earlier search has found, and its rate. Local workers alone are questioned sooner: remote ones may be
+    better now."""
+    seen = (SharePoint(0.0, local),) + (() if setting.is_local else (SharePoint(setting.share, rate),))
+    rest = SHORTEST_REST if setting.is_local else LONGEST_REST
+    return Refinement(setting, setting, seen=seen, hope=hope, most=most, rest=rest, patience=rest)
+
+
 def after_window(state: Refinement, observed: Observed) -> Refinement:
     """Return the state, and the next window's setting, after a window."""
     if state.settles:

@@ -167,14 +167,15 @@ def remote_metrics(
     seen = NodeSeen(side)
     only = replace(side, plan=plan, share=1.0, open_ferry=seen.open_ferry)
     with LoaderTrial(alike(loader, only), lambda: seen.pid) as trial:
-        if not trial.join(side.most or len(side.addresses)):
+        workers = trial.join(side.most or len(side.addresses))
+        if not workers:
             return None
         span = trial.measure(seconds)
     if not span.remote:
         return None
     # Where remote workers did not keep up, local ones helped: that is not the plan's cost.
     handling_s = max(0.0, span.cpu_s - span.local * preparing_s) / span.remote
-    return PlanMetrics(name=plan, remote=span.remote / span.elapsed_s, handling_s=handling_s)
+    return PlanMetrics(name=plan, remote=span.remote / span.elapsed_s, handling_s=handling_s, workers=workers)
 
 
 def help_wanted(metrics: Metrics, sample_bytes: float) -> tuple[RemoteHelp | None, str]:
