@@ -22,7 +22,19 @@ from remote_here import remote_workers
 from tests.integration.test_offloading import LONGEST_S, Sleepy, loader_of
 
 pytest.importorskip("cloudpickle")
-DATASET = Sleepy(0.005, count=1600)
+
+
+class Busy(Sleepy):
+    """Takes clearly more CPU time than it takes to receive a sample, also as measured on a busy machine."""
+
+    def __getitem__(self, index: int) -> Any:
+        until = time.thread_time() + 0.001
+        while time.thread_time() < until:
+            pass
+        return super().__getitem__(index)
+
+
+DATASET = Busy(0.004, count=6400)  # one epoch is enough
 
 
 class FirstRun(NamedTuple):
