@@ -197,7 +197,7 @@ def test_settings_travel_once(crossing: Crossing) -> None:
 def test_a_machine_whose_bytes_may_differ_is_refused() -> None:
     there = {**fingerprint(), "torch": "1.0"}
     with pytest.raises(
-        ConnectionError, match=r"may differ .*torch .* here, 1\.0 there.*Remote\(differs='warn'\)"
+        ConnectionError, match=r"may differ .*torch .* here, 1\.0 there.*Remote\(on_difference='warn'\)"
     ):
         compare(there, "error")
     compare(there, "warn")

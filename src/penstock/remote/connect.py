@@ -14,7 +14,8 @@ from penstock.remote.frames import HEAD, LARGEST, Net
 from penstock.remote.handshake import Role, greet
 from penstock.remote.outlet import steady
 
-CONNECT_S, HELLO_S = 5.0, 15.0
+CONNECT_S, HELLO_S = 5.0, 60.0
+"""To connect and prove the key; to say what it is, which takes imports of torch and codecs, on a busy machine over 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def compare(about: dict[str, Any], differs: str) -> None:
     if found and differs == "error":  # guard: same-bytes
         raise ConnectionError(
             f"its samples may differ from those made here ({'; '.join(found)}). Install the same versions there, or accept "
-            f"that with Remote(differs='warn')"
+            f"that with Remote(on_difference='warn')"
         )
 
 
