@@ -82,7 +82,7 @@ class Cores:
     """Gives each setting the cores it needs; settings wait until enough are free. Too few in all: no setting is pinned."""
 
     def __init__(self, cores: list[int]) -> None:
-        self.shared, self.free = cores[-1:], cores[:-1]
+        self.shared, self.free = cores[-1:], cores[:-1] if len(cores) > 4 else cores
         self.all = len(self.free)
         self._changed = threading.Condition()
         self._waiting: list[int] = []

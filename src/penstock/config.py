@@ -246,7 +246,7 @@ class LoaderConfig:
     task_size: int | str = "auto"
     """Samples per task; `"auto"` aims at 16 ms of work, and at 4 ms towards the end of the batch that is due."""
     prefetch_batches: int | None = None
-    """Batches asked for ahead. `None`: `prefetch_factor * num_workers`, with `gpu_prep` about 2 GB of them at most."""
+    """Batches asked for ahead. `None`: `prefetch_factor * num_workers`, remote workers included; with `gpu_prep` about 2 GB of them at most."""
     hang_timeout: float | None = None
     """Seconds of silence after which a worker is replaced; a sample that hangs twice is an error. Waiting for a core does not count.
     `None`: a stack is logged every minute."""

@@ -75,6 +75,18 @@ def flat(value: Any) -> list[Any]:
     return [type(value), value]
 
 
+def test_remote_workers_count_in_the_number_of_prefetched_batches(remote: Remote) -> None:
+    loader: Any = penstock.DataLoader(
+        Busy("pair", 1 << 20), batch_size=2, num_workers=1, persistent_workers=True
+    )
+    loader._remote = remote[0]
+    found, until = iter(loader), time.monotonic() + 60
+    while loader._iterator.ahead < 6:
+        assert time.monotonic() < until, "one local and two remote workers get no more batches than one"
+        next(found)
+    assert loader._iterator.ahead == 6
+
+
 @pytest.mark.parametrize("form", ["pair", "dict", "array", "named", "growing text"])
 def test_batches_are_those_of_local_workers(remote: Remote, form: str) -> None:
     assert flat(batches(Busy(form), remote)) == flat(batches(Busy(form)))

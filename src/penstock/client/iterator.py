@@ -101,7 +101,7 @@ class EngineIterator(Batches):
             self._abort(begun)
         self._asks, self.epoch, self._ended, self._asking = asks, epoch, False, False
         self._first_seq = self._next_seq
-        self._width = self._window(self.workers)
+        self._width = self._prefetched()
         for _ in range(self._width):
             if not self._ask():
                 break
@@ -137,12 +137,17 @@ class EngineIterator(Batches):
 
     def _ask_on(self) -> None:
         """Ask for one more batch to replace the one that leaves; for several or none if the window has changed."""
-        width = self._window(self.workers)
+        width = self._prefetched()
         count = 1 + width - self._width
         self._width = width if count >= 0 else self._width - 1
         for _ in range(count):
             if not self._ask():
                 break
+
+    def _prefetched(self) -> int:
+        """Return how many batches to prefetch: remote workers count as local ones do, since they need as many to be busy."""
+        remote = self._blueprint.remote
+        return self._window(self.workers + (0 if remote is None else remote.record.workers))
 
     def _feed(self, seq: int, ask: Ask) -> None:
         assert self._session is not None

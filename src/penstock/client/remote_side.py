@@ -38,6 +38,11 @@ class OffloadRecord:
         """What has been measured and decided (`policy.course`), as JSON."""
         self.stats: dict[str, Any] = {}
 
+    @property
+    def workers(self) -> int:
+        """Remote workers that were there."""
+        return int(self.stats.get("workers_had", 0))
+
     def note(self, payload: bytes) -> None:
         told = json.loads(payload)
         self.course, self.stats = told["course"], told["stats"]
