@@ -41,9 +41,9 @@ BATCH = {AUDIO: 16, RESAMPLE: 16, TINY: 256}
 PLANS = {AUDIO: ("samples", "bytes", "batches"), RESAMPLE: ("samples", "bytes", "batches")}
 PLANS |= {ARRAYS: ("samples", "batches"), TINY: ("samples", "batches")}
 IMAGE_PLANS = ("samples", "cut", "bytes", "batches")
-NEAR = 0.8
+NEAR = 0.85
 """A plan gets all shares if it reached this part of the best rate with some."""
-FINALISTS = 3
+FINALISTS = 2
 
 
 class Way(NamedTuple):
@@ -202,6 +202,7 @@ class Leader:
 
     def measure(self, way: Way, step_s: float, warmup_s: float, seconds: float) -> Measured:
         with self.training(way, step_s) as steps:
+            next(steps)
             drawn(steps, lambda at_s: at_s > warmup_s)
             before_s = self._ferry_s()
             count, wall_s = drawn(steps, lambda at_s: at_s > seconds)
@@ -219,7 +220,6 @@ class Leader:
         with self.training(AUTO, step_s) as steps:
             next(steps)  # workers have started
             count, wall_s = drawn(steps, lambda at_s: at_s > asked.decide_s or all(settled))
-            # With a share of 0 in use the rate is the local one: what it is from now on, is measured later.
             done = all(settled)
         stats = self.rank.side(AUTO).record.stats
         told = {
@@ -285,7 +285,7 @@ def compared(leader: Leader) -> dict[str, Any]:
     turns: dict[Way, list[Measured]] = {AUTO: [], best: []}
     for number in range(asked.rounds):
         for way in (AUTO, best) if number % 2 else (best, AUTO):
-            turns[way].append(leader.measure(way, step_s, 2 * asked.warmup_s, asked.seconds))
+            turns[way].append(leader.measure(way, step_s, 1.5 * asked.warmup_s, asked.seconds))
     row["auto_rates"] = [one.rate for one in turns[AUTO]]
     row["best_rates"] = [one.rate for one in turns[best]]
     row["ferry_cores"] = statistics.median(one.ferry for one in turns[AUTO])

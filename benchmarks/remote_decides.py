@@ -1,4 +1,4 @@
-"""What `Remote(plan="auto", share="auto")` decides, beside the best fixed plan and share: scripts/bench remote_decides [--part decides|harm] …
+"""What `Remote(plan="auto", share="auto")` decides, beside the best fixed plan and share: scripts/bench remote_decides [--part decides|harm|all] …
 
 decides  samples per second of ours over those of the best fixed way, found by brute force and measured again in turns with ours
 harm     where offloading does not pay: ours over the loader without remote=, in turns, and the ferry's share of a core
@@ -31,7 +31,7 @@ from _reuse_workloads import AUDIO
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 420.0
-LONGEST_S = 170.0
+LONGEST_S = 130.0
 """A setting is not begun if less of --within is left."""
 NARROW_GBIT = 1.0
 """Links up to this share one core: forwarding costs them little."""
@@ -51,29 +51,27 @@ def setting(workload: str, workers: str, gbit: float = 0, training: float = 0, r
 
 SETTINGS = {
     "decides": [
-        setting("W3", "2+8", 10),
-        setting(AUDIO, "4+4", training=3),
+        setting("W3", "1+8", 10),
         setting("W1", "2+4", 10, ranks=2),
         setting("W1", "1+4", 10),
+        setting("W3", "2+4", 1, training=2),
+        setting(AUDIO, "4+2", training=3),
         setting("W1", "1+4", 1),
         setting("W1", "1+4"),
-        setting("W3", "2+4", 1, training=2),
-        setting("W2", "1+4", 10),
-        setting(AUDIO, "2+4", 1, training=2, ranks=2),
         setting(AUDIO, "1+4", 1),
         setting(RESAMPLE, "1+4", 1),
-        setting(RESAMPLE, "1+4"),
-        setting("layers", "1+4", 1),
+        setting(AUDIO, "2+2", 1, training=2, ranks=2),
+        setting("W2", "1+1", 10),
         setting(ARRAYS, "1+1", 10),
         setting(AUDIO, "2+1", training=1.05),
-        setting("W1", "1+1"),
+        setting(RESAMPLE, "1+1"),
         setting(TINY, "1+1"),
     ],
     "harm": [
-        setting(TINY, "2+2"),
-        setting(ARRAYS, "2+2", 10),
         setting("W1", "2+2", 0.1),
         setting("W1", "2+2", training=0.7),
+        setting(TINY, "2+2"),
+        setting(ARRAYS, "1+1", 10),
     ],
 }
 
@@ -130,54 +128,56 @@ def run(asked: Asked) -> Row:
     return {"setting": asked.name, **asdict(asked), "pinned": bool(asked.cores[0]), **found}
 
 
-def table(part: str, rows: list[Row]) -> str:
+def table(rows: list[Row]) -> str:
     lines = []
     for row in rows:
+        part = row["part"]
         good = row["ratio"] >= LEAST[part] and (part != "harm" or row["ferry_cores"] <= MOST_FERRY)
         ours, last = statistics.median(row["auto_rates"]), row["last"]
         lines.append(
-            f"{row['setting']:<30} ours/best {row['ratio']:.3f} {'' if good else 'BELOW'} ours {ours:.4g} "
+            f"{part:<7} {row['setting']:<30} ours/best {row['ratio']:.3f} {'' if good else 'BELOW'} ours {ours:.4g} "
             f"({last['stage']} {last['plan']} {last['share'] or 0:.2f}), best {row['best']} {statistics.median(row['best_rates']):.4g}, "
             f"alone {row['alone']:.4g}, decided in {row['decided_s']:.0f} s{'' if row['decided'] else ' (not)'}, "
             f"profile {row['profile_s']:.1f} s, ferry {100 * row['ferry_cores']:.1f} %"
         )
         by_plan = sorted(row.get("by_plan", {}).items(), key=lambda one: -one[1])
         if by_plan:
-            lines.append(f"{'':<30} {', '.join(f'{plan} {rate:.4g}' for plan, rate in by_plan)}")
+            lines.append(f"{'':<38} {', '.join(f'{plan} {rate:.4g}' for plan, rate in by_plan)}")
     return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--part", choices=("decides", "harm"), default="decides")
+    parser.add_argument("--part", choices=("decides", "harm", "all"), default="all")
     parser.add_argument("--data", metavar="DIR|TAR", help="photos; without it, generated ones")
     parser.add_argument("--only", default="", metavar="TEXT,…", help="only settings whose name begins so")
-    parser.add_argument("--parallel", type=int, default=16, help="settings at once, at most")
+    parser.add_argument("--parallel", type=int, default=32, help="settings at once, at most")
     parser.add_argument(
         "--within", type=float, default=1e9, metavar="S", help="begin none that may end later"
     )
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement; half in the search")
-    parser.add_argument("--warmup", type=float, default=1.0, metavar="S")
+    parser.add_argument("--seconds", type=float, default=2.4, help="of each measurement; half in the search")
+    parser.add_argument("--warmup", type=float, default=0.8, metavar="S")
     parser.add_argument("--decide", type=float, default=40.0, metavar="S", help="time for ours to decide")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="ours beside the best; two more for harm")
     parser.add_argument("--out", type=Path, default=HERE.parent / ".cache" / "remote-decides.jsonl")
     options = parser.parse_args(argv)
     machine, cores = _machine.describe(HERE.parent), Cores(sorted(os.sched_getaffinity(0)))
     begun_s, lock = time.monotonic(), threading.Lock()
-    done = {row["setting"] for row in read_lines(options.out) if row.get("part") == options.part}
+    parts = list(SETTINGS) if options.part == "all" else [options.part]
+    done = {(row["part"], row["setting"]) for row in read_lines(options.out)}
+    common = {"data": options.data, "warmup_s": options.warmup, "seconds": options.seconds}
     wanted = [
         replace(
             one,
-            data=options.data,
-            brute=options.part == "decides",
-            warmup_s=options.warmup,
-            seconds=options.seconds,
+            **common,
             decide_s=options.decide,
-            rounds=options.rounds,
+            brute=part == "decides",
+            rounds=options.rounds + 2 * (part == "harm"),
         )
-        for one in SETTINGS[options.part]
-        if one.name not in done and one.name.startswith(tuple(options.only.split(",")))
+        for part in parts
+        for one in SETTINGS[part]
+        if (part, one.name) not in done and one.name.startswith(tuple(options.only.split(",")))
     ]
     for workload in {one.workload for one in wanted}:
         dataset(workload, options.data)  # its files, before several processes want to make them
@@ -188,10 +188,11 @@ def main(argv: list[str] | None = None) -> int:
             if time.monotonic() - begun_s > options.within - LONGEST_S:
                 progress(f"{asked.name}: not begun, too late")
                 return
-            row = {"part": options.part, **run(cores.pinned(asked, taken)), "machine": machine}
+            part = "decides" if asked.brute else "harm"
+            row = {"part": part, **run(cores.pinned(asked, taken)), "machine": machine}
             with lock:
                 append_line(options.out, row)
-            progress(table(options.part, [row]))
+            progress(table([row]))
         except (RuntimeError, subprocess.TimeoutExpired) as exc:
             progress(f"{asked.name}: {exc}")
         finally:
@@ -199,8 +200,7 @@ def main(argv: list[str] | None = None) -> int:
 
     with ThreadPoolExecutor(options.parallel) as pool:
         list(pool.map(measure, wanted))
-    rows = [row for row in read_lines(options.out) if row.get("part") == options.part]
-    print(table(options.part, rows))
+    print(table([row for row in read_lines(options.out) if row["part"] in parts]))
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     return 0
 
