@@ -53,6 +53,19 @@ class Burning(ZeroCost):
         return self.image, index
 
 
+class Tiny(Dataset[tuple[torch.Tensor, int]]):
+    """Sixteen numbers each: nothing to prepare, nothing to send."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((16,), float(index)), index
+
+
 class Ragged(Dataset[tuple[torch.Tensor, int]]):
     """Images of 200 to 300 pixels a side, made beforehand."""
 

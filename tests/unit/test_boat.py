@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from penstock.measure.cpu_time import cpu_seconds
 from penstock.remote import boat as boats
 from penstock.remote.boat import Boat
 from penstock.remote.connect import compare
 from penstock.remote.ferry import Berth
 from penstock.remote.fingerprint import fingerprint
 from penstock.remote.frames import DONE, HEAD, LARGEST, NUMBER, ROWS, Net, framed
-from penstock.remote.handles import FERRY_SILENT_S, FerryLink
+from penstock.remote.handles import BUSY, FERRY_BUSY_S, FERRY_SILENT_S, FerryLink
 from penstock.remote.permits import Permit
 from penstock.remote.server import STRANGERS, Door
 from penstock.wire import frames as wire
@@ -221,18 +222,27 @@ def test_strangers_at_the_door_are_bounded() -> None:
             stranger.close()
 
 
-def test_a_ferry_that_hangs_is_killed_before_its_tasks_are_given_to_others() -> None:
-    ferry = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+@pytest.mark.parametrize(("code", "limit_s"), [("time.sleep(60)", FERRY_SILENT_S), ("busy()", FERRY_BUSY_S)])
+def test_a_ferry_that_hangs_is_killed_before_its_tasks_are_given_to_others(code: str, limit_s: float) -> None:
+    """One that is busy gets longer: with an import, perhaps."""
+    program = f"import time\ndef busy():\n while time.process_time() < 20: pass\n{code}"
+    ferry = subprocess.Popen([sys.executable, "-c", program])
+    while code == "busy()" and cpu_seconds(ferry.pid) < BUSY * (limit_s - 1):
+        time.sleep(0.05)
     ours, theirs = socket.socketpair()
     link, selector = FerryLink(Channel(ours)), selectors.DefaultSelector()
     try:
         link.bind(selector, None)  # type: ignore[arg-type]  # no worker is asked for
-        theirs.sendall(framed(Net.ALIVE, NUMBER.pack(-1), json.dumps({"pid": ferry.pid}).encode()))
+        theirs.sendall(
+            framed(Net.ALIVE, NUMBER.pack(-1), json.dumps({"pid": ferry.pid, "cpu_ns": 0}).encode())
+        )
         for key, mask in selector.select(5):
             key.data(mask)
-        link.look_after(time.monotonic())
-        assert ferry.poll() is None
-        link.look_after(time.monotonic() + FERRY_SILENT_S + 1)
+        for later_s in (0.0, limit_s - 1):
+            link.look_after(time.monotonic() + later_s)
+            with pytest.raises(subprocess.TimeoutExpired):
+                ferry.wait(0.2)
+        link.look_after(time.monotonic() + limit_s + 1)
         assert ferry.wait(5) == -signal.SIGKILL
     finally:
         ferry.kill()

@@ -51,7 +51,10 @@ class Shore(Protocol):
 
     layouts: dict[int, tuple[int, ...]]
     cuts: dict[int, tuple[int, ...]]
-    tail: Any
+
+    @property
+    def tail(self) -> Any: ...
+
     permit: Permit | None
     """The files that its workers may ask for."""
 

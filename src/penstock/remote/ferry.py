@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from penstock.node.service import Openings
@@ -56,8 +56,8 @@ class Berth:
     on_refusal: Callable[[int], None] = lambda _: None
     plan: str = "samples"
     permit: Permit | None = None
-    tail: Any = None
-    """The last step, done here for samples that are cut."""
+    tail_text: bytes = b""
+    """The last step, done here for samples that are cut; empty: none are."""
     cuts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Shape of the pixels of cut samples, by layout."""
     away: set[str] = field(default_factory=set)
@@ -66,6 +66,14 @@ class Berth:
     @property
     def view(self) -> memoryview:
         return self.arena.view
+
+    @cached_property
+    def tail(self) -> Any:
+        """The last step. It imports torch, which takes longer than a ferry may be silent; once a worker is there, `connect` has done so in a
+        thread."""
+        from penstock.remote.cut import tail_of
+
+        return tail_of(self.tail_text)
 
     def may_use(self, boat: Boat) -> bool:
         """Say whether it waits for a worker such as this, whose machine can have the data."""
@@ -90,7 +98,7 @@ class Berth:
     def learn(self, number: int, sizes: tuple[int, ...], blob: bytes) -> None:
         """Remember a layout that our agent sends, and how its samples are cut."""
         self.layouts[number] = sizes
-        if self.tail is not None:
+        if self.tail_text:
             from penstock.remote.cut import cut_layout
             from penstock.wire.layout_blobs import TEXT
             from penstock.wire.layout_text import unpack
@@ -245,9 +253,7 @@ class Ferry:
         elif kind == Net.PLAN:
             berth.use(payload.decode())
         elif kind == Net.TAIL:
-            from penstock.remote.cut import tail_of  # it imports torch
-
-            berth.tail = tail_of(payload)
+            berth.tail_text = payload
         elif kind == Net.PERMIT:
             berth.permit = Permit.of(payload.decode())
         elif kind == Net.START:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock.measure.cpu_time import cpu_seconds
 from penstock.remote.frames import NUMBER, Net
 from penstock.wire import frames as wire
 from penstock.wire.arena import Board
@@ -20,6 +21,8 @@ from penstock.wire.frames import Channel, Msg
 Hear = Callable[[int, bytes], None]
 FERRY_SILENT_S = 5.0
 """A ferry says several times a second that it lives."""
+FERRY_BUSY_S, BUSY = 30.0, 0.1
+"""One that uses this share of a core meanwhile gets longer: importing torch takes it more than 5 s on a machine with other work."""
 BATCHES = "batches"
 LOST_FERRY = "the ferry, which connects remote workers, has ended"
 
@@ -131,12 +134,17 @@ class FerryLink:
 
     def look_after(self, now_s: float) -> None:
         """Kill a ferry that is stopped or stuck. It must be dead before its tasks are given to others: it could write late."""
-        if (
-            not self.gone and self._pidfd >= 0 and now_s - self._heard_s > FERRY_SILENT_S
-        ):  # guard: silent-ferry
+        if not self.gone and self._pidfd >= 0 and self._is_stuck(now_s):  # guard: silent-ferry
             self._heard_s = now_s
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _is_stuck(self, now_s: float) -> bool:
+        silent_s = now_s - self._heard_s
+        if not FERRY_SILENT_S < silent_s <= FERRY_BUSY_S:
+            return silent_s > FERRY_SILENT_S
+        used_s: float = cpu_seconds(self.account["pid"]) - self.account["cpu_ns"] / 1e9
+        return used_s < BUSY * silent_s  # guard: busy-ferry
 
     def _lose(self) -> None:
         """The ferry is gone, and with it all remote workers."""
