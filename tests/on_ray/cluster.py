@@ -77,7 +77,15 @@ def _run(argv: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
 class Cluster:
     """Hosts h0, h1, … and, after `start_ray`, a Ray cluster with token authentication whose head is h0."""
 
-    def __init__(self, hosts: int, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        hosts: int,
+        *,
+        env: Mapping[str, str] | None = None,
+        cores: Mapping[str, int] | None = None,
+        object_store_bytes: int = 100 << 20,
+    ) -> None:
+        """`cores`: the core on which everything in a host runs; other hosts have all."""
         self._folder = Path(tempfile.mkdtemp(prefix="penstock-hosts-"))
         self.token_path = self._folder / "token"
         self.token_path.touch(0o600)
@@ -87,6 +95,7 @@ class Cluster:
         # Ray asks for names often; without a server at all each question is answered at once.
         (self._folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
         self.env = dict(env or {})
+        self._cores, self._object_store_bytes = dict(cores or {}), object_store_bytes
         self.hosts: list[str] = []
         self._inits: dict[str, int] = {}
         self._started: list[subprocess.Popen[str]] = []
@@ -173,7 +182,13 @@ class Cluster:
 
     def _ray_start(self, host: str, options: list[str], cpus: int) -> subprocess.Popen[str]:
         ray = str(Path(sys.executable).parent / "ray")
-        more = ["--num-cpus", str(cpus), "--object-store-memory", str(100 << 20), "--disable-usage-stats"]
+        more = [
+            "--num-cpus",
+            str(cpus),
+            "--object-store-memory",
+            str(self._object_store_bytes),
+            "--disable-usage-stats",
+        ]
         with (self._folder / f"ray-{host}.log").open("w") as log:
             return self.popen(
                 host, [ray, "start", *options, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -205,12 +220,17 @@ class Cluster:
     def popen(self, host: str, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
         """Start a command in a host. Signals to it reach `nsenter` alone: end it with `kill`."""
         more.setdefault("env", self.environment())
-        return subprocess.Popen([*self._enter(self._inits[host]), *argv], **more)
+        return subprocess.Popen([*self._into(host), *argv], **more)
 
     def run(self, host: str, argv: Sequence[str], *, timeout_s: float = 60.0, **more: Any) -> str:
         """Run a command in a host; return what it prints."""
         more.setdefault("env", self.environment())
-        return _run([*self._enter(self._inits[host]), *argv], timeout=timeout_s, **more).stdout
+        return _run([*self._into(host), *argv], timeout=timeout_s, **more).stdout
+
+    def _into(self, host: str) -> list[str]:
+        core = self._cores.get(host)
+        pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
+        return [*pinned, *self._enter(self._inits[host])]
 
     def pids(self, host: str, pattern: str = "") -> list[int]:
         """Return the host's living processes, as seen from here, whose command line matches."""

@@ -54,6 +54,18 @@ def test_a_loader_has_the_same_batches_from_workers_of_the_cluster(cluster: Clus
     until_gone(cluster, 20)
 
 
+def test_a_loader_has_the_same_batches_by_every_plan(cluster: Cluster, tmp_path: Path) -> None:
+    """The cluster's workers cannot see the photos that are sent to them as bytes."""
+    pytest.importorskip("PIL.Image")
+    program = [sys.executable, "-m", "tests.on_ray.plans", str(tmp_path), "100"]
+    said = cluster.run("h0", program, timeout_s=500)
+    right = {"same": True, "elsewhere": ["h1", "h2"]}
+    assert json.loads(said.strip().splitlines()[-1]) == dict.fromkeys(
+        ("samples", "bytes", "batches", "cut"), right
+    )
+    until_gone(cluster, 20)
+
+
 def test_workers_come_on_both_nodes_and_listen_there(driver: Driver) -> None:
     driver.want(2)
     driver.has(2)

@@ -28,7 +28,8 @@ class GatewayConfig:
     """Workers speak TLS only."""
     command: tuple[str, ...] = ("-m", "penstock.remote.server")
     """Arguments of the node's Python for a child."""
-    connect_s: float = 20.0
+    connect_s: float = 60.0
+    """Time to import Ray and join: long, since local workers may keep every core busy meanwhile. Nothing waits for it."""
     child_start_s: float = 60.0
     """Time for a child to say its port."""
     patience_s: float = 10.0
