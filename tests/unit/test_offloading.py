@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.agent.config import AgentConfig
-from penstock.agent.offloading import Offloading
+from penstock.agent.offloading import DRAIN_S, Offloading
 from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
-from penstock.core.events import Kind
+from penstock.core.events import Kind, Task
+from penstock.core.ledger import Issued
 from penstock.core.pools import PoolConfig
 from penstock.policy.course_state import Stage, Wish
 from penstock.remote.handles import FerryLink
@@ -110,6 +111,26 @@ def test_a_trial_gives_remote_workers_everything(arena: Arena, link: FerryLink) 
     loop = in_trial(arena, link)
     assert loop.wish is not None
     assert loop.wish.share == 1.0
+
+
+def test_what_was_issued_under_another_setting_is_not_measured(arena: Arena, link: FerryLink) -> None:
+    """On a slow link the last plan's results arrive long after the next one began."""
+    loop = Loop(arena, link)
+    loop.look()
+    loop.take(40, seconds=0.1, waits=0.8)
+    loop.arrive()
+    remote = loop.state.pools[1].members[0]
+    while loop.offloading.course.stage is not Stage.TRIAL:
+        loop.take(1, seconds=0.1, waits=0.8)
+    old = Issued(Task(loop.state.next_task, 0, Kind.SLOTS, 0, BATCH), loop.now_s)
+    remote.add(old)
+    loop.take(int(DRAIN_S / 0.1) - 1, seconds=0.1, waits=0.8)
+    course = loop.offloading.course
+    assert course.settles
+    assert not course.trial
+    remote.remove(old.task.id)
+    loop.take(20, seconds=0.1, waits=0.8)
+    assert loop.offloading.course != course
 
 
 def test_a_trial_that_completes_nothing_ends(arena: Arena, link: FerryLink) -> None:

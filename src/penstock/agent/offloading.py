@@ -24,6 +24,8 @@ WINDOW_BATCHES, WINDOW_S, LONG_WINDOW_S = 4, 0.5, 4.0
 """A window has so many batches and lasts so long; or at least one, after the last of these."""
 STALL_S, STALL_BATCHES = 1.0, 8.0
 """A trial stalls if no batch is complete after this long, and this many times the usual time of one."""
+DRAIN_S = 6.0
+"""How long a window waits for remote tasks issued under the setting before. On a slow link they would be taken for the new one's."""
 REPORT_S = 1.0
 
 
@@ -56,6 +58,8 @@ class Offloading:
         self._base: OffloadSums | None = None
         self._least = 0
         """Fewest remote workers that were there in this window."""
+        self._old_task, self._changed_s = 0, 0.0
+        """The last task issued under the setting before, and when it changed."""
         self._delivered_s = 0.0
         self._batch_s = 0.0
         """The usual time between batches."""
@@ -73,6 +77,9 @@ class Offloading:
         sums = self._sums(now_s)
         self._least = min(self._least, self._present())
         base = self._base or sums
+        if self._drains(now_s):
+            self._base, self._least = sums, self._present()
+            return None
         window = self._window(base, sums)
         if window is not None:
             self.course = after(self.course, window, self.terms)
@@ -83,12 +90,20 @@ class Offloading:
         if wanted == self._applied:
             return None
         before, self._applied = self._applied, wanted
+        self._old_task, self._changed_s = self._state.next_task, now_s
         if len(self.terms.plans) > 1 and (before is None or before.plan != wanted.plan):
             self._link.use_plan(wanted.plan)
         return wanted
 
     def _present(self) -> int:
         return sum(one.up and not one.surplus for pool in self._remote for one in pool.members)
+
+    def _drains(self, now_s: float) -> bool:
+        """Whether remote workers still do tasks of the setting before."""
+        if now_s - self._changed_s > DRAIN_S:
+            return False
+        workers = (worker for pool in self._remote for worker in pool.members)
+        return any(task <= self._old_task for worker in workers for task in worker.tasks)
 
     def _sums(self, now_s: float) -> OffloadSums:
         row = self._board.agent
