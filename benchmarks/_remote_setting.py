@@ -44,6 +44,7 @@ IMAGE_PLANS = ("samples", "cut", "bytes", "batches")
 NEAR = 0.85
 """A plan gets all shares if it reached this part of the best rate with some."""
 FINALISTS = 2
+GATHER_S = 60.0
 
 
 class Way(NamedTuple):
@@ -200,6 +201,15 @@ class Leader:
                 pipe.recv()
             self.rank.meeting.barrier.reset()
 
+    def gather(self) -> None:
+        """Wait until all remote workers are there: connecting is start-up, and not measured."""
+        eager, asked = Way("samples", None), self.rank.asked
+        record = self.rank.side(eager).record
+        with self.training(eager, 0.0) as steps:
+            drawn(steps, lambda at_s: at_s > GATHER_S or record.workers == asked.remote // asked.ranks)
+        if record.workers < asked.remote // asked.ranks:
+            raise RuntimeError(f"{record.workers} of {asked.remote} remote workers came")
+
     def measure(self, way: Way, step_s: float, warmup_s: float, seconds: float) -> Measured:
         with self.training(way, step_s) as steps:
             next(steps)
@@ -269,6 +279,7 @@ def best_of(found: dict[Way, float], plan: str) -> float:
 def compared(leader: Leader) -> dict[str, Any]:
     """Ours beside the best fixed way, in turns."""
     asked = leader.rank.asked
+    leader.gather()
     alone = leader.measure(LOCAL, 0.0, asked.warmup_s, asked.seconds).rate
     step_s = leader.batch / (asked.training * alone) if asked.training else 0.0
     row: dict[str, Any] = {"alone": alone, "step_ms": 1000 * step_s}

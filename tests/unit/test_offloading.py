@@ -126,8 +126,7 @@ def test_what_was_issued_under_another_setting_is_not_measured(arena: Arena, lin
     remote.add(old)
     loop.take(int(DRAIN_S / 0.1) - 1, seconds=0.1, waits=0.8)
     course = loop.offloading.course
-    assert course.settles
-    assert not course.trial
+    assert (course.stage, course.settles, course.trial) == (Stage.TRIAL, True, ())
     remote.remove(old.task.id)
     loop.take(20, seconds=0.1, waits=0.8)
     assert loop.offloading.course != course
