@@ -71,6 +71,19 @@ def test_workers_that_are_lost_in_any_stage_cost_nothing_for_long(stage: Stage, 
         assert drive.mean(350) > 1.5 * Plant().local
 
 
+def test_joining_a_cluster_is_not_taken_for_slow_local_workers() -> None:
+    """It takes cores from them."""
+
+    def plant_at(_at: int, _plan: str) -> Plant:
+        slow = drive.course.stage is Stage.HIRING
+        return Plant(cores=Plant().cores / 2) if slow else Plant()
+
+    drive = Drive(plant_at, comes_after=12)
+    drive.run(60)
+    assert drive.stages.count(Stage.HIRING) > LOCAL_WINDOWS
+    assert drive.course.local == pytest.approx(Plant().local)
+
+
 def test_workers_that_never_come_are_waited_for_without_a_loss() -> None:
     drive = Drive(always(Plant()), there=lambda _: 0).run(300)
     assert drive.course.stage is Stage.HIRING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 
@@ -69,7 +70,9 @@ def link() -> Iterator[FerryLink]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        yield FerryLink(Channel(ours))
+        link = FerryLink(Channel(ours))
+        link.account["pid"] = os.getpid()  # as a ferry that has started
+        yield link
 
 
 @pytest.fixture
@@ -87,6 +90,21 @@ def in_trial(arena: Arena, link: FerryLink) -> Loop:
     loop.take(10, seconds=0.1, waits=0.8)
     assert loop.offloading.course.stage is Stage.TRIAL
     return loop
+
+
+@pytest.mark.parametrize("how", ["not yet there", "connecting"])
+def test_windows_do_not_count_while_the_ferry_starts(arena: Arena, link: FerryLink, how: str) -> None:
+    loop = Loop(arena, link)
+    loop.look()
+    if how == "not yet there":
+        del link.account["pid"]
+    for _ in range(10):
+        link.account["cpu_ns"] += 200_000_000
+        loop.take(6, seconds=0.1, waits=0.9)
+    assert loop.offloading.course.local == 0.0
+    link.account["pid"] = os.getpid()
+    loop.take(40, seconds=0.05, waits=0.5)
+    assert loop.offloading.course.local == pytest.approx(BATCH / 0.05)
 
 
 def test_windows_give_the_rates_of_training_and_of_local_workers(arena: Arena, link: FerryLink) -> None:

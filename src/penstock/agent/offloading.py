@@ -22,6 +22,8 @@ from penstock.wire.arena import Board
 
 WINDOW_BATCHES, WINDOW_S, LONG_WINDOW_S = 4, 0.5, 4.0
 """A window has so many batches and lasts so long; or at least one, after the last of these."""
+DISTURBS = 0.05
+"""Share of a core that the ferry uses when it is starting or connecting."""
 STALL_S, STALL_BATCHES = 1.0, 8.0
 """A trial stalls if no batch is complete after this long, and this many times the usual time of one."""
 DRAIN_S = 6.0
@@ -156,6 +158,7 @@ class Offloading:
             workers=self._least,
             local_workers=local,
             stalled=stalled,
+            disturbed="pid" not in self._link.account or since.ferry_ns / 1e9 > DISTURBS * seconds,
         )
 
     def _stalls(self, base: OffloadSums, now_s: float) -> bool:

@@ -49,6 +49,8 @@ LOCAL_WINDOWS, TRIAL_WINDOWS = 4, 3
 """Windows that measure local workers alone, and a plan; beside the first after a change."""
 TRIAL_S = 10.0
 """Longest trial of a plan, if one window was counted."""
+MOST_DISTURBED = 40
+"""Windows that may be left out because the ferry disturbed them; then it is no longer starting, but busy."""
 LINGER = 20
 """Windows after which unused remote workers are let go."""
 PATIENCE_S = 10.0
@@ -136,10 +138,15 @@ def after_local_window(course: Course, seen: WindowSeen, terms: OffloadTerms) ->
     course = replace(course, unused=course.unused + (course.stage is Stage.LOCAL), rest=course.rest - 1)
     if course.settles:
         return replace(course, settles=False)
+    if seen.disturbed and course.disturbed < MOST_DISTURBED:
+        course = replace(course, disturbed=course.disturbed + 1)
+        return course if course.stage is Stage.LOCAL else hiring(course, seen)
     windows = (*course.seen, seen)[-LOCAL_WINDOWS:]
     course = replace(course, seen=windows)
     if len(windows) < LOCAL_WINDOWS:
         return course
+    if course.stage is Stage.HIRING and median(one.rate for one in windows) < course.local:
+        return hiring(course, seen)  # joining a cluster takes cores from local workers for a while
     course = replace(
         course,
         training=median(one.own for one in windows),

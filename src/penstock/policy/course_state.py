@@ -54,6 +54,8 @@ class WindowSeen(NamedTuple):
     local_workers: int = 1
     stalled: bool = False
     """No batch came for far longer than usual."""
+    disturbed: bool = False
+    """The ferry was starting, or connecting to workers: that takes cores from local ones."""
 
 
 class SpentOn(StrEnum):
@@ -105,6 +107,8 @@ class Course:
     """Windows until the next trial may begin."""
     patience: int = SHORTEST_REST
     """The next rest."""
+    disturbed: int = 0
+    """Windows with local workers alone that did not count because of that."""
     unused: int = 0
     """Windows since remote workers were last used."""
     waited_s: float = 0.0
