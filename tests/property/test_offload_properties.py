@@ -14,7 +14,6 @@ from penstock.policy.offload import (
     Decision,
     Metrics,
     PlanMetrics,
-    bytes_in_flight,
     decide,
     share_of,
     workers_needed,
@@ -83,20 +82,6 @@ def test_as_many_workers_as_needed_and_no_more(need: float, rate: float, most: i
     assert 0 <= workers <= most
     assert workers == most or workers * rate >= need * (1 - 1e-6)
     assert workers == 0 or (workers - 1) * rate < need
-
-
-@given(
-    rate=st.floats(0, 1e10),
-    delay_s=st.floats(0, 10),
-    task=st.integers(1, 1 << 30),
-    budget=st.integers(0, 1 << 34),
-)
-def test_bytes_in_flight_fill_the_link_within_the_budget(
-    rate: float, delay_s: float, task: int, budget: int
-) -> None:
-    found = bytes_in_flight(rate, delay_s, task_bytes=task, budget=budget)
-    assert found <= budget
-    assert found == budget or (found >= rate * delay_s and found >= 2 * task)
 
 
 @given(

@@ -74,6 +74,14 @@ def test_a_distant_worker_is_given_work_for_its_round_trip() -> None:
     assert far.workers[1].load * 0.001 >= 0.1
 
 
+def test_behind_a_slow_link_no_more_is_on_its_way_than_it_delivers() -> None:
+    """Its workers are fast, their results arrive one in 10 ms: twice those of a way there and back, 0.12 s, may be on their way."""
+    state = two_pools(fed=200, slower=10.0, latency_s=0.1)
+    state.pools[1].sample_s = 0.0001
+    tell(state, ev.Feed(200, 8))
+    assert 12 <= state.workers[1].load <= 2 * 12 + 8
+
+
 def test_a_slow_worker_idles_where_it_could_only_hold_up_what_there_is() -> None:
     state = two_pools(here=2, far=1, slower=30.0, latency_s=0.2, fed=2)
     assert not state.workers[1 + 1].tasks

@@ -12,7 +12,6 @@ from penstock.policy.deficits import Deficits
 from penstock.policy.offload import (
     Metrics,
     PlanMetrics,
-    bytes_in_flight,
     decide,
     workers_needed,
     worth_asking,
@@ -122,14 +121,6 @@ def test_a_profile_without_rates_is_refused() -> None:
 )
 def test_workers_needed(need: float, rate: float, most: int, workers: int) -> None:
     assert workers_needed(need, rate, most) == workers
-
-
-@pytest.mark.parametrize(
-    ("rate", "delay_s", "expected"),
-    [(100e6, 0.05, 5_000_000), (100e6, 0.0, 2_000_000), (1e9, 0.05, 32_000_000), (0.0, 1.0, 2_000_000)],
-)
-def test_bytes_in_flight(rate: float, delay_s: float, expected: int) -> None:
-    assert bytes_in_flight(rate, delay_s, task_bytes=1_000_000, budget=32_000_000) == expected
 
 
 def test_remote_workers_are_advised_until_training_is_the_limit() -> None:

@@ -36,6 +36,8 @@ class Loop:
         self.board = arena.board
         self.offloading = Offloading(agent, self.state, arena.board, link)
         self.now_s = 0.0
+        self.late = 0
+        """Samples of each batch that local workers do, though remote ones should."""
         self.wish: Wish | None = None
         on_event(self.state, ev.WorkerUp(0, 0.0))
 
@@ -55,7 +57,9 @@ class Loop:
             row[Board.ELAPSED_NS] += int(seconds * 1e9)
             row[Board.WAITED_NS] += int(waits * seconds * 1e9)
             self.board.row(0)[Board.CPU_NS] += int(0.001 * BATCH * 1e9)
-            self.state.local.done += BATCH
+            in_trial = self.offloading.course.stage is Stage.TRIAL
+            self.state.pools[in_trial].done += BATCH - self.late
+            self.state.local.done += self.late
             self.offloading.delivered(self.now_s)
             self.look()
 
@@ -148,6 +152,17 @@ def test_what_was_issued_under_another_setting_is_not_measured(arena: Arena, lin
     remote.remove(old.task.id)
     loop.take(20, seconds=0.1, waits=0.8)
     assert loop.offloading.course != course
+
+
+def test_what_local_workers_do_in_a_trial_is_not_counted_for_remote_ones(
+    arena: Arena, link: FerryLink
+) -> None:
+    loop = in_trial(arena, link)
+    loop.late = BATCH // 2
+    loop.take(60, seconds=0.1, waits=0.8)
+    (plan,) = loop.offloading.course.tried
+    assert plan.remote == pytest.approx(BATCH / 2 / 0.1, rel=0.05)
+    assert plan.handling_s < 0.0005, "a sample costs a local worker 1 ms"
 
 
 def test_a_trial_that_completes_nothing_ends(arena: Arena, link: FerryLink) -> None:

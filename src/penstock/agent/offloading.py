@@ -40,13 +40,17 @@ class OffloadSums(NamedTuple):
     waited_ns: float
     busy_ns: float
     """Of local workers."""
-    cpu_ns: float
-    """Of local workers' tasks and of this process."""
+    tasks_ns: float
+    """CPU time of local workers' tasks."""
+    agent_ns: float
+    """CPU time of this process."""
     ferry_ns: float
     ferry_bytes: float
     our_bytes: float
     done: float
     """Samples prepared by anyone."""
+    remote: float
+    """Samples prepared by remote workers."""
     at_s: float = 0.0
 
 
@@ -112,10 +116,10 @@ class Offloading:
         first, shown = None, tuple(row[Board.BATCHES : Board.OFFLOADED])
         while first != shown:  # the training process writes it meanwhile
             first, shown = shown, tuple(row[Board.BATCHES : Board.OFFLOADED])
-        busy_ns = cpu_ns = 0
+        busy_ns = tasks_ns = 0
         for worker in self._state.local.members:
             mine = self._board.row(worker.id)
-            cpu_ns += mine[Board.CPU_NS]
+            tasks_ns += mine[Board.CPU_NS]
             busy_ns += sum(mine[Board.PREPARE_NS : Board.COLLATE_NS + 1]) + mine[Board.DELAYED_NS]
         ferry = self._link.account
         batches, samples, elapsed_ns, waited_ns = shown
@@ -125,11 +129,13 @@ class Offloading:
             elapsed_ns=elapsed_ns,
             waited_ns=waited_ns,
             busy_ns=busy_ns,
-            cpu_ns=cpu_ns + time.process_time_ns(),
+            tasks_ns=tasks_ns,
+            agent_ns=time.process_time_ns(),
             ferry_ns=ferry["cpu_ns"],
             ferry_bytes=ferry["bytes"],
             our_bytes=sum(ferry["workers"].values()),
             done=sum(pool.done for pool in self._state.pools),
+            remote=sum(pool.done for pool in self._remote),
             at_s=now_s,
         )
 
@@ -146,14 +152,21 @@ class Offloading:
         seconds = since.at_s if stalled else elapsed_s
         own_s = max(1e-6 * since.batches, elapsed_s - since.waited_ns / 1e9)
         ours = min(1.0, since.our_bytes / since.ferry_bytes) if since.ferry_bytes > 0 else 0.0
-        cpu_ns = since.cpu_ns + max(0.0, ours * since.ferry_ns)
+        cpu_ns = since.agent_ns + max(0.0, ours * since.ferry_ns)
+        rate, done = since.samples / seconds, since.done
+        if (
+            self.course.stage is Stage.TRIAL
+        ):  # local workers only help out where a batch is late: they do not count
+            rate, done = min(rate, since.remote / seconds), since.remote
+        else:
+            cpu_ns += since.tasks_ns
         local = max(1, self._state.local.size)
         return WindowSeen(
-            rate=since.samples / seconds,
+            rate=rate,
             own=since.samples / max(own_s, 1e-9),
             wait=min(1.0, since.waited_ns / max(1, since.elapsed_ns)),
             idle=max(0.0, 1.0 - since.busy_ns / 1e9 / (local * seconds)),
-            cpu_s=cpu_ns / 1e9 / max(1, since.done),
+            cpu_s=cpu_ns / 1e9 / max(1, done),
             seconds=seconds,
             workers=self._least,
             local_workers=local,

@@ -28,6 +28,9 @@ from penstock.policy.pools import is_better_elsewhere
 from penstock.policy.tasks import NEW_TASK, deepest, is_new, queue_samples
 from penstock.wire.extents import aligned
 
+IN_FLIGHT = 2.0
+"""Results in flight from a pool elsewhere: so many times what its link delivers in the time of a way there and back."""
+
 
 class PoolLimits(NamedTuple):
     """Limits of a pool's workers in one round of scheduling."""
@@ -49,7 +52,10 @@ def limits_of(state: State, pool: WorkerPool) -> PoolLimits:
             staffed = True
             if worker.prepared > most and not worker.retiring and overdue(state, worker) is None:
                 most = worker.prepared
-    enough = queue_samples(sample_s=pool.sample_s, queue_s=pool.queue_s + pool.latency_s)
+    each_s = pool.sample_s
+    if each_s is not None and pool.pace_s is not None and pool.kind != LOCAL:
+        each_s = max(each_s, pool.pace_s / IN_FLIGHT)
+    enough = queue_samples(sample_s=each_s, queue_s=pool.queue_s + pool.latency_s)
     return PoolLimits(enough, deepest(pool.latency_s), most, staffed)
 
 

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 THRESHOLD = 1.1
 """Least possible speed-up worth remote workers (the paper's SpeedUpThreshold)."""
-LEAST_TASKS = 2
-"""Tasks in flight to a remote worker at least: one runs, one is in transit."""
 HANDLING_S, HANDLING_S_PER_BYTE = 20e-6, 1e-9
 """Estimated CPU time to receive a sample and write it into its batch; `worth_asking` has nothing better."""
 ENOUGH = 0.99
@@ -170,12 +168,6 @@ def workers_needed(need: float, rate_per_worker: float, most: int) -> int:
         return 0
     ratio = need / rate_per_worker
     return most if ratio >= most else math.ceil(ratio - 1e-9)
-
-
-def bytes_in_flight(rate_bytes_s: float, delay_s: float, *, task_bytes: int, budget: int) -> int:
-    """Return the bytes of results to have in flight: bandwidth times delay, at least two tasks, at most the budget."""
-    wanted = max(rate_bytes_s, 0.0) * max(delay_s, 0.0)
-    return budget if wanted >= budget else min(budget, max(math.ceil(wanted), LEAST_TASKS * task_bytes))
 
 
 class RemoteHelp(NamedTuple):

@@ -24,7 +24,7 @@ from penstock.sim.trainer import FakeTrainer
 from penstock.sim.worker import DIES, HANGS, IDLE, FakeWorker
 
 PATIENCE_S = 100.0
-"""Virtual seconds without a batch after which none is expected any more."""
+"""Virtual seconds without a batch after which none is expected any more; times the slowest pool's factor, whose one task may hold one up."""
 MAX_STEPS = 200_000
 """Steps after which a run counts as an endless loop."""
 SHARES = (None, 0.0, 0.1, 0.5, 0.9, 1.0, 1.0)
@@ -64,12 +64,13 @@ class World:
     def run(self) -> World:
         """Play to the end; raise Violation if a promise is broken."""
         faults = deque(self.scenario.faults)
+        patience_s = PATIENCE_S * max([1.0, *(pool.slower for pool in self.scenario.pools)])
         while not self.trainer.finished:
             while faults and faults[0].step <= self.agenda.steps:
                 self.strike(faults.popleft())
             self.agenda.step()
-            if self.agenda.now_s - self.progress_s > PATIENCE_S or self.agenda.steps > MAX_STEPS:
-                raise Violation(f"no batch for {PATIENCE_S} s: {self.trainer.open} are open")
+            if self.agenda.now_s - self.progress_s > patience_s or self.agenda.steps > MAX_STEPS:
+                raise Violation(f"no batch for {patience_s} s: {self.trainer.open} are open")
         self._drain()
         self._judge_end()
         return self
