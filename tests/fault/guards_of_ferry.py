@@ -57,6 +57,11 @@ FERRY_GUARDS = [
         f"{BOAT}a_ferry_that_hangs_is_killed_before_its_tasks_are_given_to_others",
         never("silent-ferry"),
     ),
+    guard(
+        "a ferry that waits for a core is not killed",
+        f"{BOAT}a_ferry_that_waits_for_a_core_is_not_killed",
+        replaced("ferry-core", "pass"),
+    ),
     # ---- files that are read here for others
     guard("a name is a text of one file", f"{REFUSED}[an end cut off]", never("permit-text")),
     guard(

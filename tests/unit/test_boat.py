@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from penstock.measure.host import process_state
 from penstock.remote import boat as boats
 from penstock.remote.boat import Boat
 from penstock.remote.connect import compare
@@ -221,25 +225,53 @@ def test_strangers_at_the_door_are_bounded() -> None:
             stranger.close()
 
 
-def test_a_ferry_that_hangs_is_killed_before_its_tasks_are_given_to_others() -> None:
-    ferry = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+@contextlib.contextmanager
+def linked(code: str) -> Iterator[tuple[FerryLink, subprocess.Popen[bytes]]]:
+    """An agent's link to a process that has said once that it is a living ferry."""
+    ferry = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     ours, theirs = socket.socketpair()
     link, selector = FerryLink(Channel(ours)), selectors.DefaultSelector()
     try:
+        assert ferry.stdout is not None
+        ferry.stdout.read()  # it closes it when it is ready
         link.bind(selector, None)  # type: ignore[arg-type]  # no worker is asked for
         theirs.sendall(framed(Net.ALIVE, NUMBER.pack(-1), json.dumps({"pid": ferry.pid}).encode()))
         for key, mask in selector.select(5):
             key.data(mask)
+        yield link, ferry
+    finally:
+        ferry.kill()
+        ferry.communicate()
+        link.close()
+        theirs.close()
+        selector.close()
+
+
+def test_a_ferry_that_hangs_is_killed_before_its_tasks_are_given_to_others() -> None:
+    with linked("import os, time; os.close(1); time.sleep(60)") as (link, ferry):
+        while process_state(ferry.pid) != "S":
+            time.sleep(0.01)
         link.look_after(time.monotonic())
         assert ferry.poll() is None
         link.look_after(time.monotonic() + FERRY_SILENT_S + 1)
         assert ferry.wait(5) == -signal.SIGKILL
+
+
+def test_a_ferry_that_waits_for_a_core_is_not_killed() -> None:
+    """Local workers may keep all cores busy while it imports torch."""
+    core = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})"
+    last = "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))"
+    busy = subprocess.Popen([sys.executable, "-c", f"{core}\nwhile True: pass"])
+    try:
+        with linked(f"{core}; {last}; os.close(1)\nwhile True: pass") as (link, ferry):
+            end_s = time.monotonic() + FERRY_SILENT_S + 1
+            while time.monotonic() < end_s:
+                link.look_after(time.monotonic())
+                time.sleep(0.05)
+            assert ferry.poll() is None
     finally:
-        ferry.kill()
-        ferry.wait()
-        link.close()
-        theirs.close()
-        selector.close()
+        busy.kill()
+        busy.wait()
 
 
 @pytest.mark.parametrize("tls", [True, False])
