@@ -21,6 +21,9 @@ import penstock
 DECIDE_S = 240.0
 """Time for our loader to hire workers, try plans and decide: the gateway starts on a core that the local worker keeps busy."""
 
+REST_S = 8.0
+"""Longer than a share is kept while shares are compared."""
+
 
 class Feed:
     """Batches without end. `settled` and `words` are for subjects that decide something while they run."""
@@ -57,9 +60,19 @@ def ours(setting: Setting, *, remote: dict[str, Any] | None = None) -> Feed:
     def told(name: str) -> Any:
         return (loader.stats()["remote"] or {}).get(name, "")
 
+    last, since_s = None, 0.0
+
+    def settled() -> bool:
+        """Nothing is measured, tried or compared any more: the share stays."""
+        nonlocal last, since_s
+        now = told("stage"), told("plan"), told("share")
+        if now != last:
+            last, since_s = now, time.perf_counter()
+        return remote is None or (now[0] == "refining" and time.perf_counter() > since_s + REST_S)
+
     return Feed(
         (images for images, _ in loader),
-        settled=lambda: remote is None or told("stage") == "refining",
+        settled=settled,
         words=lambda: f"{told('reason')}; now {told('plan')}, share {told('share')}" if remote else "",
     )
 

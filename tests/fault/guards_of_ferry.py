@@ -58,9 +58,9 @@ FERRY_GUARDS = [
         never("silent-ferry"),
     ),
     guard(
-        "a ferry that is busy is not killed so soon",
-        f"{BOAT}a_ferry_that_hangs_is_killed_before_its_tasks_are_given_to_others[busy()-30.0]",
-        replaced("busy-ferry", "return True"),
+        "a ferry that waits for a core is not killed",
+        f"{BOAT}a_ferry_that_waits_for_a_core_is_not_killed",
+        replaced("ferry-core", "pass"),
     ),
     # ---- files that are read here for others
     guard("a name is a text of one file", f"{REFUSED}[an end cut off]", never("permit-text")),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock.measure.cpu_time import cpu_seconds
+from penstock.measure.host import CoreWaits
 from penstock.remote.frames import NUMBER, Net
 from penstock.wire import frames as wire
 from penstock.wire.arena import Board
@@ -20,11 +20,10 @@ from penstock.wire.frames import Channel, Msg
 
 Hear = Callable[[int, bytes], None]
 FERRY_SILENT_S = 5.0
-"""A ferry says several times a second that it lives."""
-FERRY_BUSY_S, BUSY = 30.0, 0.1
-"""One that uses this share of a core meanwhile gets longer: importing torch takes it more than 5 s on a machine with other work."""
+"""A ferry says several times a second that it lives, if it has a core."""
 BATCHES = "batches"
 LOST_FERRY = "the ferry, which connects remote workers, has ended"
+NO_FERRY = f"remote workers are not used until the next epoch: {LOST_FERRY}"
 
 
 class LinkUser(Protocol):
@@ -51,6 +50,10 @@ class FerryLink:
         self._agent: Any = None
         self.gone = False
         self._pidfd, self._heard_s = -1, 0.0
+        self._core_waits: CoreWaits | None = None
+        self._waited_s = 0.0
+        """How long the ferry had waited for a core, at the first look since it was heard."""
+        self._looked_s = 0.0
         self._wanted = -1
         self.account: dict[str, Any] = {"cpu_ns": 0, "bytes": 0, "workers": {}}
         """The ferry's CPU time, all it has received, and bytes by worker of this loader."""
@@ -115,6 +118,7 @@ class FerryLink:
             if self._pidfd < 0:
                 with contextlib.suppress(OSError, AttributeError):  # denied: then only its end is noticed
                     self._pidfd = os.pidfd_open(self.account["pid"])
+                    self._core_waits = CoreWaits(self.account["pid"])
         elif worker < 0:
             self._agent.warn(payload.decode(errors="replace"))
         elif kind == Net.BOARDED:
@@ -133,18 +137,22 @@ class FerryLink:
             handle.hear(kind, payload)
 
     def look_after(self, now_s: float) -> None:
-        """Kill a ferry that is stopped or stuck. It must be dead before its tasks are given to others: it could write late."""
-        if not self.gone and self._pidfd >= 0 and self._is_stuck(now_s):  # guard: silent-ferry
+        """Kill a ferry that is stopped or stuck. It must be dead before its tasks are given to others: it could write late.
+
+        Waiting for a core does not count: the ferry imports torch for some plans, beside local workers that keep all cores busy.
+        """
+        if self.gone or self._core_waits is None:
+            return
+        waited_s = self._core_waits.seconds(now_s)
+        if self._heard_s > self._looked_s:
+            self._waited_s = waited_s
+        self._looked_s = now_s
+        silent_s = now_s - self._heard_s
+        silent_s -= waited_s - self._waited_s  # guard: ferry-core
+        if silent_s > FERRY_SILENT_S:  # guard: silent-ferry
             self._heard_s = now_s
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    def _is_stuck(self, now_s: float) -> bool:
-        silent_s = now_s - self._heard_s
-        if not FERRY_SILENT_S < silent_s <= FERRY_BUSY_S:
-            return silent_s > FERRY_SILENT_S
-        used_s: float = cpu_seconds(self.account["pid"]) - self.account["cpu_ns"] / 1e9
-        return used_s < BUSY * silent_s  # guard: busy-ferry
 
     def _lose(self) -> None:
         """The ferry is gone, and with it all remote workers."""
@@ -152,13 +160,18 @@ class FerryLink:
         if self._selector is not None:
             self._selector.unregister(self.channel.sock)
         self.channel.close()
-        for handle in list(self._handles.values()):
-            if not handle.ended:
-                handle.why = LOST_FERRY
-                handle.on_end()
+        lost = [handle for handle in self._handles.values() if not handle.ended]
+        for handle in lost:
+            handle.why = LOST_FERRY
+            handle.on_end()
+        if not lost:
+            self._agent.warn(NO_FERRY)
 
     def close(self) -> None:
         self.channel.close()
+        if self._core_waits is not None:
+            self._core_waits.close()
+            self._core_waits = None
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
