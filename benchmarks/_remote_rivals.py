@@ -21,8 +21,8 @@ import penstock
 DECIDE_S = 240.0
 """Time for our loader to hire workers, try plans and decide: the gateway starts on a core that the local worker keeps busy."""
 
-REST_S = 8.0
-"""Longer than a share is kept while shares are compared."""
+REFINE_S = 45.0
+"""Time for it to compare shares after that. It may go on with it while it is measured: so it does in a training."""
 
 
 class Feed:
@@ -60,15 +60,13 @@ def ours(setting: Setting, *, remote: dict[str, Any] | None = None) -> Feed:
     def told(name: str) -> Any:
         return (loader.stats()["remote"] or {}).get(name, "")
 
-    last, since_s = None, 0.0
+    stage, since_s = "", 0.0
 
     def settled() -> bool:
-        """Nothing is measured, tried or compared any more: the share stays."""
-        nonlocal last, since_s
-        now = told("stage"), told("plan"), told("share")
-        if now != last:
-            last, since_s = now, time.perf_counter()
-        return remote is None or (now[0] == "refining" and time.perf_counter() > since_s + REST_S)
+        nonlocal stage, since_s
+        if told("stage") != stage:
+            stage, since_s = told("stage"), time.perf_counter()
+        return remote is None or (stage == "refining" and time.perf_counter() > since_s + REFINE_S)
 
     return Feed(
         (images for images, _ in loader),
