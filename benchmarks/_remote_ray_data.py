@@ -45,7 +45,7 @@ class PrepareOpenCV:
 
 
 def normalised(rows: dict[str, Any]) -> dict[str, Any]:
-    """Do here what is left to do for uint8 photos."""
+    """Normalise uint8 photos in the training process."""
     scale = torch.tensor([1 / (255 * std) for std in STD]).view(3, 1, 1)
     shift = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)]).view(3, 1, 1)
     return {"image": torch.as_tensor(rows["image"]).float().mul_(scale).add_(shift)}

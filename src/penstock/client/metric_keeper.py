@@ -1,4 +1,4 @@
-"""Measured rates of a loader's workload, from run to run: what is stored begins its first agent, what is decided is stored.
+"""Keeps the measured rates of a workload between runs: a loader's first agent starts from stored rates, and its decisions are saved.
 
 Rule 1: saving happens in a thread of its own: a slow or locked folder must not stop training. It ends before an agent is forked: a child
         must not inherit SQLite's locks.
@@ -30,7 +30,7 @@ class MetricKeeper:
         """Why rates are not kept, if so."""
         self._workload: Workload | None = None
         self._known: Metrics | None = None
-        """What is stored."""
+        """The metrics in the store."""
         self._thread: threading.Thread | None = None
 
     def recalled(self, identify: Callable[[], Workload], terms: OffloadTerms) -> str:
@@ -53,7 +53,7 @@ class MetricKeeper:
         return packed(restored(row.metrics, terms, origin_of(row)))
 
     def keep(self, metrics: Metrics) -> None:
-        """Store metrics, unless they are what is stored. Returns at once."""
+        """Save metrics in the background, unless the store has them already."""
         workload, thread = self._workload, self._thread
         if workload is None or metrics == self._known or (thread is not None and thread.is_alive()):
             return
@@ -70,7 +70,7 @@ class MetricKeeper:
         self.trouble = store.trouble
 
     def settle(self) -> None:
-        """Wait for what is being stored."""
+        """Wait until saving has ended."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(LEAVING_S)

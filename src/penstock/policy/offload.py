@@ -46,7 +46,7 @@ class PlanMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefinedSetting:
-    """What `refinement` ended with: the decision, corrected by what was delivered."""
+    """The setting that `refinement` chose in the end."""
 
     plan: str
     share: float

@@ -1,4 +1,4 @@
-"""Stored metrics against what is delivered. Pure.
+"""Check stored metrics against the rates that training gets. Pure.
 
 Rule 1: a window agrees if training is as fast as stored, and gets what was predicted, within the factor `AGREES`.
 Rule 2: the first `ENOUGH_WINDOWS` that agree, or that do not, decide: one odd window changes nothing.
