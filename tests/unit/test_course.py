@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -122,6 +123,31 @@ def test_a_new_agent_each_epoch_goes_on_where_the_last_one_was() -> None:
     assert drive.course.stage is Stage.REFINING
     assert list(dict.fromkeys(drive.stages))[-1] is Stage.REFINING
     assert drive.stages.index(Stage.REFINING) < 60
+
+
+SLOW_HELP = Plant(training=676.0, cores=12.0, preparing_s=0.02, handling_s=0.016, worker=5.0)
+
+
+def test_until_all_wanted_workers_are_there_those_that_are_get_their_part_of_the_share() -> None:
+    """With the share of eight workers, two hold up every batch. Epochs are short: what was waited for is remembered."""
+    drive = Drive(always(SLOW_HELP), there=lambda at: 2, new_agent=lambda at: at % 11 == 10).run(400)
+    assert drive.stages.count(Stage.REFINING) > 300
+    assert drive.mean(10) > 0.94 * SLOW_HELP.local
+    assert drive.mean(60) > 0.97 * SLOW_HELP.local
+
+
+def test_workers_that_could_do_next_to_nothing_are_not_used() -> None:
+    plant = replace(SLOW_HELP, worker=1.0)
+    drive = Drive(always(plant)).run(40)
+    assert "less than 2%" in drive.course.reason
+    assert (
+        max(
+            one.share
+            for one, stage in zip(drive.wishes, drive.stages, strict=True)
+            if stage is not Stage.TRIAL
+        )
+        == 0
+    )
 
 
 @given(plants, st.floats(0, 0.05), st.lists(st.integers(0, 6), min_size=4, max_size=4), st.integers(0, 40))

@@ -5,7 +5,8 @@ Rule 2: then some remote workers are hired. Local workers go on meanwhile.
 Rule 3: each plan is tried for a few windows with remote workers alone. A trial ends at once when its rate collapses or its workers are gone.
 Rule 4: `offload.decide` chooses plan and share; `refinement` corrects share and number of workers from then on.
 Rule 5: if that does not pay, local workers go on alone, and remote workers are let go after a while. Each new trial waits twice as long.
-Rule 6: a window counts only if the wanted remote workers were there, or have been waited for.
+Rule 6: a window counts only if the wanted remote workers were there, or have been waited for. Until then those that are there get
+        their part of the share.
 Rule 7: with metrics of an earlier run (`restored`) rules 1 to 3 are skipped. If the first windows contradict them, all is measured, once.
 """
 
@@ -35,9 +36,11 @@ from penstock.policy.offload import (
 )
 from penstock.policy.refinement import (
     COLLAPSE,
+    LEAST,
     LONGEST_REST,
     SHORTEST_REST,
     Observed,
+    Profiled,
     Refinement,
     Setting,
     after_window,
@@ -74,7 +77,10 @@ def wish(course: Course, terms: OffloadTerms) -> Wish:
             return Wish(terms.share or 0.0, course.workers, first)
     assert course.refining is not None
     setting = course.refining.setting
-    return Wish(setting.share, 0 if let_go and setting.is_local else setting.workers, first)
+    share = setting.share
+    if course.there > 0 and not is_staffed(course, setting, course.there):
+        share *= course.there / setting.workers  # those that are there do their part
+    return Wish(share, 0 if let_go and setting.is_local else setting.workers, first)
 
 
 def hired(course: Course, terms: OffloadTerms) -> int:
@@ -88,7 +94,7 @@ def hired(course: Course, terms: OffloadTerms) -> int:
 
 def after(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
     """Return the course after a window."""
-    return replace(stepped(course, seen, terms), spent=spent_with(course, seen))
+    return replace(stepped(course, seen, terms), there=seen.workers, spent=spent_with(course, seen))
 
 
 def stepped(course: Course, seen: WindowSeen, terms: OffloadTerms) -> Course:
@@ -110,7 +116,7 @@ def phase_of(course: Course, seen: WindowSeen) -> SpentOn:
         case Stage.HIRING:
             return SpentOn.HIRING
         case Stage.REFINING if refining is not None:
-            if not refining.setting.is_local and not is_staffed(course, refining.setting, seen):
+            if not refining.setting.is_local and not is_staffed(course, refining.setting, seen.workers):
                 return SpentOn.HIRING
             return SpentOn.MEASURING if refining.comparing else SpentOn.SETTLED
     return SpentOn.MEASURING if course.stage is Stage.TRIAL else SpentOn.SETTLED
@@ -125,10 +131,10 @@ def spent_with(course: Course, seen: WindowSeen) -> tuple[Spent, ...]:
 
 
 def resumed(course: Course) -> Course:
-    """Continue with a new agent, whose remote workers must come first. What was measured stays: epochs may be short."""
+    """Continue with a new agent, whose remote workers must come first. What was measured, or waited for, stays: epochs may be short."""
     stage = Stage.HIRING if course.stage is Stage.TRIAL else course.stage
     refining = None if course.refining is None else replace(course.refining, settles=True)
-    return replace(course, stage=stage, settles=True, refining=refining, waited_s=0.0)
+    return replace(course, stage=stage, settles=True, refining=refining, there=0)
 
 
 # ---- local workers alone
@@ -228,15 +234,18 @@ def decided(course: Course, terms: OffloadTerms) -> Course:
         return replace(course, stage=Stage.FIXED, plan=best.name, workers=terms.most, reason=reason)
     needed = {plan.name: needed_by(course, plan, terms) for plan in course.tried}
     decision = decide(replace(metrics, plans=tuple(plan.by(needed[plan.name]) for plan in course.tried)))
-    if not decision.offload:
-        return gives_up(course, decision.reason)
+    if not decision.offload or decision.share < LEAST:
+        small = f"no offloading: remote workers could do {decision.share:.1%} of the samples, less than {LEAST:.0%}"
+        return gives_up(course, small if decision.offload else decision.reason)
     workers = needed[decision.plan]
+    trial = next(plan for plan in course.tried if plan.name == decision.plan)
+    profiled = Profiled(course.local, trial.remote if trial.workers == workers else 0.0)
     return replace(
         course,
         stage=Stage.REFINING,
         plan=decision.plan,
         workers=workers,
-        refining=refinement(decision, workers=workers, most=terms.most),
+        refining=refinement(decision, workers=workers, most=terms.most, profiled=profiled),
         reason=decision.reason,
         unused=0,
         patience=SHORTEST_REST,
@@ -273,8 +282,8 @@ def after_refining_window(course: Course, seen: WindowSeen, terms: OffloadTerms)
     refining = course.refining
     assert refining is not None
     setting, waits = refining.setting, seen.wait > WAITS
-    if not setting.is_local and not is_staffed(course, setting, seen):
-        waited_s = course.waited_s + seen.seconds if seen.workers else 0.0
+    if not setting.is_local and not is_staffed(course, setting, seen.workers):
+        waited_s = course.waited_s + (seen.seconds if seen.workers else 0.0)
         short = setting.workers if waited_s >= PATIENCE_S else course.short
         return replace(course, refining=replace(refining, settles=True), waited_s=waited_s, short=short)
     if course.hoped > 0:
@@ -290,8 +299,8 @@ def after_refining_window(course: Course, seen: WindowSeen, terms: OffloadTerms)
     return replace(course, refining=refining, unused=unused, waited_s=0.0, short=short)
 
 
-def is_staffed(course: Course, setting: Setting, seen: WindowSeen) -> bool:
-    return seen.workers >= setting.workers or (seen.workers > 0 and 0 < course.short <= setting.workers)
+def is_staffed(course: Course, setting: Setting, there: int) -> bool:
+    return there >= setting.workers or (there > 0 and 0 < course.short <= setting.workers)
 
 
 def kept_after(course: Course, refining: Refinement) -> Metrics | None:

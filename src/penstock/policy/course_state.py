@@ -113,6 +113,8 @@ class Course:
     """Windows since remote workers were last used."""
     waited_s: float = 0.0
     """How long windows have waited for workers."""
+    there: int = 0
+    """Remote workers in the last window."""
     short: int = 0
     """A number of workers that did not come; 0: none."""
     reason: str = "local workers alone are measured first"

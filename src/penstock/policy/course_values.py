@@ -9,7 +9,7 @@ from typing import Any
 from penstock.policy.course import wish
 from penstock.policy.course_state import Course, OffloadTerms, Spent, SpentOn, Stage, WindowSeen, metrics_of
 from penstock.policy.offload import PlanMetrics, metrics_from, share_of
-from penstock.policy.refinement import Observed, Refinement, Setting, SharePoint
+from penstock.policy.refinement import Observed, Profiled, Refinement, Setting, SharePoint
 
 
 def told(course: Course, terms: OffloadTerms) -> dict[str, Any]:
@@ -64,6 +64,7 @@ def unpacked(text: str) -> Course:
             held[name] = None if held[name] is None else Setting(*held[name])
         held["seen"] = tuple(SharePoint(*one) for one in held["seen"])
         held["recent"] = tuple(Observed(*one) for one in held["recent"])
+        held["profiled"] = Profiled(*held["profiled"])
         held["tried"] = frozenset(held["tried"])
         for name in ("turn", "of_held", "of_rival"):
             held[name] = tuple(held[name])

@@ -4,6 +4,8 @@ Rule 1: no offloading if training waits too little: training's own rate over the
 Rule 2: the plan with the largest `local * (1 - handling / preparing) + remote` wins. Ties: the first.
 Rule 3: offload all that remote workers can do if that ends the wait; otherwise balance local and remote rates.
 Rule 4 (not in the paper): a plan that is predicted slower than local workers alone is no candidate.
+Rule 5 (not in the paper): where rates are balanced, handling may count too. The paper's share leaves local workers too much
+        if CPUs here are the limit, the other too little if they are not: the better by both predictions together is taken.
 
 Rates are samples per second. Costs are CPU seconds of this machine per sample: user and system, children included.
 """
@@ -155,11 +157,20 @@ def stays(metrics: Metrics, why: str) -> Decision:
 
 
 def share_of(metrics: Metrics, plan: PlanMetrics) -> float:
-    """Return the share to offload: lines 8 to 13 of the algorithm, at most 1."""
+    """Return the share to offload: lines 8 to 13 of the algorithm, at most 1; or the balance that counts handling (rule 5)."""
     upper = plan.remote
     lower = (metrics.training - metrics.local) * (1.0 + metrics.relative(plan))
     whole = metrics.training if lower < upper else metrics.local + plan.remote
-    return min(1.0, max(0.0, upper / whole))
+    paper = min(1.0, max(0.0, upper / whole))
+    even = balanced(metrics.local, plan.remote, max(0.0, 1.0 - metrics.relative(plan)))
+    return max(paper, even, key=lambda share: metrics.expected(plan, share) * metrics.at_most(plan, share))
+
+
+def balanced(local: float, remote: float, counts: float = 1.0) -> float:
+    """Return the share at which local and remote workers are limits alike. `counts`: how much of an offloaded sample's
+    local work is saved."""
+    whole = local + counts * remote
+    return min(1.0, remote / whole) if whole > 0 else 0.0
 
 
 def workers_needed(need: float, rate_per_worker: float, most: int) -> int:

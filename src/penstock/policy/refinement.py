@@ -2,9 +2,9 @@
 
 A profile errs, and machines and links change. So settings are compared in turns, by the median rate of a few windows of batches:
 
-Rule 1: remote workers must beat local workers alone. If they are slower, a smaller share is tried, balanced for the rate at
-        which they delivered; if the difference does not show, a larger one. If none pays, local workers go on alone; each
-        retry waits twice as long.
+Rule 1: remote workers must beat local workers alone. Unless that is obvious from the profile's rates, both are measured in
+        turns. If remote workers are slower, a smaller share is tried, balanced for the rate at which they delivered; if the
+        difference does not show, a larger one. If none pays, local workers go on alone; each retry waits twice as long.
 Rule 2: another setting is taken if it gains 1 % and more than the error. Otherwise both are measured again, in turns; after
         `ROUNDS` turns the present setting stays.
 Rule 3: raise the share until that stops to help. Then the rates below and above tell where the limits of local and of remote
@@ -22,7 +22,7 @@ from math import ceil, sqrt
 from statistics import median
 from typing import NamedTuple
 
-from penstock.policy.offload import Decision
+from penstock.policy.offload import Decision, balanced
 
 TURN, SHORTEST_TURN = 4, 2
 """Windows per turn of a setting; and those that suffice if they differ by `OBVIOUS`."""
@@ -61,6 +61,8 @@ WIDE = 1.4
 """The middle of a gap is tried if its odds differ by this factor from both sides."""
 SMALLER, TRIES = 0.8, 3
 """Factor on the share where a smaller one is tried; and shares tried after one lost to local workers."""
+KEEP_UP = 1.1
+"""Margin of a measured rate that excludes a share."""
 MORE_WORKERS = 1.5
 SHORTEST_REST, LONGEST_REST = 64, 256
 """Windows between searches."""
@@ -93,6 +95,18 @@ class SharePoint(NamedTuple):
 
     share: float
     rate: float
+
+
+class Profiled(NamedTuple):
+    """Rates that the profile measured; 0: unknown."""
+
+    local: float = 0.0
+    """Of local workers alone."""
+    remote: float = 0.0
+    """Of the setting's remote workers alone."""
+
+
+NO_PROFILE = Profiled()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +142,8 @@ class Refinement:
     """What to try when local workers go on alone: the setting that last beat them, or the decision's. None: nothing."""
     most: int = 1
     """Remote workers available."""
+    profiled: Profiled = NO_PROFILE
+    """Until the first comparison ends."""
 
     @property
     def comparing(self) -> bool:
@@ -144,14 +160,16 @@ class Refinement:
         return next((one.rate for one in self.seen if one.share == self.held.share), 0.0)
 
 
-def refinement(decision: Decision, *, workers: int = 1, most: int | None = None) -> Refinement:
+def refinement(
+    decision: Decision, *, workers: int = 1, most: int | None = None, profiled: Profiled = NO_PROFILE
+) -> Refinement:
     """Begin with the decision's share, compared with local workers alone. Without offloading nothing is tried."""
     top = workers if most is None else most
     alone = Setting(0.0, workers)
     if not decision.offload or decision.share <= 0:
         return Refinement(alone, alone, most=top)
     first = Setting(max(LEAST, decision.share), workers)
-    return Refinement(first, first, rival=alone, hope=first, most=top)
+    return Refinement(first, first, rival=alone, hope=first, most=top, profiled=profiled)
 
 
 def at_rest(setting: Setting, hope: Setting, *, local: float, rate: float, most: int) -> Refinement:
@@ -194,6 +212,10 @@ def is_enough(turn: Sequence[float], other: Sequence[float]) -> bool:
 def after_turn(state: Refinement) -> Refinement:
     held, rival = state.of_held, state.of_rival
     assert state.rival is not None
+    if not rival and min(held) > (1.0 + OBVIOUS) * state.profiled.local > 0:
+        return after_local(
+            replace(state, of_rival=(state.profiled.local,)), remote_wins=True, is_slower=False
+        )
     if not held or not rival:
         return switched(state, state.rival if not rival else state.held)
     against_local = state.rival.is_local
@@ -230,11 +252,12 @@ def after_local(state: Refinement, remote_wins: bool, is_slower: bool) -> Refine
     """The present setting beats local workers alone, or another share is tried, or local workers go on alone. A share that
     is not slower may be too small to show a gain."""
     local, rate, share = median(state.of_rival), median(state.of_held), state.held.share
+    remote = state.profiled.remote
+    state = replace(state, profiled=NO_PROFILE)
     if remote_wins:
-        state = replace(
-            state, seen=(SharePoint(0.0, local), SharePoint(state.held.share, rate)), hope=state.held, tries=0
-        )
-        return searched(state)
+        seen: tuple[SharePoint, ...] = (SharePoint(0.0, local), SharePoint(share, rate))
+        seen += (SharePoint(1.0, remote),) if remote > 0 and share < 1 else ()
+        return searched(replace(state, seen=seen, hope=state.held, tries=0))
     larger = moved(share, MOST_ODDS)
     smaller = balanced(local, share * rate)
     other = smaller if is_slower or share > SMALLER * larger else larger
@@ -244,13 +267,6 @@ def after_local(state: Refinement, remote_wins: bool, is_slower: bool) -> Refine
     alone = state.held._replace(share=0.0)
     state = replace(state, held=alone, rival=None, of_held=(), of_rival=(), tries=0, idle=None)
     return rested(state, alone)
-
-
-def balanced(local: float, remote: float, counts: float = 1.0) -> float:
-    """Return the share at which local and remote workers are limits alike. `counts`: how much of an offloaded sample's
-    local work is saved."""
-    whole = local + counts * remote
-    return min(1.0, remote / whole) if whole > 0 else 0.0
 
 
 # ---- moves
@@ -316,10 +332,23 @@ def next_share(state: Refinement) -> Setting | None:
     elif odds_of(share) > WIDE**2 * odds_of(below.share):
         wanted.append(middle(below.share, share))
     steep = max(1.0 / share, here.rate / state.local if state.local > 0 else 0.0)
-    for one in wanted:
-        if one >= LEAST and all(abs(one - other.share) * steep >= APART for other in state.seen):
+    worth = [one for one in wanted if one >= LEAST and may_gain(one, here, above, state.local)]
+    for one in worth:
+        if all(abs(one - other.share) * steep >= APART for other in state.seen):
             return state.held._replace(share=one)
     return None
+
+
+def may_gain(share: float, here: SharePoint, above: SharePoint | None, local: float) -> bool:
+    """Whether neither side's measured rate excludes that a share is faster. Remote workers were the limit above if that was slower.
+
+    Local workers can do at least what they do here, even if a disturbed window said less.
+    """
+    able = max(local, (1.0 - here.share) * here.rate)
+    if local > 0 and KEEP_UP * able < (1.0 - share) * here.rate:
+        return False
+    is_between = above is not None and above.rate < here.rate and here.share < share < above.share
+    return not is_between or above is None or KEEP_UP * above.share * above.rate > share * here.rate
 
 
 def saved_at(point: SharePoint, local: float) -> float:
