@@ -10,13 +10,14 @@ import pytest
 
 from penstock.policy.deficits import Deficits
 from penstock.policy.offload import (
+    Decision,
     Metrics,
     PlanMetrics,
     decide,
     workers_needed,
     worth_asking,
 )
-from penstock.policy.refinement import Observed, after_window, gained, refinement
+from penstock.policy.refinement import Observed, Profiled, after_window, gained, refinement
 from tests.offload_plant import Plant, refined
 
 # ---- the decision
@@ -74,7 +75,7 @@ def test_samples_that_cost_more_to_handle_than_to_prepare_stay_here() -> None:
     decision = decide(profile(training=500.0, remote=80.0, handling=1.2))
     assert not decision.offload
     assert decision.reason == (
-        "no offloading: no plan is faster than 100 samples/s (read there: 80/s remotely, 1.2 of a sample's CPU time to handle)"
+        "no offloading: no plan is 5% faster than 100 samples/s (read there: 80/s remotely, 1.2 of a sample's CPU time to handle)"
     )
 
 
@@ -206,6 +207,16 @@ def test_it_begins_with_the_decisions_share_then_measures_local_workers_alone() 
     run = refined(lambda _: plant, windows=10)
     first = decide(plant.metrics()).share
     assert [setting.share for setting in run.settings][:7] == [first] * 5 + [0.0] * 2
+
+
+@pytest.mark.parametrize(("remote", "is_tried"), [(400.0, True), (150.0, False)])
+def test_all_is_offloaded_next_if_remote_workers_alone_were_faster(remote: float, is_tried: bool) -> None:
+    """A few local samples may delay every batch, where handling the others keeps the only core here busy."""
+    first = Decision(True, "all", 0.93, 0.0, "")
+    state = refinement(first, profiled=Profiled(local=100.0, remote=remote, crowded=False))
+    for _ in range(5):
+        state = after_window(state, Observed(300.0))
+    assert (state.rival is not None and state.rival.share == 1.0) == is_tried
 
 
 def test_a_link_that_breaks_down_is_left_and_tried_again_ever_later() -> None:

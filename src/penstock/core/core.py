@@ -69,12 +69,20 @@ def on_feed(state: State, event: ev.Feed, _: list[Action]) -> None:
     # An empty batch cannot be divided: the collate function alone decides its result.
     kind = Kind.WHOLE if event.size == 0 and state.kind is not Kind.STREAM else state.kind
     batch = Batch(event.seq, event.size, kind, todo=[(0, event.size)])
+    if event.fetches and event.size:
+        batch.todo, batch.away = [], set(range(event.size))
     if state.fatal is not None:
         batch.fail(0, state.fatal)
     elif state.kind is Kind.STREAM and not bind(state, batch):
         return
     state.batches[event.seq] = batch
     state.due.append(event.seq)
+
+
+def on_bytes_here(state: State, event: ev.BytesHere, _: list[Action]) -> None:
+    batch = state.batches.get(event.seq)
+    if batch is not None:  # else its epoch was broken off
+        batch.land(event.start, event.samples)
 
 
 def on_abort(state: State, _: ev.Abort, out: list[Action]) -> None:
@@ -380,7 +388,7 @@ def expects_beats(state: State, worker: WorkerState) -> bool:
 
 
 HANDLERS: dict[type, Callable[..., None]] = {
-    ev.Feed: on_feed, ev.Abort: on_abort, ev.Released: on_released,
+    ev.Feed: on_feed, ev.BytesHere: on_bytes_here, ev.Abort: on_abort, ev.Released: on_released,
     ev.WorkerStarted: on_worker_started, ev.WorkerUp: on_worker_up, ev.WorkerLost: on_worker_lost, ev.Done: on_done, ev.LayoutKnown: on_layout_known, ev.Prepared: on_prepared,
     ev.Misfit: on_mismatch, ev.Refused: on_refused, ev.Unreached: on_unreached, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
     ev.Dropped: on_dropped, ev.InitFailed: lambda state, event, out: break_down(state, event.error, out), ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,

@@ -60,6 +60,16 @@ class Feed(NamedTuple):
     size: int
     at_s: float = 0.0
     """Set with several pools only, to time tasks given to idle workers."""
+    fetches: bool = False
+    """Whether its samples' bytes are fetched first: `BytesHere` tells when. Not for streams."""
+
+
+class BytesHere(NamedTuple):
+    """The bytes of some samples have arrived, or nobody fetches them any more: workers may prepare them."""
+
+    seq: int
+    start: int
+    samples: int
 
 
 class Abort(NamedTuple):
@@ -227,7 +237,7 @@ class Tick(NamedTuple):
 
 
 Event = (
-    Feed | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Misfit | Refused
+    Feed | BytesHere | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Misfit | Refused
     | Unreached | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Offload | TakeWhole | Grown | GrowDenied | Stuck | Tick
 )  # fmt: skip
 

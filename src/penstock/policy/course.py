@@ -36,7 +36,6 @@ from penstock.policy.offload import (
 )
 from penstock.policy.refinement import (
     COLLAPSE,
-    LEAST,
     LONGEST_REST,
     SHORTEST_REST,
     Observed,
@@ -58,6 +57,8 @@ LINGER = 20
 """Windows after which unused remote workers are let go."""
 PATIENCE_S = 10.0
 """How long a window waits for the rest of the wanted workers, once one is there."""
+NOT_CROWDED = 0.8
+"""Remote workers that reach this share of a local one's rate are not in each other's way."""
 WAITS = 0.02
 """Share of the time from which training waits."""
 
@@ -158,6 +159,7 @@ def after_local_window(course: Course, seen: WindowSeen, terms: OffloadTerms) ->
         training=median(one.own for one in windows),
         local=median(one.rate for one in windows),
         preparing_s=median(one.cpu_s for one in windows),
+        local_workers=seen.local_workers,
     )
     if min(course.training, course.local, course.preparing_s) <= 0:
         return course
@@ -234,12 +236,12 @@ def decided(course: Course, terms: OffloadTerms) -> Course:
         return replace(course, stage=Stage.FIXED, plan=best.name, workers=terms.most, reason=reason)
     needed = {plan.name: needed_by(course, plan, terms) for plan in course.tried}
     decision = decide(replace(metrics, plans=tuple(plan.by(needed[plan.name]) for plan in course.tried)))
-    if not decision.offload or decision.share < LEAST:
-        small = f"no offloading: remote workers could do {decision.share:.1%} of the samples, less than {LEAST:.0%}"
-        return gives_up(course, small if decision.offload else decision.reason)
+    if not decision.offload:
+        return gives_up(course, decision.reason)
     workers = needed[decision.plan]
     trial = next(plan for plan in course.tried if plan.name == decision.plan)
-    profiled = Profiled(course.local, trial.remote if trial.workers == workers else 0.0)
+    crowded = trial.by(1).remote < NOT_CROWDED * course.local / max(1, course.local_workers)
+    profiled = Profiled(course.local, trial.remote if trial.workers == workers else 0.0, crowded)
     return replace(
         course,
         stage=Stage.REFINING,

@@ -97,6 +97,8 @@ class Course:
     local: float = 0.0
     preparing_s: float = 0.0
     """Metrics with local workers alone; 0: not measured yet."""
+    local_workers: int = 0
+    """Those that gave them."""
     tried: tuple[PlanMetrics, ...] = ()
     workers: int = 0
     """Hired for trials, or by the decision."""

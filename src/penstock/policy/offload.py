@@ -3,7 +3,8 @@
 Rule 1: no offloading if training waits too little: training's own rate over the local rate is below the threshold.
 Rule 2: the plan with the largest `local * (1 - handling / preparing) + remote` wins. Ties: the first.
 Rule 3: offload all that remote workers can do if that ends the wait; otherwise balance local and remote rates.
-Rule 4 (not in the paper): a plan that is predicted slower than local workers alone is no candidate.
+Rule 4 (not in the paper): a plan that is predicted to gain less than `LEAST_GAIN` over local workers alone is no candidate: delays and
+        the search would cost more.
 Rule 5 (not in the paper): where rates are balanced, handling may count too. The paper's share leaves local workers too much
         if CPUs here are the limit, the other too little if they are not: the better by both predictions together is taken.
 
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 THRESHOLD = 1.1
 """Least possible speed-up worth remote workers (the paper's SpeedUpThreshold)."""
+LEAST_GAIN = 0.05
 HANDLING_S, HANDLING_S_PER_BYTE = 20e-6, 1e-9
 """Estimated CPU time to receive a sample and write it into its batch; `worth_asking` has nothing better."""
 ENOUGH = 0.99
@@ -136,13 +138,16 @@ def decide(metrics: Metrics, threshold: float = THRESHOLD) -> Decision:
     if ratio < threshold:
         return stays(metrics, f"training could be {ratio:.2f}x as fast, less than {threshold:g}x")
     offers = [(plan, share_of(metrics, plan)) for plan in metrics.plans]
-    useful = [offer for offer in offers if metrics.expected(*offer) > local]
+    useful = [offer for offer in offers if metrics.expected(*offer) >= (1.0 + LEAST_GAIN) * local]
     if not useful:
         costs = ", ".join(
             f"{plan.name}: {plan.remote:.4g}/s remotely, {metrics.relative(plan):.2g} of a sample's CPU time to handle"
             for plan in metrics.plans
         )
-        return stays(metrics, f"no plan is faster than {local:.4g} samples/s ({costs or 'there is none'})")
+        return stays(
+            metrics,
+            f"no plan is {LEAST_GAIN:.0%} faster than {local:.4g} samples/s ({costs or 'there is none'})",
+        )
     plan, share = max(useful, key=lambda offer: metrics.estimate(offer[0]))
     expected = metrics.expected(plan, share)
     reason = (

@@ -104,6 +104,8 @@ class Profiled(NamedTuple):
     """Of local workers alone."""
     remote: float = 0.0
     """Of the setting's remote workers alone."""
+    crowded: bool = True
+    """Whether each of them was slower than one here: fewer might do more."""
 
 
 NO_PROFILE = Profiled()
@@ -169,7 +171,8 @@ def refinement(
     if not decision.offload or decision.share <= 0:
         return Refinement(alone, alone, most=top)
     first = Setting(max(LEAST, decision.share), workers)
-    return Refinement(first, first, rival=alone, hope=first, most=top, profiled=profiled)
+    tried = frozenset() if profiled.crowded else frozenset({int(workers / MORE_WORKERS)})
+    return Refinement(first, first, rival=alone, hope=first, most=top, profiled=profiled, tried=tried)
 
 
 def at_rest(setting: Setting, hope: Setting, *, local: float, rate: float, most: int) -> Refinement:
@@ -256,7 +259,9 @@ def after_local(state: Refinement, remote_wins: bool, is_slower: bool) -> Refine
     state = replace(state, profiled=NO_PROFILE)
     if remote_wins:
         seen: tuple[SharePoint, ...] = (SharePoint(0.0, local), SharePoint(share, rate))
-        seen += (SharePoint(1.0, remote),) if remote > 0 and share < 1 else ()
+        seen += (
+            (SharePoint(1.0, remote),) if 0 < remote < rate and share < 1 else ()
+        )  # else it is worth a try
         return searched(replace(state, seen=seen, hope=state.held, tries=0))
     larger = moved(share, MOST_ODDS)
     smaller = balanced(local, share * rate)
@@ -340,15 +345,14 @@ def next_share(state: Refinement) -> Setting | None:
 
 
 def may_gain(share: float, here: SharePoint, above: SharePoint | None, local: float) -> bool:
-    """Whether neither side's measured rate excludes that a share is faster. Remote workers were the limit above if that was slower.
-
-    Local workers can do at least what they do here, even if a disturbed window said less.
-    """
+    """Whether neither side's measured rate excludes that a share is faster. Remote workers were the limit above if that was slower; local
+    ones can do at least what they do here, even if a disturbed window said less."""
     able = max(local, (1.0 - here.share) * here.rate)
     if local > 0 and KEEP_UP * able < (1.0 - share) * here.rate:
         return False
-    is_between = above is not None and above.rate < here.rate and here.share < share < above.share
-    return not is_between or above is None or KEEP_UP * above.share * above.rate > share * here.rate
+    if above is None or above.rate >= here.rate or not here.share < share < above.share:
+        return True
+    return KEEP_UP * above.share * above.rate > share * here.rate
 
 
 def saved_at(point: SharePoint, local: float) -> float:

@@ -70,7 +70,7 @@ def exec_gateway(config: GatewayConfig, *, output: int) -> tuple[subprocess.Pope
             stdout=output,
             stderr=output,
             env={**os.environ, "PYTHONPATH": import_path()},
-            start_new_session=True,  # Ctrl-C is for the training process
+            process_group=0,  # Ctrl-C is for the training process; a session of its own would be starved beside busy workers
         )
     return process, ours
 

@@ -85,6 +85,8 @@ class FakeAgent:
         self.to_trainer = Link(world.agenda, world.delay, world.tell_trainer)
         self.hands: dict[int, FakeHandle] = {}
         self.fed: dict[int, Ask] = {}
+        self.away: dict[int, set[int]] = {}
+        """Samples whose bytes are under way, by batch."""
         self.layouts: list[Shape] = []
         self.events: deque[Event] = deque()
         self.alive = True
@@ -173,6 +175,8 @@ class FakeAgent:
             ):
                 raise Violation(f"{task} is given to pool {pool.number}, which owes {pool.owed_bytes} bytes")
         hand.issued[task.id] = task
+        if self.away.get(task.seq, set()) & set(range(task.start, task.start + task.samples)):
+            raise Violation(f"{task} is given to a worker before its bytes are here")
         ask, layout = self.fed[task.seq], self._shape(task.layout)
         if task.offset >= 0:
             assert layout is not None
@@ -355,21 +359,39 @@ class FakeAgent:
         hand.issued.clear()
         self.happen(ev.WorkerLost(hand.worker.id, last.task, last.ordinal, "was killed", hand.hung))
 
+    # ---- bytes
+
+    def _fetch(self, ask: Ask) -> None:
+        """Let a batch's bytes arrive, a few samples at a time, in any order."""
+        if not self.scenario.fetch_s:
+            return
+        rng, start = self.world.rng, 0
+        self.away[ask.first] = set(range(ask.size))
+        while start < ask.size:
+            count = min(ask.size - start, rng.randint(1, 4))
+            delay_s = self.scenario.fetch_s * rng.expovariate(1.0)
+            self.world.agenda.after(delay_s, self._bytes_here, ask.first, start, count, self.away[ask.first])
+            start += count
+
+    def _bytes_here(self, seq: int, start: int, count: int, away: set[int]) -> None:
+        if self.alive and self.away.get(seq) is away:
+            away.difference_update(range(start, start + count))
+            self.happen(ev.BytesHere(seq, start, count))
+
     # ---- the training process
 
     def on_trainer(self, message: Any) -> None:
         match message:
             case Ask():
                 self.fed[message.first] = message
-                self.happen(
-                    ev.Feed(
-                        message.first, message.size, self.world.agenda.now_s if self.scenario.pools else 0.0
-                    )
-                )
+                at_s = self.world.agenda.now_s if self.scenario.pools else 0.0
+                self.happen(ev.Feed(message.first, message.size, at_s, self.scenario.fetch_s > 0))
+                self._fetch(message)
                 if message.first not in self.state.batches and self.state.kind is Kind.STREAM:
                     self.fed.pop(message.first, None)
             case RestartMessage(epoch):
                 self.epoch = epoch
+                self.away.clear()
                 self.happen(ev.Abort())
                 self.fed.clear()
                 for hand in self.hands.values():

@@ -55,9 +55,9 @@ def _audit_memory(state: State, slabs: set[Slab]) -> None:
 
 
 def _audit_batch(state: State, batch: Batch) -> None:
-    """Check that a sample is in one place (to do, in a live task, or done) and a live task is at a worker."""
+    """Check that a sample is in one place (away, to do, in a live task, or done) and a live task is at a worker."""
     seen: set[int] = set()
-    ranges = list(batch.todo)
+    ranges = [*batch.todo, *((ordinal, 1) for ordinal in batch.away)]
     found = 0
     for worker in state.workers:
         for issued in worker.tasks.values():

@@ -107,6 +107,8 @@ class Scenario:
     cells: int = 1
     """Size of a sample in an encoded result, in cells."""
     pools: tuple[FakePool, ...] = ()
+    fetch_s: float = 0.0
+    """Mean time until some of a batch's bytes arrive; 0: workers read them."""
 
     def chance(self, *where: int) -> float:
         """Return a number in [0, 1) that belongs to a place."""
@@ -261,4 +263,5 @@ def draw(seed: int, *, resizes: bool = True, pools: bool = True) -> Scenario:
         cells=cells,
         notice_s=rng.choice((0.0, 0.0, 0.01, 0.5)),
         pools=draw_pools(random.Random(f"pools of {seed}")) if pools and kind is not Kind.STREAM else (),
+        fetch_s=random.Random(f"fetches of {seed}").choice((0.0, 0.0, 0.0, 0.001, 0.03, 0.3)) if kind is not Kind.STREAM else 0.0,
     )  # fmt: skip
