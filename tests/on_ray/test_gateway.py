@@ -5,7 +5,6 @@ Tests run in the order of this file: the later ones break the cluster.
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import time
@@ -40,30 +39,6 @@ def open_cluster(cluster: Cluster) -> Iterator[Cluster]:
     with Cluster(2, env={"RAY_AUTH_MODE": "disabled"}) as found:
         found.start_head(1)
         yield found
-
-
-@pytest.mark.parametrize("tls", [False, True])
-def test_a_loader_has_the_same_batches_from_workers_of_the_cluster(cluster: Cluster, tls: bool) -> None:
-    """The whole way: node process, ferry, gateway, actors, their servers, and samples over TCP into the arena."""
-    if tls:
-        pytest.importorskip("cryptography")
-    program = [sys.executable, "-m", "tests.on_ray.training", "240", *(["tls"] if tls else [])]
-    said = cluster.run("h0", program, timeout_s=400)
-    found = json.loads(said.strip().splitlines()[-1])
-    assert found == {"same": True, "hosts": ["h0", "h1", "h2"]}
-    until_gone(cluster, 20)
-
-
-def test_a_loader_has_the_same_batches_by_every_plan(cluster: Cluster, tmp_path: Path) -> None:
-    """The cluster's workers cannot see the photos that are sent to them as bytes."""
-    pytest.importorskip("PIL.Image")
-    program = [sys.executable, "-m", "tests.on_ray.plans", str(tmp_path), "100"]
-    said = cluster.run("h0", program, timeout_s=500)
-    right = {"same": True, "elsewhere": ["h1", "h2"]}
-    assert json.loads(said.strip().splitlines()[-1]) == dict.fromkeys(
-        ("samples", "bytes", "batches", "cut"), right
-    )
-    until_gone(cluster, 20)
 
 
 def test_workers_come_on_both_nodes_and_listen_there(driver: Driver) -> None:
