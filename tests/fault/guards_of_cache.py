@@ -22,7 +22,7 @@ CACHE_GUARDS = [
     guard(
         "a lease is ended by its owner alone",
         f"{MEMORY}an_owner_ends_only_its_own_leases",
-        always("own-leases"),
+        changed("own-leases", "continue", "mine = next(iter(next(iter(self._leases.values())).values()))"),
     ),
     guard(
         "memory that may still be written is given to nobody",
@@ -47,7 +47,7 @@ CACHE_GUARDS = [
     guard(
         "a lease lasts while bytes are referred to",
         f"{MEMORY}a_lease_lasts_while_anything_refers_to_the_bytes",
-        replaced("lease-while-viewed", "self._end(number)"),
+        replaced("lease-while-viewed", "self._over.append(offset)"),
     ),
     guard(
         "a stream lasts while there is a lease",

@@ -57,6 +57,12 @@ def test_keys_of_one_slot_are_told_apart(tmp_path: Path) -> None:
     tier.close()
 
 
+def test_nearly_all_expected_entries_have_a_slot(tmp_path: Path) -> None:
+    tier = opened(tmp_path, entries=1 << 14, max_bytes=1 << 24)
+    assert sum(not tier.put(key(number), b"") for number in range(1 << 14)) < 50
+    tier.close()
+
+
 def test_keys_that_differ_in_a_bit_that_the_index_does_not_hold_are_told_apart(tmp_path: Path) -> None:
     tier = opened(tmp_path)
     first, second = bytes(16), bytes(8) + b"\1" + bytes(7)

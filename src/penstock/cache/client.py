@@ -8,7 +8,6 @@ Rule 4: a client belongs to the process that made it. A forked child has only it
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import mmap
@@ -17,6 +16,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from penstock.cache.keys import KEY_BYTES
 from penstock.cache.messages import (
     MAX_REQUEST,
+    READ_BYTES,
     VERSION,
     WELCOME,
     BadRequest,
@@ -42,25 +43,32 @@ MOST_AT_ONCE = MAX_REQUEST // (4 * KEY_BYTES)
 """Keys, or ended leases, of one message."""
 
 
+class Loan(weakref.ref[NDArray[np.uint8]]):
+    """A lease, known to be over when the array is gone."""
+
+    offset: int
+
+
 class LeaseLink:
-    """The stream, with the leases that it keeps alive."""
+    """The stream, with the leases that it keeps alive. The memory's map refers to it, and so does everything that was lent."""
 
     def __init__(self, stream: socket.socket) -> None:
         self.channel = Channel(stream)
-        self._held: dict[int, int] = {}
+        self.channel.read_bytes = READ_BYTES
+        self._held: dict[int, Loan] = {}
         self._over: list[int] = []
-        self._numbers = itertools.count()
         self._closing = False
 
     def lend(self, array: NDArray[np.uint8], offset: int) -> None:
         """Keep the lease until the array is gone."""
-        number = next(self._numbers)
-        self._held[number] = offset
-        weakref.finalize(array, self._end, number)  # guard: lease-while-viewed
+        loan = Loan(array, self._end)
+        loan.offset = offset
+        self._held[id(loan)] = loan  # guard: lease-while-viewed
 
-    def _end(self, number: int) -> None:
+    def _end(self, loan: Any) -> None:
         # In any thread, at any moment: no lock may be taken here.
-        self._over.append(self._held.pop(number))
+        del self._held[id(loan)]
+        self._over.append(loan.offset)
         if self._closing and not self._held:
             self.channel.close()
 
@@ -80,6 +88,12 @@ class LeaseLink:
             self.channel.close()
 
 
+class LinkedMap(mmap.mmap):
+    """The memory file. Whatever refers to its bytes keeps the stream open (Rule 2)."""
+
+    link: LeaseLink
+
+
 class CacheClient:
     """Reads cached bytes. Thread-safe."""
 
@@ -87,12 +101,12 @@ class CacheClient:
         """`stream`: of the cache's service; the client closes it."""
         stream.settimeout(answer_s)
         self._pid, self._lock = os.getpid(), threading.Lock()
-        self._link: LeaseLink | None = LeaseLink(stream)
+        self._link: LeaseLink | None = (link := LeaseLink(stream))
         self._leased: dict[bytes, tuple[int, int]] = {}
         """Expected, and not read yet."""
         self._memory: NDArray[np.uint8] = np.zeros(0, np.uint8)
         try:
-            self._memory = mapped(stream)
+            self._memory = mapped(stream, link)
         except (OSError, ValueError) as exc:
             self._lose(exc)
 
@@ -203,7 +217,7 @@ class CacheClient:
                 self._let_go()
 
 
-def mapped(stream: socket.socket) -> NDArray[np.uint8]:
+def mapped(stream: socket.socket, link: LeaseLink) -> NDArray[np.uint8]:
     """Wait for the service's welcome and map its memory. OSError, BadRequest if there is none."""
     message = receive(stream, fds=1)
     if message is None:
@@ -216,6 +230,8 @@ def mapped(stream: socket.socket) -> NDArray[np.uint8]:
             raise BadRequest(f"it is of version {version}, not {VERSION}")
         if size > os.fstat(message.fds[0]).st_size:
             raise BadRequest("its memory is cut off")
-        return np.frombuffer(mmap.mmap(message.fds[0], size, prot=mmap.PROT_READ), np.uint8)
+        memory = LinkedMap(message.fds[0], size, prot=mmap.PROT_READ)
+        memory.link = link
+        return np.frombuffer(memory, np.uint8)
     finally:
         close_all(message.fds)

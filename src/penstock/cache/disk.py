@@ -1,7 +1,7 @@
 """The disk tier: cached bytes in a disk store, as reused samples have it (`reuse.stores.disk`), which is crash-safe, checksummed and bounded.
 
-Rule 1: a key has one of a few slots of the store, numbered from its first half on. The slot is the store's sample, the other half its renewal epoch;
-        the record also holds the whole key. So the store's index is the index of this tier, and needs no memory here.
+Rule 1: a key has one of a few slots of the store, which its first half names. The slot is the store's sample, the other half its renewal epoch; the
+        record also holds the whole key. So the store's index is the index of this tier, and needs no memory here.
 Rule 2: bytes are returned only if the record's checksum and whole key are right. Others are removed, and a warning is given once.
 Rule 3: the tier decides nothing: a key without a free slot or without room is refused, and its caller removes others.
 Rule 4: a persistent tier stays for later runs; keys say what the bytes are, so any data set may share it. Another belongs to one run, and is removed
@@ -31,6 +31,8 @@ FORMAT = 1
 SLOTS_PER_ENTRY = 2
 PROBES = 8
 """Slots that a key may have."""
+LIKELY = 2
+"""Slots that are looked at first: most keys have one of these."""
 SMALL_BYTES = 1 << 20
 """Smaller entries share segments: files of photos are as many as the photos."""
 SEGMENT_BYTES = 256 << 20
@@ -89,8 +91,7 @@ class DiskTier:
 
     def put(self, key: bytes, data: bytes | memoryview) -> bool:
         """Store bytes; return whether they are there. They can be changed afterwards."""
-        base, tag = base_of(key, self._slots), tag_of(key)
-        slots = [(base + probe) % self._slots for probe in range(PROBES)]
+        slots, tag = slots_of(key, self._slots), tag_of(key)
         held = self.store.renewals(slots)
         if tag in held:
             return True
@@ -108,10 +109,12 @@ class DiskTier:
         return self._slot_of(key) is not None
 
     def _slot_of(self, key: bytes) -> int | None:
-        base, tag = base_of(key, self._slots), tag_of(key)
-        slots = [(base + probe) % self._slots for probe in range(PROBES)]
-        held = self.store.renewals(slots)
-        return slots[held.index(tag)] if tag in held else None
+        slots, tag = slots_of(key, self._slots), tag_of(key)
+        for some in (slots[:LIKELY], slots[LIKELY:]):
+            held = self.store.renewals(some)
+            if tag in held:
+                return some[held.index(tag)]
+        return None
 
     def _drop(self, slot: int) -> None:
         """Remove a damaged entry (Rule 2)."""
@@ -139,9 +142,10 @@ class DiskTier:
             removed(self.store.folder, LEAVING_S)
 
 
-def base_of(key: bytes, slots: int) -> int:
-    """Return the first slot that a key may have."""
-    return int.from_bytes(key[:8], "little") % slots
+def slots_of(key: bytes, slots: int) -> list[int]:
+    """Return the slots that a key may have: of neighbours, full stretches would grow. `slots` is a power of two."""
+    first, step = int.from_bytes(key[:4], "little"), int.from_bytes(key[4:8], "little") | 1
+    return [(first + probe * step) % slots for probe in range(PROBES)]
 
 
 def tag_of(key: bytes) -> int:

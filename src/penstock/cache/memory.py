@@ -18,7 +18,6 @@ import mmap
 import os
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,7 +56,16 @@ class Extent:
     check: int
     """Their crc32."""
     leases: int = 0
+    """Owners that have any."""
     evicted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class OwnersLease:
+    """The leases that one owner has on one extent."""
+
+    extent: Extent
+    times: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -96,9 +104,8 @@ class MemoryTier:
         self._space = FreeSpace()
         self._lock = threading.RLock()
         self._extents: dict[bytes, Extent] = {}
-        self._at: dict[int, Extent] = {}
-        """Leased extents, by their offset."""
-        self._leases: dict[Hashable, Counter[int]] = {}
+        self._leases: dict[Hashable, dict[int, OwnersLease]] = {}
+        """Of each owner, by the extents' offsets."""
         self._reserved: dict[bytes, Reservation] = {}
         self._unsettled: list[Reservation] = []
         """Given up, but somebody may still write there."""
@@ -206,16 +213,20 @@ class MemoryTier:
         """Lease what is there to `owner`; None for each key that is not."""
         places: list[Place | None] = []
         with self._lock:
-            leases = self._leases.setdefault(owner, Counter())
+            leases = self._leases.setdefault(owner, {})
             for key in keys:
                 extent = self._extents.get(key)
                 if extent is None:
                     places.append(None)
                     continue
-                extent.leases += 1
-                self._at[extent.place.offset] = extent
-                leases[extent.place.offset] += 1
-                places.append(extent.place)
+                place = extent.place
+                places.append(place)
+                mine = leases.get(place[0])
+                if mine is None:
+                    leases[place[0]] = OwnersLease(extent)
+                    extent.leases += 1
+                else:
+                    mine.times += 1
             missed = places.count(None)
             self._found, self._missed = self._found + len(places) - missed, self._missed + missed
         return places
@@ -223,30 +234,28 @@ class MemoryTier:
     def release(self, offsets: Sequence[int], owner: Hashable) -> None:
         """End leases of `owner`, one for each offset; others are ignored."""
         with self._lock:
-            leases = self._leases.get(owner, Counter())
+            leases = self._leases.get(owner, {})
             for offset in offsets:
-                if leases[offset] > 0:  # guard: own-leases
-                    leases[offset] -= 1
-                    self._end_lease(offset)
-                if not leases[offset]:
+                mine = leases.get(offset)
+                if mine is None:  # guard: own-leases
+                    continue
+                mine.times -= 1
+                if not mine.times:
                     del leases[offset]
+                    self._end_lease(mine.extent)
 
     def leave(self, owner: Hashable) -> None:
         """End all leases and reservations of `owner`, which is gone."""
         with self._lock:
-            for offset, times in self._leases.pop(owner, Counter()).items():
-                for _ in range(times):
-                    self._end_lease(offset)
+            for mine in self._leases.pop(owner, {}).values():
+                self._end_lease(mine.extent)
             for key in [key for key, reserved in self._reserved.items() if reserved.writer == owner]:
                 self.abandon(key)
 
-    def _end_lease(self, offset: int) -> None:
-        extent = self._at[offset]
+    def _end_lease(self, extent: Extent) -> None:
         extent.leases -= 1
-        if not extent.leases:
-            del self._at[offset]
-            if extent.evicted:
-                self._free(extent.place)
+        if extent.evicted and not extent.leases:
+            self._free(extent.place)
 
     @contextmanager
     def reading(self, key: bytes) -> Iterator[memoryview | None]:
@@ -296,7 +305,7 @@ class MemoryTier:
                 "held_bytes": self._space.end,
                 "free_bytes": self._space.free,
                 "largest_hole": self._space.largest,
-                "leased": len(self._at),
+                "leased": len({offset for leases in self._leases.values() for offset in leases}),
                 "reserved": len(self._reserved) + len(self._unsettled),
                 "found": self._found,
                 "missed": self._missed,

@@ -14,6 +14,8 @@ from penstock.cache.keys import KEY_BYTES
 
 MAX_REQUEST = 1 << 20
 """Bytes of a request; its answer is no longer, but for statistics."""
+READ_BYTES = 32 << 10
+"""Largest single read of a stream: most messages are of a few hundred bytes."""
 WELCOME = Struct("<Iq")
 """Version, size of the memory file."""
 VERSION = 1

@@ -14,6 +14,7 @@ import selectors
 from penstock.cache.memory import MemoryTier
 from penstock.cache.messages import (
     MAX_REQUEST,
+    READ_BYTES,
     VERSION,
     WELCOME,
     BadRequest,
@@ -61,6 +62,7 @@ class CacheServer:
     def _welcome(self, opening: Opening) -> None:
         close_all(opening.fds)
         client = Channel(opening.stream, MAX_REQUEST)
+        client.read_bytes = READ_BYTES
         try:
             fd = self._tier.open_for_reading()
             try:

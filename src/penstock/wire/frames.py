@@ -146,6 +146,9 @@ def split_sizes(data: bytes) -> tuple[tuple[int, ...], bytes]:
 class Channel:
     """Frames over a stream socket. Blocking in workers and the training process; the agent sets it non-blocking."""
 
+    read_bytes = 1 << 18
+    """Largest single read. Its memory is allocated each time, which is slow beyond 128 KiB."""
+
     def __init__(self, sock: socket.socket, most_bytes: int = MAX_FRAME) -> None:
         self.sock, self.most_bytes = sock, most_bytes
         self._buffer = bytearray()
@@ -191,7 +194,7 @@ class Channel:
         frames: list[tuple[int, bytes]] = []
         while not frames:
             try:
-                chunk = self.sock.recv(1 << 18, 0 if wait else socket.MSG_DONTWAIT)
+                chunk = self.sock.recv(self.read_bytes, 0 if wait else socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return frames
             except ConnectionResetError:
