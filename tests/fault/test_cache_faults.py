@@ -120,7 +120,7 @@ def test_a_service_killed_in_the_midst_of_a_write_costs_one_warning_and_no_bytes
         assert client.stats() == {}
     assert held == content(0)
     assert len(caplog.records) == 1
-    assert "the service is gone" in caplog.text
+    assert "cannot be used any more" in caplog.text
     client.close()
 
 

@@ -17,7 +17,7 @@ SIZES = st.one_of(st.integers(0, 5_000), st.integers(0, 200_000))
 
 
 @given(st.integers(0, 1 << 40))
-def test_an_extent_is_at_most_a_sixteenth_longer_than_its_bytes(nbytes: int) -> None:
+def test_an_extent_is_at_most_a_sixty_fourth_longer_than_its_bytes(nbytes: int) -> None:
     length = rounded(nbytes)
     assert nbytes <= length <= max(LINE, nbytes + nbytes // STEPS + LINE - 1)
     assert length % LINE == 0

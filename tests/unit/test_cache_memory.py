@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from penstock.accel import crc32
-from penstock.cache import memory
 from penstock.cache.client import CacheClient
 from penstock.cache.keys import KEY_BYTES, key_of
 from penstock.cache.memory import LEAST_BYTES, STEP_BYTES, MemoryTier
@@ -207,18 +206,6 @@ def test_nobody_else_can_map_it_for_writing(tier: MemoryTier) -> None:
     finally:
         os.close(fd)
         os.close(again)
-
-
-def test_less_is_used_where_the_container_has_less_with_one_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(memory, "memory_left", lambda: 10 << 20)
-    tier = MemoryTier(1 << 30)
-    assert tier.max_bytes == 8 << 20
-    assert len(caplog.records) == 1
-    assert "memory=1,073,741,824 bytes is more than" in caplog.text
-    assert "8,388,608 are used" in caplog.text
-    tier.close()
 
 
 def test_less_is_used_where_memory_ends_with_one_warning(

@@ -3,7 +3,7 @@
 Rule 1: a lease lasts as long as anything refers to the bytes: views, slices, arrays made of them. Ended leases travel with the next lookup.
 Rule 2: the stream stays open while a lease lasts, also if the client was closed or the service is silent: to the service its end means that nobody reads.
 Rule 3: a service that is gone or silent is asked nothing more. One warning; then bytes come from the caller's fallback.
-Rule 4: a client belongs to the process that made it. A forked child has only its fallback.
+Rule 4: a client belongs to the process that made it. A forked child has only its fallback; while it lives, so do its parent's leases.
 """
 
 from __future__ import annotations
@@ -196,11 +196,10 @@ class CacheClient:
 
     def _lose(self, exc: Exception) -> None:
         """Ask no more (Rule 3)."""
-        why = (
-            "it does not answer" if isinstance(exc, TimeoutError) else str(exc)
-        )  # an exception refers to frames, and those to views
+        # Not the exception itself: it refers to frames, and those to views.
+        why = "it does not answer" if isinstance(exc, TimeoutError) else str(exc)
         log.warning(
-            "cache: the service is gone (%s): process %d reads by itself, without a cache", why, os.getpid()
+            "cache: its service cannot be used any more (%s): process %d reads by itself", why, os.getpid()
         )
         self._let_go()
 

@@ -94,13 +94,20 @@ class MemoryTier:
         self.max_bytes = affordable(max_bytes)
         self.fd = anonymous_file(sealable=True)
         try:
-            self._map = self._mapped()
+            mapped = self._mapped()
         except OSError:
             os.close(self.fd)
             raise
+        if self.max_bytes < max_bytes:
+            log.warning(
+                "cache: memory=%s bytes is more than this machine or container can spare: %s are used. Give a smaller memory=, or raise the limit "
+                "(the container's memory, ulimit -v)",
+                f"{max_bytes:,}",
+                f"{self.max_bytes:,}",
+            )
         self.size = self.max_bytes
         """Bytes to map; `max_bytes` may shrink."""
-        self._memory = np.frombuffer(self._map, np.uint8)
+        self._memory = np.frombuffer(mapped, np.uint8)
         self._space = FreeSpace()
         self._lock = threading.RLock()
         self._extents: dict[bytes, Extent] = {}
@@ -324,13 +331,6 @@ SEALS = sum(getattr(fcntl, name, 0) for name in ("F_SEAL_SHRINK", "F_SEAL_GROW",
 
 
 def affordable(max_bytes: int) -> int:
-    """Return the bytes that a cache may have in this container, with a warning if they are fewer."""
+    """Return the bytes that a cache may have in this container."""
     most = max(LEAST_BYTES, int(SHARE_OF_LEFT * memory_left()))
-    if max_bytes > most:
-        log.warning(
-            "cache: memory=%s bytes is more than this machine or container has left: %s are used, four fifths of that. Give a smaller memory=, or the "
-            "container more memory",
-            f"{max_bytes:,}",
-            f"{most:,}",
-        )
-    return min(max_bytes, most) // mmap.PAGESIZE * mmap.PAGESIZE
+    return max_bytes if max_bytes <= most else most // mmap.PAGESIZE * mmap.PAGESIZE

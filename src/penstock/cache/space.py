@@ -1,6 +1,6 @@
 """Which bytes of the memory tier are free. Pure bookkeeping.
 
-Rule 1: an extent's length is rounded up to a sixteenth of its size class (`rounded`), so that the hole of one fits others like it.
+Rule 1: an extent's length is rounded up by at most a sixty-fourth (`rounded`), so that the hole of one fits others like it.
 Rule 2: the smallest hole that fits is taken, the lowest of several. Its rest stays free.
 Rule 3: neighbouring holes are one hole. When nothing is taken, everything is one hole.
 """
@@ -10,12 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 LINE = 64
-STEPS = 16
-"""Lengths between two powers of two."""
+STEPS = 64
+"""Least lengths between two powers of two. Fewer waste more in each extent; with more, there are more holes of odd lengths to search."""
 
 
 def rounded(nbytes: int) -> int:
-    """Return the length of an extent for `nbytes`: at most a sixteenth more, or up to the next cache line."""
+    """Return the length of an extent for `nbytes`: at most a sixty-fourth more, or up to the next cache line."""
     step = max(LINE, 1 << max(0, (nbytes // STEPS).bit_length() - 1))
     return max(step, -(-nbytes // step) * step)
 
