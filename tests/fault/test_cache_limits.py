@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import os
 import resource
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 from penstock.cache.client import CacheClient
 from penstock.cache.memory import MemoryTier
 from tests.cache_service import ForkedService, content, key, put, start
-from tests.fault.confinement import memory_cgroup
+from tests.fault.confinement import deny, memory_cgroup
 
 
 def told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -74,11 +75,11 @@ def test_a_cache_takes_four_fifths_of_what_its_container_has_left() -> None:
 
 def test_a_cache_takes_less_where_addresses_are_limited() -> None:
     def work() -> dict[str, Any]:
-        limit_addresses(160 << 20)
+        limit_addresses(80 << 20)
         return filled()
 
     found = told(work)
-    assert (16 << 20) <= found["max_bytes"] <= 128 << 20
+    assert (8 << 20) <= found["max_bytes"] <= 64 << 20
     assert found["right"]
     assert len(found["said"]) == 1
 
@@ -100,3 +101,22 @@ def test_a_reader_without_room_for_the_map_reads_by_itself() -> None:
     assert not found["there"]
     assert len(found["said"]) == 1
     assert "Cannot allocate memory" in found["said"][0]
+
+
+def test_where_memfd_is_denied_readers_still_cannot_write() -> None:
+    def work() -> dict[str, Any]:
+        deny("memfd_create")
+        tier = MemoryTier(1 << 22)
+        assert put(tier, 0)
+        fd = tier.open_for_reading()
+        try:
+            mmap.mmap(fd, tier.size)
+        except PermissionError:
+            with tier.reading(key(0)) as view:
+                return {"right": view == content(0)}
+        return {"right": False}
+
+    found = told(work)
+    assert found["right"]
+    assert len(found["said"]) == 1
+    assert "memfd_create is denied" in found["said"][0]

@@ -58,8 +58,8 @@ def test_keys_of_one_slot_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_nearly_all_expected_entries_have_a_slot(tmp_path: Path) -> None:
-    tier = opened(tmp_path, entries=1 << 14, max_bytes=1 << 24)
-    assert sum(not tier.put(key(number), b"") for number in range(1 << 14)) < 50
+    tier = opened(tmp_path, entries=1 << 12, max_bytes=1 << 24)
+    assert sum(not tier.put(key(number), b"") for number in range(1 << 12)) < 15
     tier.close()
 
 
