@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.guards import GUARDS, ROOT
+from tests.fault.guards_of_cache import CACHE_GUARDS
 from tests.fault.guards_of_data import DATA_GUARDS
 from tests.fault.guards_of_device_store import DEVICE_GUARDS
 from tests.fault.guards_of_disk_store import DISK_GUARDS
@@ -35,6 +36,7 @@ ALL = [
     *REMOTE_GUARDS,
     *FERRY_GUARDS,
     *NODE_GUARDS,
+    *CACHE_GUARDS,
     *TLS_GUARDS,
 ]
 SOURCE = """\

@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"dataset", "node", "wire", "sources", "transforms", "kernels"}),
     frozenset({"core", "worker", "pipeline"}),
     frozenset({"remote"}),
-    frozenset({"agent", "epochs", "gpu", "reuse"}),
+    frozenset({"agent", "cache", "epochs", "gpu", "reuse"}),
     frozenset({"client"}),
     frozenset({"loader", "sim"}),
     frozenset({"integrations", "report", "profiling", "cli", "testing", "__main__"}),

@@ -36,7 +36,7 @@ class AwaySource(Source):
         self._came.setdefault(task, {})
         for first in range(0, len(ranges), AT_ONCE):
             some = ranges[first : first + AT_ONCE]
-            self._channel.send(Net.READ, READ.pack(task, len(before)), json.dumps(some).encode())  # type: ignore[arg-type]
+            self._channel.send(Net.READ, READ.pack(task, len(before)), json.dumps(some).encode())
             before.extend(some)
 
     def begin(self, task: int) -> None:

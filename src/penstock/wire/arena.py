@@ -127,10 +127,10 @@ def board_bytes(workers: int) -> int:
     return aligned((workers + 1) * FIELDS * 8)
 
 
-def anonymous_file() -> int:
+def anonymous_file(*, sealable: bool = False) -> int:
     """Return a descriptor of an unnamed file: a memfd, or an unlinked file where memfd is denied."""
     try:
-        return os.memfd_create("penstock", os.MFD_CLOEXEC)
+        return os.memfd_create("penstock", os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if sealable else 0))
     except (OSError, AttributeError) as exc:
         folder = SHARED if os.access(SHARED, os.W_OK) else None
         say_once(

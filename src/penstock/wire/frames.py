@@ -146,19 +146,22 @@ def split_sizes(data: bytes) -> tuple[tuple[int, ...], bytes]:
 class Channel:
     """Frames over a stream socket. Blocking in workers and the training process; the agent sets it non-blocking."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    read_bytes = 1 << 18
+    """Largest single read. Its memory is allocated each time, which is slow beyond 128 KiB."""
+
+    def __init__(self, sock: socket.socket, most_bytes: int = MAX_FRAME) -> None:
+        self.sock, self.most_bytes = sock, most_bytes
         self._buffer = bytearray()
         self._out: deque[bytes] = deque()
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
-    def send(self, kind: Msg, *chunks: bytes) -> None:
+    def send(self, kind: IntEnum, *chunks: bytes) -> None:
         size = sum(map(len, chunks))
         self.sock.sendall(b"".join((HEAD.pack(size, kind), *chunks)))
 
-    def post(self, kind: Msg, *chunks: bytes) -> None:
+    def post(self, kind: IntEnum, *chunks: bytes) -> None:
         """Send without blocking; the rest waits for `flush`."""
         size = sum(map(len, chunks))
         self._out.append(b"".join((HEAD.pack(size, kind), *chunks)))
@@ -191,7 +194,7 @@ class Channel:
         frames: list[tuple[int, bytes]] = []
         while not frames:
             try:
-                chunk = self.sock.recv(1 << 18, 0 if wait else socket.MSG_DONTWAIT)
+                chunk = self.sock.recv(self.read_bytes, 0 if wait else socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return frames
             except ConnectionResetError:
@@ -210,8 +213,8 @@ class Channel:
         at, end = 0, len(data)
         while end - at >= HEAD.size:
             size, kind = HEAD.unpack_from(data, at)
-            if size > MAX_FRAME:  # guard: frame-size
-                raise ValueError(f"frame of {size} bytes is over the limit of {MAX_FRAME}")
+            if size > self.most_bytes:  # guard: frame-size
+                raise ValueError(f"frame of {size} bytes is over the limit of {self.most_bytes}")
             if end - at - HEAD.size < size:
                 break
             at += HEAD.size

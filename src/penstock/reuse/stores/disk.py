@@ -162,6 +162,11 @@ class DiskStore:
         store = self._here()
         return [None] * len(wanted) if store is None else store.get_many(wanted)
 
+    def renewals(self, samples: Sequence[int]) -> list[int | None]:
+        """Return the renewal epoch of each sample's entry, unread; None without one."""
+        store = self._here()
+        return [None] * len(samples) if store is None else store.renewals(samples)
+
     def put(self, wanted: Wanted, entry: Entry) -> bool:
         store = self._here()
         return store is not None and store.put(wanted, entry)

@@ -135,6 +135,17 @@ class OpenStore:
         self._tally.add(len(wanted) - missed, missed, 0, damaged)
         return found
 
+    def renewals(self, samples: Sequence[int]) -> list[int | None]:
+        """Return the renewal epoch of each sample's entry, unread; None without one."""
+        waiting = [
+            self._waiting.get(sample) for sample in samples
+        ]  # before the rows: they leave after those are written
+        rows = [
+            row if entry is None else entry.row
+            for row, entry in zip(self.shelf.index.rows(samples), waiting, strict=True)
+        ]
+        return [row.renewed if row.segment else None for row in rows]
+
     # ---- writing
 
     def put(self, wanted: Wanted, entry: Entry) -> bool:

@@ -1,0 +1,336 @@
+"""The memory tier: cached bytes in one unnamed memory file. The process that made it writes; others map it read-only.
+
+Rule 1: bytes can be found once they are committed, not while they are written. From then on they do not change until nobody holds a lease.
+Rule 2: a lease belongs to an owner (a connection, a thread) and ends when it is released or its owner leaves. Evicted bytes are found no more, and
+        are freed with their last lease.
+Rule 3: only this process can write: the file is sealed, so that no other can map it for that, whatever it has open.
+Rule 4: memory is reserved before it is written (`posix_fallocate`): a touch of memory that is not there would be a SIGBUS.
+Rule 5: the tier decides nothing. `reserve` answers None if there is no room, and its caller evicts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import accel
+from penstock.cache.space import FreeSpace, rounded
+from penstock.errors import ConfigError
+from penstock.measure.host import memory_left
+from penstock.wire.arena import anonymous_file
+
+log = logging.getLogger("penstock")
+
+LEAST_BYTES = 1 << 20
+STEP_BYTES = 16 << 20
+"""Memory is reserved in such steps: clearing one takes milliseconds, for which lookups wait."""
+SHARE_OF_LEFT = 0.8
+"""Most of the memory that is left here: workers and the page cache need some too."""
+
+
+class Place(NamedTuple):
+    """Where cached bytes lie in the memory file. `offset` also names the lease."""
+
+    offset: int
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Extent:
+    """Bytes that are cached, or evicted and still leased."""
+
+    place: Place
+    check: int
+    """Their crc32."""
+    leases: int = 0
+    """Owners that have any."""
+    evicted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class OwnersLease:
+    """The leases that one owner has on one extent."""
+
+    extent: Extent
+    times: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """Memory that is being written."""
+
+    place: Place
+    view: memoryview
+    memory: weakref.ref[NDArray[np.uint8]]
+    """What the view and all slices and arrays made of it refer to."""
+    writer: Hashable
+
+    def let_go(self) -> bool:
+        """End the view; return whether nobody can write any more."""
+        self.view.release()
+        return self.memory() is None
+
+
+class MemoryTier:
+    """Cached bytes by key. Thread-safe; for the process that made it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """OSError if there is no memory file to be had."""
+        if max_bytes < LEAST_BYTES:
+            raise ConfigError(f"a cache in memory needs at least {LEAST_BYTES:,} bytes, got {max_bytes:,}")
+        self.max_bytes = affordable(max_bytes)
+        self.fd = anonymous_file(sealable=True)
+        try:
+            mapped = self._mapped()
+        except OSError:
+            os.close(self.fd)
+            raise
+        if self.max_bytes < max_bytes:
+            log.warning(
+                "cache: memory=%s bytes is more than this machine or container can spare: %s are used. Give a smaller memory=, or raise the limit "
+                "(the container's memory, ulimit -v)",
+                f"{max_bytes:,}",
+                f"{self.max_bytes:,}",
+            )
+        self.size = self.max_bytes
+        """Bytes to map; `max_bytes` may shrink."""
+        self._memory = np.frombuffer(mapped, np.uint8)
+        self._space = FreeSpace()
+        self._lock = threading.RLock()
+        self._extents: dict[bytes, Extent] = {}
+        self._leases: dict[Hashable, dict[int, OwnersLease]] = {}
+        """Of each owner, by the extents' offsets."""
+        self._reserved: dict[bytes, Reservation] = {}
+        self._unsettled: list[Reservation] = []
+        """Given up, but somebody may still write there."""
+        self._found = self._missed = self._bytes = 0
+
+    def _mapped(self) -> mmap.mmap:
+        while True:
+            os.ftruncate(self.fd, self.max_bytes)
+            try:
+                mapped = mmap.mmap(self.fd, self.max_bytes)
+            except OSError as exc:  # an address-space limit (ulimit -v)
+                if exc.errno != errno.ENOMEM or self.max_bytes // 2 < LEAST_BYTES:
+                    raise
+                self.max_bytes //= 2
+                continue
+            with contextlib.suppress(
+                OSError, AttributeError
+            ):  # an older kernel, or no memfd: then it is opened read-only
+                fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)  # guard: cache-sealed
+            return mapped
+
+    def open_for_reading(self) -> int:
+        """Return a descriptor for another process, which can only read by it."""
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+    # ---- writing
+
+    def reserve(self, key: bytes, size: int, writer: Hashable = None) -> memoryview | None:
+        """Return memory to write `size` bytes to, followed by `commit` or `abandon`. None if there is no room, or the key is there or being written."""
+        length = rounded(size)
+        with self._lock:
+            if key in self._extents or key in self._reserved:
+                return None
+            offset = self._space.take(length)
+            while offset is None and (self._grow(length) or self._settle()):
+                offset = self._space.take(length)
+            if offset is None:
+                return None
+            memory = self._memory[offset : offset + size]
+            view = memory.data
+            self._reserved[key] = Reservation(Place(offset, size), view, weakref.ref(memory), writer)
+            return view
+
+    def _grow(self, length: int) -> bool:
+        """Reserve more memory, if the limit allows; return whether there is more."""
+        more = min(max(STEP_BYTES, length), self.max_bytes - self._space.end)
+        if more <= 0:
+            return False
+        try:
+            os.posix_fallocate(self.fd, self._space.end, more)  # guard: cache-backed
+        except OSError as exc:
+            log.warning(
+                "cache: there is no memory for %s bytes (%s): %s are used. Give a smaller memory=, or raise the limit that was met",
+                f"{self.max_bytes:,}",
+                exc,
+                f"{self._space.end:,}",
+            )
+            self.max_bytes = self._space.end
+            return False
+        self._space.grow(more)
+        return True
+
+    def commit(self, key: bytes, check: int | None = None) -> bool:
+        """Make reserved bytes findable; their view ends. `check`: their crc32, if known; False if it is another, and the bytes are given up. BufferError if
+        something still refers to them: slices of the view, arrays."""
+        with self._lock:
+            reserved = self._reserved.get(key)
+        if reserved is None:
+            return False
+        found = accel.crc32(reserved.view)
+        if check is not None and check != found:  # guard: commit-checksum
+            self.abandon(key)
+            return False
+        with self._lock:
+            if self._reserved.get(key) is not reserved:
+                return False
+            if not reserved.let_go():
+                raise BufferError("bytes are committed while their writer still refers to them")
+            del self._reserved[key]
+            self._extents[key] = Extent(reserved.place, found)
+            self._bytes += reserved.place.size
+        return True
+
+    def abandon(self, key: bytes) -> None:
+        """Give up a reservation."""
+        with self._lock:
+            reserved = self._reserved.pop(key, None)
+            if reserved is not None:
+                self._unsettled.append(reserved)
+                self._settle()
+
+    def _settle(self) -> bool:
+        """Free the memory of reservations that were given up, once nobody can write to it; return whether any was freed."""
+        given_up, self._unsettled = self._unsettled, []
+        for reserved in given_up:
+            if reserved.let_go():  # guard: still-written
+                self._free(reserved.place)
+            else:
+                self._unsettled.append(reserved)
+        return len(self._unsettled) < len(given_up)
+
+    # ---- reading
+
+    def lookup(self, keys: Sequence[bytes], owner: Hashable) -> list[Place | None]:
+        """Lease what is there to `owner`; None for each key that is not."""
+        places: list[Place | None] = []
+        with self._lock:
+            leases = self._leases.setdefault(owner, {})
+            for key in keys:
+                extent = self._extents.get(key)
+                if extent is None:
+                    places.append(None)
+                    continue
+                place = extent.place
+                places.append(place)
+                mine = leases.get(place[0])
+                if mine is None:
+                    leases[place[0]] = OwnersLease(extent)
+                    extent.leases += 1
+                else:
+                    mine.times += 1
+            missed = places.count(None)
+            self._found, self._missed = self._found + len(places) - missed, self._missed + missed
+        return places
+
+    def release(self, offsets: Sequence[int], owner: Hashable) -> None:
+        """End leases of `owner`, one for each offset; others are ignored."""
+        with self._lock:
+            leases = self._leases.get(owner, {})
+            for offset in offsets:
+                mine = leases.get(offset)
+                if mine is None:  # guard: own-leases
+                    continue
+                mine.times -= 1
+                if not mine.times:
+                    del leases[offset]
+                    self._end_lease(mine.extent)
+
+    def leave(self, owner: Hashable) -> None:
+        """End all leases and reservations of `owner`, which is gone."""
+        with self._lock:
+            for mine in self._leases.pop(owner, {}).values():
+                self._end_lease(mine.extent)
+            for key in [key for key, reserved in self._reserved.items() if reserved.writer == owner]:
+                self.abandon(key)
+
+    def _end_lease(self, extent: Extent) -> None:
+        extent.leases -= 1
+        if extent.evicted and not extent.leases:
+            self._free(extent.place)
+
+    @contextmanager
+    def reading(self, key: bytes) -> Iterator[memoryview | None]:
+        """Yield the bytes of a key, leased meanwhile; None if it is not there."""
+        owner = object()
+        (place,) = self.lookup([key], owner)
+        try:
+            yield (
+                None
+                if place is None
+                else self._memory[place.offset : place.offset + place.size].data.toreadonly()
+            )
+        finally:
+            self.leave(owner)
+
+    def evict(self, key: bytes) -> bool:
+        """Forget a key; return whether it was there. Its memory is free when nobody holds a lease."""
+        with self._lock:
+            extent = self._extents.pop(key, None)
+            if extent is None:
+                return False
+            self._bytes -= extent.place.size
+            extent.evicted = True
+            if not extent.leases:  # guard: leased-memory
+                self._free(extent.place)
+            return True
+
+    def _free(self, place: Place) -> None:
+        self._space.give(place.offset, rounded(place.size))
+
+    # ---- the rest
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._extents
+
+    def check_of(self, key: bytes) -> int | None:
+        """Return the crc32 of a key's bytes; None if it is not there."""
+        extent = self._extents.get(key)
+        return None if extent is None else extent.check
+
+    def stats(self) -> dict[str, int]:
+        """`bytes`: cached; `held_bytes`: memory in use for them; `free_bytes`, `largest_hole`: of the memory that was reserved."""
+        with self._lock:
+            return {
+                "entries": len(self._extents),
+                "bytes": self._bytes,
+                "held_bytes": self._space.end,
+                "free_bytes": self._space.free,
+                "largest_hole": self._space.largest,
+                "leased": len({offset for leases in self._leases.values() for offset in leases}),
+                "reserved": len(self._reserved) + len(self._unsettled),
+                "found": self._found,
+                "missed": self._missed,
+                "max_bytes": self.max_bytes,
+            }
+
+    def close(self) -> None:
+        """Close the descriptor. The memory ends with the last process that maps it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+SEALS = sum(getattr(fcntl, name, 0) for name in ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")) | 0x10
+"""0x10: F_SEAL_FUTURE_WRITE, which Python 3.12 has no name for: mappings that exist can be written, new ones cannot be made."""
+
+
+def affordable(max_bytes: int) -> int:
+    """Return the bytes that a cache may have in this container."""
+    most = max(LEAST_BYTES, int(SHARE_OF_LEFT * memory_left()))
+    return max_bytes if max_bytes <= most else most // mmap.PAGESIZE * mmap.PAGESIZE

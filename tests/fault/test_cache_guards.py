@@ -1,0 +1,17 @@
+"""Remove each guard of the byte cache in turn: its test must fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.guards import Guard, played
+from tests.fault.guards_of_cache import CACHE_GUARDS
+from tests.fault.programs import Zygote
+from tests.fault.test_guards import bare, check_missed  # noqa: F401 - a fixture
+
+
+@pytest.mark.parametrize("removed", played(CACHE_GUARDS), ids=lambda guard: guard.name.replace(" ", "_"))
+def test_a_guard_that_is_gone_is_missed(removed: Guard, bare: Zygote, tmp_path: Path) -> None:  # noqa: F811
+    check_missed(removed, bare, tmp_path, patience_s=40.0)
