@@ -7,6 +7,7 @@ traceback keeps its objects alive, so a list of what they hold would say nothing
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -21,6 +22,24 @@ HERE = Path(__file__).parent
 STARTS_PROCESSES = (HERE / "integration", HERE / "fault")
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
 SLOW = ("fault", "integration", "on_ray")
+SLOWEST = (
+    "integration/test_cli.py",
+    "integration/test_remote_plans.py",
+    "integration/test_demo.py",
+    "integration/test_wheel.py",
+    "integration/test_states_at_every_batch.py",
+    "integration/test_without_libraries.py",
+    "integration/test_offloading.py",
+    "integration/test_profile_command.py",
+    "fault/test_guards.py",
+    "fault/test_node_guards.py",
+    "fault/test_interrupts.py",
+    "property/test_backlog_properties.py",
+    "integration/test_examples_targets.py",
+    "integration/trainers/test_accelerate.py",
+    "integration/test_remote_workers.py",
+)
+"""Files that take half a minute and more, the longest first."""
 LIMIT_S = 8 * 3600 if FULL else 300
 """Ten times what the longest takes alone: a busy machine is no failure, and a hang is one soon enough."""
 
@@ -51,7 +70,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=_is_quick)
+    items.sort(key=_turn)
     has_timeouts = config.pluginmanager.hasplugin("timeout")
     for item in items:
         if item.path.is_relative_to(HERE / "gpu"):
@@ -60,9 +79,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 
-def _is_quick(item: pytest.Item) -> bool:
-    """Slow folders come first: at the end one process would still be at a long file while the others have nothing to do."""
-    return item.path.relative_to(HERE).parts[0] not in SLOW
+def _turn(item: pytest.Item) -> int:
+    """Slow files come first, then slow folders: at the end one process would still be at a long file while the others have nothing to do."""
+    path = item.path.relative_to(HERE)
+    if path.as_posix() in SLOWEST:
+        return SLOWEST.index(path.as_posix())
+    return len(SLOWEST) + (path.parts[0] not in SLOW)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -73,6 +95,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("needs a CUDA device")
     if item.get_closest_marker("interpreted") is not None and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("kernels run on the GPU that is here: TRITON_INTERPRET=1 has them interpreted")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cheap_collections() -> Iterator[None]:
+    """The hundred thousands of objects of torch's modules need not be visited at every collection."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.client.remote_side import RemoteSide
+from penstock.node.config import NodeConfig
 from penstock.node.link import NodeLink
 from penstock.remote.connect import WorkerAddress
 from penstock.remote.handshake import new_key
@@ -75,7 +76,8 @@ class FerryHere:
     """A ferry, run by a node process of its own."""
 
     def __init__(self) -> None:
-        self.link = NodeLink.attach(f"test {secrets.token_hex(8)}", 60)
+        name = f"test {secrets.token_hex(8)}"
+        self.link = NodeLink.attach(name, 60, config=NodeConfig(linger_s=0.1))
         arena = Arena.create(1 << 20, 1)  # the ferry starts now, not in the midst of a test
         facts = {"size": arena.size, "workers": arena.workers}
         self.open(json.dumps(facts).encode(), [arena.fd]).close()

@@ -405,8 +405,9 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         """Return the numbers of this loader's life so far."""
         engine = "torch" if self._not_ours() else "workers" if self.num_workers else "inline"
         self._counters.skipped = len(self._skips)
-        kept = self._reusing.stats(self._epochs.kept) if self._reusing is not None else None
         lane, epoch = self._on_device.stats(), self._epochs.epoch
+        # After the lane: workers count a sample as found before the lane gets it, and the next epoch may be on its way already.
+        kept = self._reusing.stats(self._epochs.kept) if self._reusing is not None else None
         return as_stats(self._counters, engine=engine, epoch=epoch, gpu=lane, reuse=kept, remote=self._remote)
 
     def diagnose(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -22,15 +21,6 @@ def _give_up(signum: int, frame: FrameType | None) -> None:
     raise TestHung(f"the test did not end within {DEADLINE_S} s")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _cheap_collections() -> Iterator[None]:
-    """The hundred thousands of objects of torch's modules need not be visited whenever a test looks for leaks."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True)
 def _deadline(request: pytest.FixtureRequest) -> Iterator[None]:
     """A loader that waits for ever is a failure, not a hang; pytest-timeout does this where it is installed."""
@@ -47,6 +37,14 @@ def _deadline(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def _zygote() -> Iterator[Zygote]:
     zygote = Zygote("tests.fault.jobs")
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture(scope="session")
+def bare() -> Iterator[Zygote]:
+    """Starts programs that have imported everything but penstock."""
+    zygote = Zygote("torch", "torch.utils.data", "numpy", "pytest", "psutil", "hypothesis")
     yield zygote
     zygote.close()
 

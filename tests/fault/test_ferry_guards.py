@@ -9,9 +9,9 @@ import pytest
 from tests.fault.guards import Guard, played
 from tests.fault.guards_of_ferry import FERRY_GUARDS
 from tests.fault.programs import Zygote
-from tests.fault.test_guards import bare, check_missed  # noqa: F401 - a fixture
+from tests.fault.test_guards import check_missed
 
 
 @pytest.mark.parametrize("removed", played(FERRY_GUARDS), ids=lambda guard: guard.name.replace(" ", "_"))
-def test_a_guard_that_is_gone_is_missed(removed: Guard, bare: Zygote, tmp_path: Path) -> None:  # noqa: F811
+def test_a_guard_that_is_gone_is_missed(removed: Guard, bare: Zygote, tmp_path: Path) -> None:
     check_missed(removed, bare, tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,6 @@ TRIES = 3
 """Some guards are about moments: without them a test fails often, not always."""
 MUTANT_S = 12.0
 """A mutant that hangs is caught; the tests themselves take a second or two."""
-
-
-@pytest.fixture(scope="module")
-def bare() -> Iterator[Zygote]:
-    """Starts programs that have imported everything but penstock."""
-    zygote = Zygote("torch", "torch.utils.data", "numpy", "pytest", "psutil")
-    yield zygote
-    zygote.close()
 
 
 def copied(tmp_path: Path) -> Path:

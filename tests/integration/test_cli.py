@@ -149,13 +149,6 @@ def test_a_program_runs_on_our_loader_without_an_edit(folder: Path) -> None:
     assert re.search(said, ended.stderr, re.MULTILINE)
 
 
-def test_a_module_runs_too_and_steps_end_a_program_that_would_not_end(folder: Path) -> None:
-    ended = penstock(folder, "run", "--steps", "25", "-m", "endless")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "the program's own output\n"
-    assert "penstock: 25 batches, " in ended.stderr
-
-
 def test_a_comparison_runs_it_both_ways_and_prints_a_table(folder: Path) -> None:
     ended = penstock(folder, "run", "--compare", "--steps", "40", "endless.py")
     assert ended.returncode == 0, ended.stderr
@@ -194,6 +187,14 @@ def test_a_program_without_a_loader_ends_as_usual_and_cannot_be_compared(folder:
     )
 
 
+def test_who_watches_a_comparison_does_not_wait_for_torch() -> None:
+    """Its memory and processor time would be taken from the programs that it compares."""
+    code = "import sys, penstock.cli.both; sys.exit('torch' in sys.modules)"
+    subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(SRC)}, check=True, timeout=240
+    )
+
+
 def test_the_version_is_said_without_loading_torch(folder: Path) -> None:
     (folder / "torch.py").write_text("raise RuntimeError('torch was imported')\n")
     ended = penstock(folder, "--version")
@@ -224,26 +225,25 @@ def test_ranks_are_compared_in_one_table_with_a_process_group_in_both_runs(folde
     )
 
 
-def test_a_comparison_of_too_few_steps_gives_no_ratio_and_says_so(folder: Path) -> None:
-    ended = penstock(folder, "run", "--compare", "--steps", "6", "endless.py")
-    assert ended.returncode == 0, ended.stderr
-    (rates,) = (line for line in ended.stdout.splitlines() if line.startswith("samples/s"))
-    assert "x" not in rates
-    assert re.search(r"Too few steps for a ratio: 6, where \d+ would do \(--steps \d+\)", ended.stdout)
-
-
 def read_page(path: Path) -> str:
     page = ET.fromstring(path.read_text("utf-8").partition("\n")[2])
     return " ".join("".join(page.itertext()).split())
 
 
-def test_a_run_writes_a_page_about_its_busiest_loader(folder: Path) -> None:
-    ended = penstock(folder, "run", "--report", "page.html", "--steps", "40", "endless.py")
+def test_a_module_runs_too_is_ended_after_its_steps_and_has_its_page_where_it_was_asked_for(
+    folder: Path,
+) -> None:
+    """Though the program changes its folder."""
+    (folder / "sub").mkdir()
+    (folder / "moves.py").write_text("import os\n\nos.chdir('sub')\n" + ENDLESS)
+    ended = penstock(folder, "run", "--report", "page.html", "--steps", "40", "-m", "moves")
     assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "the program's own output\n"
+    assert "penstock: 40 batches, " in ended.stderr
     assert "penstock: page written to page.html" in ended.stderr
     said = read_page(folder / "page.html")
     for words in (
-        "endless.py with penstock",
+        "moves with penstock",
         "40batches delivered",
         "Timeline",
         "worker 0",
@@ -251,23 +251,18 @@ def test_a_run_writes_a_page_about_its_busiest_loader(folder: Path) -> None:
         "processor",
     ):
         assert words in said, words
+    assert not list((folder / "sub").iterdir())
     assert [path.name for path in folder.glob("*.json")] == [], "the trace is no one's to clean up"
 
 
-def test_a_page_is_written_where_it_was_asked_for_though_the_program_changes_its_folder(folder: Path) -> None:
-    (folder / "sub").mkdir()
-    (folder / "moves.py").write_text("import os\n\nos.chdir('sub')\n" + ENDLESS)
-    ended = penstock(folder, "run", "--report", "page.html", "--steps", "20", "moves.py")
+def test_a_comparison_of_too_few_steps_gives_no_ratio_and_says_so_on_its_page_too(folder: Path) -> None:
+    ended = penstock(folder, "run", "--compare", "--report", "page.html", "--steps", "6", "endless.py")
     assert ended.returncode == 0, ended.stderr
-    assert "moves.py with penstock" in read_page(folder / "page.html")
-    assert not list((folder / "sub").iterdir())
-
-
-def test_a_page_about_a_comparison_shows_both_loaders(folder: Path) -> None:
-    ended = penstock(folder, "run", "--compare", "--report", "page.html", "program.py")
-    assert ended.returncode == 0, ended.stderr
+    (rates,) = (line for line in ended.stdout.splitlines() if line.startswith("samples/s"))
+    assert "x" not in rates
+    assert re.search(r"Too few steps for a ratio: 6, where \d+ would do \(--steps \d+\)", ended.stdout)
     said = read_page(folder / "page.html")
-    for words in ("program.py with penstock", "Side by side", "Too few steps for a ratio", "Timeline"):
+    for words in ("endless.py with penstock", "Side by side", "Too few steps for a ratio", "Timeline"):
         assert words in said, words
 
 

@@ -70,10 +70,20 @@ def trained(
     return found
 
 
-@pytest.fixture
-def remote() -> Iterator[tuple[RemoteSide, list[Server]]]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[RemoteSide, list[Server]]]:
     with remote_workers(2, share="auto") as (side, _, servers):
         yield side, servers
+
+
+@pytest.fixture
+def remote(cluster: tuple[RemoteSide, list[Server]]) -> tuple[RemoteSide, list[Server]]:
+    """The same workers for every test, as for one program after the other."""
+    return beside(cluster, share="auto"), cluster[1]
+
+
+def beside(cluster: tuple[RemoteSide, list[Server]], **options: Any) -> RemoteSide:
+    return RemoteSide(open_ferry=cluster[0].open_ferry, addresses=cluster[0].addresses, **options)
 
 
 needs_full = pytest.mark.skipif(
@@ -103,7 +113,9 @@ def test_where_training_waits_for_slow_samples_remote_workers_take_a_share(
 def test_where_training_does_not_wait_nothing_is_offloaded(remote: tuple[RemoteSide, list[Server]]) -> None:
     measured = "no offloading: training could be"
     trained(
-        Sleepy(0.0, count=320),
+        Sleepy(
+            0.0, count=1600
+        ),  # long enough to be measured: each epoch begins with a window that does not count
         remote[0],
         step_s=0.05,
         until=lambda stats: measured in stats.get("reason", ""),
@@ -162,11 +174,11 @@ def test_remote_workers_that_die_in_any_stage_cost_no_batch(stage: str) -> None:
         assert found == expected(dataset, epochs + 1)
 
 
-def test_a_fixed_share_is_what_remote_workers_get() -> None:
-    with remote_workers(2, share=0.25) as (side, _, _):
-        loader = loader_of(Sleepy(0.004), side)
-        list(loader)  # they are there from now on
-        assert sum(len(indices) for _, indices in loader) == 640
-        stats = side.record.stats
-        assert stats["share"] == 0.25
-        assert stats["samples"] <= 0.25 * 640 + 64
+def test_a_fixed_share_is_what_remote_workers_get(cluster: tuple[RemoteSide, list[Server]]) -> None:
+    side = beside(cluster, share=0.25)
+    loader = loader_of(Sleepy(0.004), side)
+    list(loader)  # they are there from now on
+    assert sum(len(indices) for _, indices in loader) == 640
+    stats = side.record.stats
+    assert stats["share"] == 0.25
+    assert stats["samples"] <= 0.25 * 640 + 64

@@ -25,7 +25,7 @@ from penstock.remote.plans import possible
 from penstock.worker.prepare import Recipe
 from remote_here import FerryHere, Server, can_hide, remote_workers
 from tests.conftest import FULL
-from tests.integration.test_remote_workers import Busy, flat
+from tests.integration.test_remote_workers import Busy, flat, local
 from tests.unit.test_jpeg_parts import jpeg_of, photo
 
 soundfile = pytest.importorskip("soundfile")
@@ -109,19 +109,22 @@ def blind(data: Path) -> Iterator[Remote]:
         yield found
 
 
-def workers_of(found: list[Any]) -> set[int]:
-    return {int(worker) for _, workers in found for worker in workers}
-
-
 def until_both_help(data: Path, remote: Remote, plan: str) -> None:
     """Remote workers may still be starting. Once is enough for each plan."""
     if (id(remote[1]), plan) in HELPED:
         return
     HELPED.add((id(remote[1]), plan))
     dataset = penstock.ImageFolder(data / "photos", CHAIN, who)
-    deadline = time.monotonic() + 300
-    while workers_of(batches(dataset, remote, plan)) != {0, 1, 2}:
-        assert time.monotonic() < deadline, "remote workers never came"
+    dataset.samples *= 700  # one epoch: to connect takes longer than a short one lasts
+    dataset.length = len(dataset.samples)
+    loader: Any = penstock.DataLoader(dataset, batch_size=16, seed=7, num_workers=1)
+    loader._remote = replace(remote[0], plan=plan)
+    seen: set[int] = set()
+    for _, workers in loader:
+        seen |= set(workers.tolist())
+        if seen == {0, 1, 2}:
+            return
+    raise AssertionError("remote workers never came")
 
 
 @pytest.mark.parametrize(
@@ -234,8 +237,8 @@ def test_a_file_that_is_missing_here_too_is_the_users_error(
 class WithNothing(Busy):
     """Samples with an empty tensor have no layout: torch's own collate makes their batches."""
 
-    def __init__(self) -> None:
-        super().__init__("pair")
+    def __init__(self, *, busy_s: float = 0.004) -> None:
+        super().__init__("pair", busy_s=busy_s)
 
     def __getitem__(self, index: int) -> Any:
         image, _ = super().__getitem__(index)
@@ -244,7 +247,7 @@ class WithNothing(Busy):
 
 @pytest.mark.parametrize("form", ["pair", "dict", "growing text"])
 def test_whole_batches_of_any_form(remote: Remote, form: str) -> None:
-    assert flat(batches(Busy(form), remote, "batches")) == flat(batches(Busy(form)))
+    assert flat(batches(Busy(form), remote, "batches")) == local(form)
 
 
 def test_whole_batches_that_have_no_layout_are_collated_there(remote: Remote) -> None:
@@ -252,7 +255,7 @@ def test_whole_batches_that_have_no_layout_are_collated_there(remote: Remote) ->
         def __getitem__(self, index: int) -> Any:
             return *super().__getitem__(index), get_worker_info().id
 
-    assert flat(batches(WithNothing(), remote, "batches")) == flat(batches(WithNothing()))
+    assert flat(batches(WithNothing(), remote, "batches")) == flat(batches(WithNothing(busy_s=0.0)))
     deadline = time.monotonic() + 300
     while True:
         found = [workers.tolist() for *_, workers in batches(Who(), remote, "batches")]

@@ -19,6 +19,7 @@ from penstock import ConfigError, DataLoader
 from penstock.agent.record import read_record
 from penstock.measure import host
 from penstock.sim import replay
+from tests.conftest import FULL
 
 PATIENCE_S = 30.0
 
@@ -109,8 +110,10 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("method", "persistent"),
+    [("fork", False), ("fork", True), ("spawn", True), *([("spawn", False)] if FULL else [])],
+)
 def test_one_three_one_in_the_middle_of_an_epoch(method: str, persistent: bool) -> None:
     loader = DataLoader(
         Slow(),

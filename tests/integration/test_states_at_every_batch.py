@@ -119,7 +119,7 @@ def test_with_workers(kind: str, sizes: str, workers: int) -> None:
     check_all(maker(kind, sizes, num_workers=workers))
 
 
-@pytest.mark.parametrize("kind", [*MAPS, *STREAMS] if FULL else ["Shares", "Itself"])
+@pytest.mark.parametrize("kind", [*MAPS, *STREAMS] if FULL else ["Itself"])
 def test_with_workers_that_are_spawned(kind: str) -> None:
     """Their states are those of workers that are forked, and the reverse: a spawned worker takes seconds to begin."""
     forked = maker(kind, "uneven", num_workers=2)

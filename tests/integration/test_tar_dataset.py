@@ -123,7 +123,7 @@ def test_spawned_workers_give_the_same_batches(folder: Path, shards: Path) -> No
     tar = TarDataset([shards / f"part-{number:03d}.tar" for number in range(SHARDS)], CHAIN)
     tar[0]  # opens a file, which does not travel
     loader: DataLoader[Any] = DataLoader(
-        tar, 5, shuffle=True, num_workers=2, seed=11, multiprocessing_context="spawn"
+        tar, 5, shuffle=True, num_workers=2, seed=11, multiprocessing_context="spawn", persistent_workers=True
     )
     assert same([batch for _ in range(2) for batch in loader], wanted)
     tar.close()

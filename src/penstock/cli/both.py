@@ -9,9 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from penstock.cli.display import Display, make_display
-from penstock.cli.once import say
 from penstock.cli.program import Program
-from penstock.cli.ranks import Rank, this_rank, together
+from penstock.cli.ranks import Rank, say, this_rank, together
 from penstock.cli.table import table, too_few_steps
 from penstock.cli.watched import Result, WatchedRun, measure
 

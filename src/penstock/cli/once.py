@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.cli.meter import LoaderMeter, Record
 from penstock.cli.program import Program
-from penstock.cli.ranks import Rank, this_rank
+from penstock.cli.ranks import Rank, say, this_rank
 from penstock.cli.script import run as run_program
 
 SHOWN = 5
@@ -34,12 +34,6 @@ def run(program: Program, steps: int | None, report: Path | None = None, trace: 
         write_page(page, program.script, meter, rank)
         say(rank, f"page written to {report}")
     return code
-
-
-def say(rank: Rank, *lines: str) -> None:
-    """Print lines in one write: ranks share a terminal, and unbuffered `print` writes its newline separately."""
-    sys.stderr.write("".join(f"penstock: {rank.prefix}{line}\n" for line in lines))
-    sys.stderr.flush()
 
 
 def closing_lines(script: str, meter: LoaderMeter) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -95,6 +96,12 @@ class Rank:
 
 def this_rank() -> Rank:
     return Rank.of(os.environ)
+
+
+def say(rank: Rank, *lines: str) -> None:
+    """Print lines in one write: ranks share a terminal, and unbuffered `print` writes its newline separately."""
+    sys.stderr.write("".join(f"penstock: {rank.prefix}{line}\n" for line in lines))
+    sys.stderr.flush()
 
 
 def together(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:

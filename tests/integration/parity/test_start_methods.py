@@ -43,7 +43,7 @@ def _parents_mark() -> Iterator[None]:
 @pytest.mark.usefixtures("_parents_mark")
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_are_started_by_the_method_asked_for_and_their_errors_arrive(method: str) -> None:
-    num_workers = 1 if method == "forkserver" else 2
+    num_workers = 2 if method == "fork" else 1
     assert_same(
         lambda L: drain(L(ParentsMark(7), 2, num_workers=num_workers, multiprocessing_context=method))
     )
