@@ -85,10 +85,14 @@ def test_a_node_that_was_killed_is_started_again(files: CloudFiles) -> None:
 def test_a_stopped_service_costs_a_deadline_and_is_named(store: S3Apart) -> None:
     files = CloudFiles(timeout_s=0.2, limits=NEVER)
     assert files.read(NAME, 0, 5) == DATA[:5]
-    with stopped(service_pid(files)):
+    pid = service_pid(files)
+    late = threading.Timer(15, os.kill, (pid, signal.SIGCONT))  # without a deadline this test would hang
+    late.start()
+    with stopped(pid):
         with pytest.raises(BadRead, match=r"reading s3://bucket/data.bin failed: .* it is stopped \(SIGSTOP"):
             files.read(NAME, 5, 15)
-        files._streams.get().forget()
+        late.cancel()
+    late.join()
     assert files.read(NAME, 5, 15) == DATA[5:15]
     files.close()
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import mmap
 import os
 import socket
 import sys
@@ -31,6 +33,7 @@ from penstock.sources.fetch_frames import (
     MOST_BYTES,
     MOST_RANGES,
     PID,
+    REGION_BYTES,
     AskedBytes,
     Fetch,
     FetchTrouble,
@@ -210,8 +213,9 @@ class CloudFiles(Source):
 class FetchStream:
     """A stream to the fetch service. One thread uses it at a time."""
 
-    def __init__(self, sock: socket.socket, within_s: float) -> None:
-        self._sock, self.pid = sock, 0
+    def __init__(self, sock: socket.socket, region: mmap.mmap | None, within_s: float) -> None:
+        self._sock, self.pid, self._limit_s = sock, 0, 0
+        self._region, self._at = region, 0
         sock.settimeout(
             None
         )  # the kernel's time limit, since one of Python's would break a large read into many
@@ -225,6 +229,7 @@ class FetchStream:
     def exchange(self, request: bytes, within_s: float, answer: Callable[[FetchStream], T]) -> T:
         self._limit(within_s + 1.0)  # its own time limit says more than our silence
         try:
+            self._at = 0
             self._sock.sendall(request)
             return answer(self)
         except (BlockingIOError, ConnectionError, StreamLost) as exc:
@@ -235,9 +240,14 @@ class FetchStream:
         if kind == Fetch.ERROR:
             return self._error(asked.name, length, asked.etag)
         due = length if asked.end is None else asked.end - asked.start
-        if kind != Fetch.BYTES or length != due:
+        if kind not in (Fetch.BYTES, Fetch.PLACED) or length != due:
             raise StreamLost(f"it answered with {length:,} bytes of kind {kind} where {due:,} are due")
-        return receive_exactly(self._sock, length)
+        if kind == Fetch.BYTES:
+            return receive_exactly(self._sock, length)
+        start, self._at = self._at, self._at + length
+        if self._region is None or self._at > len(self._region):
+            raise StreamLost("it placed bytes where there is no room")
+        return self._region[start : self._at]
 
     def facts_of(self, name: str) -> ObjectFacts:
         return ObjectFacts(*self._json(name, Fetch.FACTS))
@@ -265,10 +275,12 @@ class FetchStream:
         return kind(f"reading {shown(name)} failed: {text}")
 
     def _limit(self, within_s: float) -> None:
-        seconds, part = divmod(within_s, 1.0)
-        limit = packed("@ll", int(seconds), int(part * 1e6) + 1)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)  # guard: fetch-deadline
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        """Wait no longer than this, in whole seconds: reads of similar sizes need no other limit."""
+        limit_s = math.ceil(within_s)
+        if limit_s != self._limit_s:
+            self._limit_s, limit = limit_s, packed("@ll", limit_s, 0)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)  # guard: fetch-deadline
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def _lost(self, exc: OSError) -> StreamLost:
         who = f"the fetch service of the node process (pid {self.pid or 'unknown'})"
@@ -282,6 +294,8 @@ class FetchStream:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # a forked process may have a copy
         self._sock.close()
+        if self._region is not None:
+            self._region.close()
 
 
 @dataclass(slots=True)
@@ -306,7 +320,7 @@ class FetchStreams:
                     self.link = None
                 self.link = NodeLink.attach(self.job)
             link = self.link
-        return FetchStream(link.open("fetch", self.hello), TIMEOUT_S), False
+        return opened(link, self.hello), False
 
     def give(self, stream: FetchStream) -> None:
         with self.lock:
@@ -328,6 +342,21 @@ class FetchStreams:
             link, self.link = self.link, None
         if link is not None:
             link.close()
+
+
+def opened(link: NodeLink, hello: bytes) -> FetchStream:
+    """Open a stream, with memory that the service writes into: to send bytes over the stream would copy them twice through the kernel."""
+    fd, region = -1, None
+    try:
+        with contextlib.suppress(OSError):  # no memfd here, or no memory for one
+            fd = os.memfd_create("penstock fetch")
+            os.ftruncate(fd, REGION_BYTES)
+            region = mmap.mmap(fd, REGION_BYTES)
+        sock = link.open("fetch", hello, [] if region is None else [fd])
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return FetchStream(sock, region, TIMEOUT_S)
 
 
 def require_obstore() -> None:

@@ -3,7 +3,9 @@
 Rule 1: one request at a time is on a stream; whoever has several opens several streams. A stream on which anything went wrong is closed.
 Rule 2: a request is a frame of JSON. A read is answered by one frame for each of its ranges, in their order; a listing by frames of names, and an
         empty one at its end. Any answer may be an error instead: its kind and its text.
-Rule 3: frames are bounded, and their lengths checked before anything is allocated.
+Rule 3: bytes lie in memory that whoever asks has made for the stream and sent along, one range behind the other, as long as there is room; else
+        they follow their frame. Until the next request this memory is the answer's.
+Rule 4: frames are bounded, and their lengths checked before anything is allocated.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ HEAD = Struct("<BQ")
 MOST_REQUEST = 4 << 20
 MOST_RANGES = 64
 """Ranges in one request: the service fetches them side by side, and holds what it has fetched."""
+MOST_AT_ONCE = 64 << 10
+REGION_BYTES = 2 << 20
+"""Memory of a stream. Only pages that were written count."""
 MOST_BYTES = 1 << 36
 PID = Struct("<I")
 """The service's first word on a stream."""
@@ -46,9 +51,11 @@ class Fetch(IntEnum):
     LIST = 3
     # its answers
     BYTES = 16
-    FACTS = 17
-    NAMES = 18
-    ERROR = 19
+    PLACED = 17
+    """Bytes in the stream's memory; nothing follows."""
+    FACTS = 18
+    NAMES = 19
+    ERROR = 20
 
 
 class FetchTrouble(IntEnum):
@@ -85,8 +92,11 @@ class StreamSilent(StreamLost):
     """The other side is there, and did not answer in time."""
 
 
+_encoded = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+
+
 def pack(kind: Fetch, said: Any) -> bytes:
-    body = json.dumps(said).encode()
+    body = _encoded(said).encode()
     return HEAD.pack(kind, len(body)) + body
 
 
@@ -104,7 +114,7 @@ def send_frame(sock: socket.socket, kind: Fetch, payload: Any) -> None:
 
 def receive_exactly(sock: socket.socket, count: int) -> bytes:
     """Return `count` bytes; the socket blocks, with a time limit of its own (SO_RCVTIMEO) or none."""
-    data = sock.recv(count, socket.MSG_WAITALL)
+    data = sock.recv(count, socket.MSG_WAITALL) if count else b""
     while len(data) < count:  # a signal, or the other side's end
         more = sock.recv(count - len(data), socket.MSG_WAITALL)
         if not more:
@@ -113,9 +123,22 @@ def receive_exactly(sock: socket.socket, count: int) -> bytes:
     return data
 
 
+def receive_request(sock: socket.socket) -> tuple[int, bytes]:
+    """Return kind and body of the next request, mostly in one call: there is never a second one behind it."""
+    data = sock.recv(HEAD.size + MOST_AT_ONCE)
+    if len(data) < HEAD.size:
+        data += receive_exactly(sock, HEAD.size - len(data))
+    kind, length = checked_head(data, MOST_REQUEST)
+    return kind, data[HEAD.size :] + receive_exactly(sock, max(0, HEAD.size + length - len(data)))
+
+
 def receive_head(sock: socket.socket, most: int) -> tuple[int, int]:
     """Return kind and length of the frame that comes."""
-    kind, length = HEAD.unpack(receive_exactly(sock, HEAD.size))
+    return checked_head(receive_exactly(sock, HEAD.size), most)
+
+
+def checked_head(data: bytes, most: int) -> tuple[int, int]:
+    kind, length = HEAD.unpack_from(data)
     if length > most:  # guard: fetch-frame-limit
         raise StreamLost(f"it announced a frame of {length:,} bytes; the most is {most:,}")
     return kind, length

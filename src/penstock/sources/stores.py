@@ -53,8 +53,8 @@ class ObjectStores:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = settings
         self._made: dict[tuple[str, int], Any] = {}
-        self._worked: set[str] = set()
-        """Buckets that gave something: there are credentials."""
+        self._worked: set[int] = set()
+        """Stores that gave something: there are credentials."""
 
     def of(self, name: str, within_s: float) -> tuple[Any, str]:
         """Return the store of a URL, and the key in it."""
@@ -66,11 +66,13 @@ class ObjectStores:
                 found = self._made[bucket, limit_s] = made(bucket, limit_s, self._settings)
         return found, key
 
-    def worked(self, name: str) -> None:
-        self._worked.add(split(name)[0])
+    def worked(self, store: Any) -> None:
+        self._worked.add(id(store))
 
     def trouble(self, exc: Exception, name: str) -> Unreadable:
-        return trouble_of(exc, has_worked=split(name)[0] in self._worked)
+        bucket = split(name)[0]
+        used = (id(store) for (its, _), store in self._made.items() if its == bucket)
+        return trouble_of(exc, has_worked=not self._worked.isdisjoint(used))
 
 
 _making = threading.Lock()
