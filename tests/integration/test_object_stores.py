@@ -340,6 +340,19 @@ def test_a_dataset_of_the_users_own_reads_from_a_store(train: str, folder: Path)
     assert same(batches(Own(remote), 2), batches(Own(local), 0))
 
 
+def test_the_example_of_the_documents_runs(
+    train: str, shards: Path, store: S3Apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.folder / "bucket" / "shards").symlink_to(shards)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    names: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)
+    assert train in page
+    assert len(names["shards"]) == len(names["photos"])
+    assert names["shards"][0][0].shape == (3, 224, 224)
+
+
 def test_roots_that_cannot_be_listed_or_hold_nothing_are_errors(store: S3Apart) -> None:
     with pytest.raises(ConfigError, match="cannot be listed"):
         ImageFolder("https://127.0.0.1:1/train")
