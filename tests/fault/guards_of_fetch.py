@@ -25,13 +25,13 @@ FETCH_GUARDS = [
         always("asked-again"),
     ),
     guard(
-        "a fetch service that is stopped costs a deadline",
-        f"{FAULT}a_stopped_service_costs_a_deadline_and_is_named",
-        removed("fetch-deadline"),
-    ),
-    guard(
         "frames of the fetch service are bounded",
         f"{FAULT}a_frame_above_the_limit_is_refused_before_memory_is_taken_for_it",
         never("fetch-frame-limit"),
+    ),
+    guard(
+        "a fetch service that is stopped costs a deadline",
+        f"{FAULT}a_stopped_service_costs_a_deadline_and_is_named",
+        removed("fetch-deadline"),
     ),
 ]

@@ -83,18 +83,21 @@ def test_a_node_that_was_killed_is_started_again(files: CloudFiles) -> None:
 
 
 def test_a_stopped_service_costs_a_deadline_and_is_named(store: S3Apart) -> None:
-    files = CloudFiles(timeout_s=0.2, limits=NEVER)
-    assert files.read(NAME, 0, 5) == DATA[:5]
-    pid = service_pid(files)
-    late = threading.Timer(15, os.kill, (pid, signal.SIGCONT))  # without a deadline this test would hang
-    late.start()
-    with stopped(pid):
-        with pytest.raises(BadRead, match=r"reading s3://bucket/data.bin failed: .* it is stopped \(SIGSTOP"):
-            files.read(NAME, 5, 15)
-        late.cancel()
-    late.join()
-    assert files.read(NAME, 5, 15) == DATA[5:15]
-    files.close()
+    with contextlib.closing(CloudFiles(timeout_s=0.2, limits=NEVER)) as files:
+        assert files.read(NAME, 0, 5) == DATA[:5]
+        pid = service_pid(files)
+        late = threading.Timer(10, os.kill, (pid, signal.SIGCONT))  # without a deadline this test would hang
+        late.start()
+        try:
+            with (
+                stopped(pid),
+                pytest.raises(BadRead, match=r"s3://bucket/data.bin failed: .* it is stopped \(SIGSTOP"),
+            ):
+                files.read(NAME, 5, 15)
+        finally:
+            late.cancel()
+            late.join()
+        assert files.read(NAME, 5, 15) == DATA[5:15]
 
 
 def test_epochs_in_which_the_service_is_killed_have_the_batches_of_local_files(

@@ -352,11 +352,14 @@ def opened(link: NodeLink, hello: bytes) -> FetchStream:
             fd = os.memfd_create("penstock fetch")
             os.ftruncate(fd, REGION_BYTES)
             region = mmap.mmap(fd, REGION_BYTES)
-        sock = link.open("fetch", hello, [] if region is None else [fd])
+        return FetchStream(link.open("fetch", hello, [] if region is None else [fd]), region, TIMEOUT_S)
+    except BaseException:
+        if region is not None:
+            region.close()  # it holds a descriptor, and the error may be kept
+        raise
     finally:
         if fd >= 0:
             os.close(fd)
-    return FetchStream(sock, region, TIMEOUT_S)
 
 
 def require_obstore() -> None:
