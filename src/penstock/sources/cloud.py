@@ -218,7 +218,7 @@ class FetchStream:
         self._region, self._at = region, 0
         sock.settimeout(
             None
-        )  # the kernel's time limit, since one of Python's would break a large read into many
+        )  # the kernel limits waits: a time limit of Python's would cut a large read into many
         self._limit(within_s)
         try:
             (self.pid,) = PID.unpack(receive_exactly(sock, PID.size))
