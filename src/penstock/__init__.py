@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .gpu import queues as _queues  # noqa: F401 - for what it does
+from .version import __version__
 
 if TYPE_CHECKING:
     from .config import GpuPrep, Remote, Reuse
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from .profiling.profile import Profile, profile
     from .report.display import progress
 
-__version__ = "0.1.0"
 
 __all__ = [
     "AgentDied",

@@ -12,6 +12,7 @@ from tests.fault.guards_of_data import DATA_GUARDS
 from tests.fault.guards_of_device_store import DEVICE_GUARDS
 from tests.fault.guards_of_disk_store import DISK_GUARDS
 from tests.fault.guards_of_ferry import FERRY_GUARDS
+from tests.fault.guards_of_fetch import FETCH_GUARDS
 from tests.fault.guards_of_node import NODE_GUARDS
 from tests.fault.guards_of_remote import REMOTE_GUARDS
 from tests.fault.guards_of_tls import TLS_GUARDS
@@ -35,6 +36,7 @@ ALL = [
     *DEVICE_GUARDS,
     *REMOTE_GUARDS,
     *FERRY_GUARDS,
+    *FETCH_GUARDS,
     *NODE_GUARDS,
     *CACHE_GUARDS,
     *TLS_GUARDS,

@@ -15,10 +15,10 @@ import pytest
 
 from penstock.errors import ConfigError, MissingExtra
 from penstock.policy.retry import RetryLimits
-from penstock.sources import object_stores
+from penstock.sources import others
 from penstock.sources.anywhere import AnyFiles, local_path
 from penstock.sources.http import HttpFiles
-from penstock.sources.object_stores import FsspecFiles
+from penstock.sources.others import FsspecFiles
 from penstock.sources.sources import (
     NEAR_BYTES,
     BadRead,
@@ -97,7 +97,7 @@ def check_source(source: Source, name: str) -> None:
     assert source.read_many([]) == []
     with pytest.raises(BadRead, match=r"has 10,240 bytes|were asked for, [\d,]+ came"):
         source.read_many([(name, 0, 5), (name, len(DATA) - 5, len(DATA) + 5)])
-    assert source.is_local(name) == (not name.startswith(("http", "memory://")))
+    assert source.is_local(name) == (not name.startswith(("http", "memory://", "s3://")))
     with pytest.raises(BadRead, match=r"(has 10,240 bytes|10 bytes from 10,235 on were asked for, 5 came)"):
         source.read(name, len(DATA) - 5, len(DATA) + 5)
     with pytest.raises(ConfigError):
@@ -325,17 +325,17 @@ def test_a_server_that_trickles_is_given_up(web: Server) -> None:
 # ---- names
 
 
-def test_a_url_other_than_http_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_that_only_fsspec_reads_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'penstock\[cloud\]'"):
-        AnyFiles().read("s3://bucket/shard.tar", 0, 1)
+    with pytest.raises(MissingExtra, match="pip install fsspec"):
+        AnyFiles().read("hf://datasets/shard.tar", 0, 1)
 
 
 def test_a_protocol_that_nobody_knows_is_said_at_once() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(ConfigError, match="Protocol not known"):
         FsspecFiles().read("nosuch://x/y", 0, 1)
-    assert object_stores.require_fsspec().__name__ == "fsspec"
+    assert others.require_fsspec().__name__ == "fsspec"
 
 
 def test_messages_do_not_show_the_secrets_of_a_url() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.node.messages import MAX_NAME
 
-SERVICES: Mapping[str, str] = MappingProxyType({"ferry": "penstock.remote.ferry:main"})
+SERVICES: Mapping[str, str] = MappingProxyType(
+    {"ferry": "penstock.remote.ferry:main", "fetch": "penstock.sources.fetch:main"}
+)
 """Services by name, as "module:function". The function gets an `Openings` (see `service`) in a process of its own."""
 LOST = 75
 """Exit code of a process that should have become the node, and found another."""

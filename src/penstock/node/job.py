@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock import __version__
+from penstock.version import __version__
 
 UNNAMED = "none"
 """torchrun's run id if none was given: then only the address of its store tells two jobs apart."""

@@ -26,8 +26,9 @@ from penstock.dataset.offers import Offer, ReadSeam
 from penstock.pipeline.adopt import AdoptedFolder
 from penstock.pipeline.chain import Chain
 from penstock.pipeline.decode import Encoded, Image
+from penstock.pipeline.folders import files_digest
 from penstock.pipeline.header import BadImage
-from penstock.pipeline.staged import StagedDataset, files_digest, is_ours
+from penstock.pipeline.staged import StagedDataset, is_ours
 from penstock.pipeline.their_draws import (
     CONTAINERS,
     Draw,

@@ -25,7 +25,7 @@ from penstock.dataset.offers import Offer, Offers, ReadSeam
 from penstock.dataset.seeding import call_seed
 from penstock.errors import ConfigError
 from penstock.pipeline.chain import flattened
-from penstock.pipeline.staged import classes_in, files_below, files_by_class
+from penstock.pipeline.folders import FileTree
 from penstock.plan.seeds import op_seed
 from penstock.sources.sources import ByteRange, Source, WholeFiles
 from penstock.transforms.audio import AudioOp, Drawn, Function, Resample, Shape, Wave, check_count
@@ -154,7 +154,7 @@ def audio_op(op: Any) -> AudioOp:
 
 
 class AudioFolder(Dataset[tuple[Any, Any]], Offers):
-    """WAV and FLAC files as (tensor, target), one folder per class: `root/class/name.wav`.
+    """WAV and FLAC files as (tensor, target), one folder per class: `root/class/name.wav`. `root`: a folder, or a URL of an object store.
 
     With `classes=function`, files may lie anywhere below the root, and `function(path)` returns the class: a number is used as it
     is, names are numbered in sorted order. Recordings with another rate than `sample_rate` are resampled before the first op.
@@ -171,13 +171,16 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         classes: str | Callable[[Path], int | str] = "folder",
         max_samples: int = MAX_SAMPLES,
     ) -> None:
-        self.root, self.target_transform, self.max_samples = os.fspath(root), target_transform, max_samples
+        tree = FileTree(os.fspath(root), EXTENSIONS)
+        self.root, self.target_transform, self.max_samples = tree.root, target_transform, max_samples
+        if not tree.is_local:
+            self.bytes_from = tree.source
         self.chain = AudioChain.of(transform, sample_rate)
         if callable(classes):
-            self.classes, self.class_to_idx, self.samples = labelled(self.root, classes)
+            self.classes, self.class_to_idx, self.samples = labelled(tree, classes)
         elif classes == "folder":
-            self.classes, self.class_to_idx = classes_in(self.root)
-            self.samples = files_by_class(self.root, self.class_to_idx, EXTENSIONS)
+            self.classes, self.class_to_idx = tree.classes()
+            self.samples = tree.by_class(self.class_to_idx)
         else:
             raise ConfigError(f"classes must be 'folder' or a function of a path, got {classes!r}")
         self.targets = [target for _, target in self.samples]
@@ -234,13 +237,13 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
 
 
 def labelled(
-    root: str, label_of: Callable[[Path], int | str]
+    tree: FileTree, label_of: Callable[[Path], int | str]
 ) -> tuple[list[str], dict[str, int], list[tuple[str, int]]]:
     """Return the class names, their numbers, and (path, class) of every recording below the root."""
-    labels = {path: label_of(Path(path)) for path in files_below(root, EXTENSIONS)}
+    labels = {path: label_of(Path(path)) for path in tree.files()}
     if not labels:
         raise FileNotFoundError(
-            f"Found no file below {root}. Supported extensions are: {', '.join(EXTENSIONS)}"
+            f"Found no file below {tree.root}. Supported extensions are: {', '.join(EXTENSIONS)}"
         )
     kinds = {type(label) for label in labels.values()}
     if kinds == {int}:

@@ -3,9 +3,8 @@ are ordinary map-style datasets of (tensor, target)."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from operator import getitem
@@ -22,7 +21,9 @@ from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import Chain, calls, executed, size_of
 from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.deferred import Deferred, Form
+from penstock.pipeline.folders import FileTree, files_digest
 from penstock.pipeline.header import MAX_PIXELS, BadImage
+from penstock.sources.anywhere import local_path
 from penstock.sources.sources import ByteRange, Source, WholeFiles, shown
 from penstock.transforms.libs import IMAGE_LIBRARIES, preload, simplejpeg, warn_without_loops
 from penstock.transforms.tail import Tail
@@ -205,7 +206,10 @@ def unfinished(tail: Tail, pixels: Image) -> Unfinished:
 
 
 class ImageFolder(StagedDataset):
-    """Images in one folder per class, `root/class/name.jpg`, found and numbered as torchvision's ImageFolder does."""
+    """Images in one folder per class, `root/class/name.jpg`, found and numbered as torchvision's ImageFolder does.
+
+    `root`: a folder, or a URL of an object store ("s3://bucket/train"), which is listed once.
+    """
 
     def __init__(
         self,
@@ -216,10 +220,14 @@ class ImageFolder(StagedDataset):
         max_pixels: int = MAX_PIXELS,
         fast_decode: bool = False,
     ) -> None:
-        self.root, self.target_transform = os.fspath(root), target_transform
-        self.classes, self.class_to_idx = classes_in(self.root)
-        found = files_by_class(self.root, self.class_to_idx, EXTENSIONS)
-        self.samples = [(str(Path(path)), target) for path, target in found]
+        tree = FileTree(os.fspath(root), EXTENSIONS)
+        self.root, self.target_transform = tree.root, target_transform
+        self.classes, self.class_to_idx = tree.classes()
+        found = tree.by_class(self.class_to_idx)
+        self.samples = [(str(Path(path)), target) for path, target in found] if tree.is_local else found
+        self._listed = tree.digest()
+        if not tree.is_local:
+            self.bytes_from = tree.source
         self.targets = [target for _, target in self.samples]
         super().__init__(None, transform, len(self.samples), max_pixels=max_pixels, fast_decode=fast_decode)
 
@@ -227,7 +235,7 @@ class ImageFolder(StagedDataset):
         return replace(super().offer(), draws_alone=self._draws_alone)
 
     def seam(self) -> ReadSeam | None:
-        root = str(Path(self.root))
+        root = str(Path(self.root)) if local_path(self.root) is not None else self.root
         folder = "" if root == "." else root
         return ReadSeam(holder=self, ranges=self.ranges, folder=folder, suffixes=EXTENSIONS)
 
@@ -260,6 +268,8 @@ class ImageFolder(StagedDataset):
     def contents(self) -> str | None:
         if type(self) is not ImageFolder or not self.is_located:
             return None
+        if local_path(self.root) is None:
+            return None if self._listed is None else repr((self.root, self._listed))
         return files_digest(path for path, _ in self.samples)
 
 
@@ -273,44 +283,3 @@ def needs_opencv(op: Any) -> bool:
     """Whether an op, inner ops included, needs OpenCV."""
     own = type(op).__name__ in ("GaussianBlur", "ThreeAugment") or getattr(op, "antialias", True) is False
     return own or any(map(needs_opencv, getattr(op, "transforms", ())))
-
-
-def files_digest(paths: Iterable[str]) -> str:
-    """Hash names, sizes, and modification and change times of files: nobody can set the change time back. A missing file hashes as its error."""
-    found = hashlib.blake2b(digest_size=16)
-    for path in paths:
-        try:
-            status = os.stat(path)  # noqa: PTH116 - for each of a million
-            said: object = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)  # guard: change-time
-        except OSError as exc:
-            said = exc.errno
-        found.update(f"{os.path.abspath(path)}\0{said}\n".encode("utf-8", "surrogateescape"))  # noqa: PTH100
-    return found.hexdigest()
-
-
-def classes_in(root: str) -> tuple[list[str], dict[str, int]]:
-    """Return the sorted folders of a root, and their numbers."""
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    if not classes:
-        raise FileNotFoundError(f"Couldn't find any class folder in {root}.")
-    return classes, {name: number for number, name in enumerate(classes)}
-
-
-def files_below(root: str, extensions: tuple[str, ...]) -> Iterator[str]:
-    """Yield every file with such an extension below a folder, sorted."""
-    for folder, _, files in sorted(os.walk(root, followlinks=True)):
-        for file in sorted(files):
-            if file.lower().endswith(extensions):
-                yield os.path.join(folder, file)  # noqa: PTH118 - as torchvision names them
-
-
-def files_by_class(
-    root: str, class_to_idx: dict[str, int], extensions: tuple[str, ...]
-) -> list[tuple[str, int]]:
-    """Return (path, class) of every file with such an extension, class by class."""
-    found = {name: list(files_below(os.path.join(root, name), extensions)) for name in sorted(class_to_idx)}  # noqa: PTH118
-    if empty := [name for name, paths in found.items() if not paths]:
-        raise FileNotFoundError(
-            f"Found no valid file for the classes {', '.join(empty)}. Supported extensions are: {', '.join(extensions)}"
-        )
-    return [(path, class_to_idx[name]) for name, paths in found.items() for path in paths]

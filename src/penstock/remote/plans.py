@@ -45,7 +45,7 @@ def starting_plan(name: str, recipe: Recipe) -> str:
 def no_bytes(seam: ReadSeam | None) -> str:
     if seam is None:
         return "the dataset does not say which files it reads, so only the dataset itself can read them"
-    if any(local_path(name) is None for name in seam.files):
+    if any(local_path(name) is None for name in (*seam.files, seam.folder or "")):
         return "its bytes come over the network, where remote workers can read them themselves"
     return ""
 

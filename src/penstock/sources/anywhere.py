@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from penstock.policy.retry import RetryLimits
+from penstock.sources.cloud import KINDS, CloudFiles
 from penstock.sources.http import HttpFiles
-from penstock.sources.object_stores import FsspecFiles
-from penstock.sources.sources import LocalFiles, Source
+from penstock.sources.others import FsspecFiles
+from penstock.sources.sources import ByteRange, LocalFiles, Source
 
 
 class AnyFiles(Source):
-    """Read local files by path or file:// URL, http(s) by ranges, other URLs through fsspec."""
+    """Read local files by path or file:// URL, http(s) by ranges, object stores through the node's fetch service, other URLs through fsspec."""
 
     chunk_bytes = 64 << 10
 
@@ -24,14 +27,29 @@ class AnyFiles(Source):
         """Return the source for a name, and the name as that source spells it."""
         if (path := local_path(name)) is not None:
             return self.local, path
-        kind = "http" if name.lower().startswith(("http://", "https://")) else "other"
+        kind = name.partition("://")[0].lower()
+        kind = "http" if kind in ("http", "https") else "cloud" if kind in KINDS else "other"
         if kind not in self._others:
-            self._others[kind] = HttpFiles(limits=self.limits) if kind == "http" else FsspecFiles()
+            self._others[kind] = self._made(kind)
         return self._others[kind], name
+
+    def _made(self, kind: str) -> Source:
+        if kind == "http":
+            return HttpFiles(limits=self.limits)
+        return CloudFiles(limits=self.limits) if kind == "cloud" else FsspecFiles()
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         source, name = self.of(name)
         return source.read(name, start, end)
+
+    def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """Let each source read its ranges at once: object stores are asked for many side by side."""
+        spelled = [(*self.of(name), start, end) for name, start, end in ranges]
+        found: list[bytes] = []
+        for _, some in groupby(spelled, key=lambda one: id(one[0])):
+            group = list(some)
+            found += group[0][0].read_many([(name, start, end) for _, name, start, end in group])
+        return found
 
     def is_local(self, name: str) -> bool:
         source, name = self.of(name)
@@ -48,7 +66,7 @@ class AnyFiles(Source):
     def identity(self, name: str) -> str | None:
         """Return a stamp that guarantees equal content; None if the source cannot guarantee it."""
         source, name = self.of(name)
-        return source.identity(name) if isinstance(source, (LocalFiles, HttpFiles)) else None
+        return source.identity(name) if isinstance(source, (LocalFiles, HttpFiles, CloudFiles)) else None
 
     def close(self) -> None:
         for source in (self.local, *self._others.values()):

@@ -5,8 +5,9 @@ Rule 2: retry transient failures within limits (`penstock.sources.retries`): 408
         the server closed a pooled connection before answering, reconnect; that is no failure.
 Rule 3: every wait has a deadline, including a body that trickles.
 
-This uses the standard library's client. fsspec's runs in a thread, accepts any body, and in a forked worker its finalizer removes the parent's
-sockets from the shared event loop.
+This uses the standard library's client. obstore takes less CPU per read, but tells no Retry-After, takes a query only as part of a store (presigned
+links would need a store, and connections, for each file), needs the extra, and has to live in another process. fsspec's runs in a thread, accepts any
+body, and in a forked worker its finalizer removes the parent's sockets from the shared event loop.
 """
 
 from __future__ import annotations

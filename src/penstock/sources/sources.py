@@ -59,21 +59,8 @@ class Source(Protocol):
     def read_many(self, ranges: Sequence[ByteRange]) -> list[bytes]:
         """Return the bytes of each range, in order. By default, one read covers each run of neighbouring ranges."""
         found: list[bytes] = []
-        while (at := len(found)) < len(ranges):
-            name, first, last = ranges[at]
-            stop = at + 1
-            while stop < len(ranges) and last is not None:
-                other, start, end = ranges[stop]
-                if other != name or end is None or max(start - last, first - end) > self.near_bytes:
-                    break
-                first, last, stop = min(first, start), max(last, end), stop + 1
-            data = self.read(name, first, last)
-            if stop == at + 1:
-                found.append(data)
-            else:
-                found += [
-                    data[start - first : end - first] for _, start, end in ranges[at:stop] if end is not None
-                ]
+        for run, members in joined(ranges, self.near_bytes):
+            found += parted(self.read(*run), run, members)
         return found
 
     def size(self, name: str) -> int: ...
@@ -85,6 +72,30 @@ class Source(Protocol):
     def close(self) -> None:
         """Close what this process has open; a later read opens it again."""
         ...
+
+
+def joined(ranges: Sequence[ByteRange], near_bytes: int) -> list[tuple[ByteRange, Sequence[ByteRange]]]:
+    """Join runs of neighbouring ranges; return each with its members."""
+    runs: list[tuple[ByteRange, Sequence[ByteRange]]] = []
+    at = 0
+    while at < len(ranges):
+        name, first, last = ranges[at]
+        stop = at + 1
+        while stop < len(ranges) and last is not None:
+            other, start, end = ranges[stop]
+            if other != name or end is None or max(start - last, first - end) > near_bytes:
+                break
+            first, last, stop = min(first, start), max(last, end), stop + 1
+        runs.append(((name, first, last), ranges[at:stop]))
+        at = stop
+    return runs
+
+
+def parted(data: bytes, run: ByteRange, members: Sequence[ByteRange]) -> list[bytes]:
+    """Return the bytes of each member of a run."""
+    if len(members) == 1:
+        return [data]
+    return [data[start - run[1] : end - run[1]] for _, start, end in members if end is not None]
 
 
 T = TypeVar("T", bound="Closes")

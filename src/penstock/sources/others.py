@@ -1,4 +1,4 @@
-"""Files in object stores and other fsspec backends (s3://, gs://, ...); needs the extra `penstock[cloud]`."""
+"""Files behind URLs that neither obstore nor our http client reads (hf://, hdfs://, ftp://, memory://, …), through fsspec and its packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def require_fsspec() -> Any:
     try:
         return import_module("fsspec")
     except ImportError as exc:
-        raise MissingExtra("URLs other than http(s) need fsspec: pip install 'penstock[cloud]'") from exc
+        raise MissingExtra(
+            "URLs other than http(s) and those of object stores need fsspec: pip install fsspec"
+        ) from exc
 
 
 @dataclass(slots=True)
@@ -36,9 +38,7 @@ class Systems:
             system = self.made[kind]
             return system, system._strip_protocol(name)
         except ImportError as exc:
-            raise MissingExtra(
-                f"{shown(name)} needs a package that is not installed: pip install 'penstock[cloud]' and it ({exc})"
-            ) from exc
+            raise MissingExtra(f"{shown(name)} needs a package that is not installed ({exc})") from exc
         except ValueError as exc:
             raise ConfigError(f"{shown(name)}: {exc}") from exc
 
