@@ -38,6 +38,18 @@ SLOWEST = (
     "integration/test_examples_targets.py",
     "integration/trainers/test_accelerate.py",
     "integration/test_remote_workers.py",
+    "fault/test_disk_store_guards.py",
+    "fault/test_remote_guards.py",
+    "fault/test_disk_store_power_cut.py",
+    "integration/test_remote_tls.py",
+    "integration/test_examples_audio.py",
+    "integration/test_stored_metrics.py",
+    "integration/trainers/test_lightning.py",
+    "integration/trainers/test_transformers.py",
+    "sim/test_schedules.py",
+    "sim/test_pools.py",
+    "unit/test_jpeg_parts.py",
+    "unit/test_kernels.py",
 )
 """Files that take half a minute and more, the longest first."""
 LIMIT_S = 8 * 3600 if FULL else 300

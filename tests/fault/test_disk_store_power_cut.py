@@ -1,4 +1,4 @@
-"""The store on disk after a power cut at any moment (`power_cuts`): 5,000 states, or with `PENSTOCK_FULL=1` a million by a campaign."""
+"""The store on disk after a power cut at any moment (`power_cuts`): 3,000 states, or with `PENSTOCK_FULL=1` a million by a campaign."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.conftest import FULL
 from tests.fault.guards import ROOT
 from tests.fault.power_cuts import STATES, Call, Run, examine, record, run
 
-SEEDS, CAMPAIGN = 50, 10_000
-PARTS = 10
+SEEDS, CAMPAIGN = 30, 10_000
+PARTS = 6
 """One test each: none takes longer than a test may."""
 
 

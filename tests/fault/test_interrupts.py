@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 OPTIONS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 11, "num_workers": 2}
-POINTS = 1000 if FULL else 60
+POINTS = 1000 if FULL else 40
 PER_TEST = 10
 ENGINE = tuple(str(Path(str(room.__file__)).parent) for room in (penstock.client, penstock.epochs))
 
@@ -294,7 +294,7 @@ def test_an_interrupt_at_any_line_of_next_loses_no_batch_and_counts_none_twice(w
 @pytest.mark.filterwarnings("ignore:Exception ignored.*socket:pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_while_an_iterator_starts_leaves_nothing_and_the_next_one_is_right() -> None:
     whole = expected(Drawn(32), **OPTIONS)[0]
-    for point in range(1, 10_000, 1 if FULL else 3):
+    for point in range(1, 10_000, 1 if FULL else 7):
         loader = DataLoader(Drawn(32), **OPTIONS)
         before = Snapshot.take()
         tracer = Tracer(point)

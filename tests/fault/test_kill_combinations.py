@@ -18,7 +18,7 @@ from tests.conftest import FULL
 from tests.fault.datasets import Drawn, Stream, expected, same
 from tests.fault.programs import Zygote
 
-ROUNDS = 200 if FULL else 3
+ROUNDS = 200 if FULL else 2
 EPOCHS = 2
 
 

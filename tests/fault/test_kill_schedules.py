@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import FULL
 from tests.fault.kill_schedules import run
 
-SCHEDULES = 100 if FULL else 60
+SCHEDULES = 100 if FULL else 40
 GROUP = 10
 REGRESSIONS = (180, 438)
 """Seeds that once failed: a stream's end that came with the loss of its worker; an epoch that began where the last ended."""

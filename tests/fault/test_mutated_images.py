@@ -29,8 +29,8 @@ from penstock.pipeline.header import BadImage, read_header
 from tests.conftest import FULL
 from tests.fault.mutated_images import HUGE, bases, chunks_of, draw, mended, png_of, run
 
-SEEDS = 5_000 if FULL else 2_400
-PARTS = 8
+SEEDS = 5_000 if FULL else 1_600
+PARTS = 4
 """Tests that the seeds are dealt out to, for the sake of parallel runs."""
 CAMPAIGN = 100_000
 ROOT = Path(__file__).parents[2]

@@ -166,9 +166,10 @@ needs_loops = pytest.mark.skipif(
 
 @needs_loops
 def test_every_chain_is_adopted_with_the_same_pixels_without_opencv_and_simplejpeg(photos: Path) -> None:
+    """And reuse decodes what the compiled loops leave to others, progressive and CMYK files."""
     torchvision()
-    done = ran(BLOCKED + ALL_CHAINS, photos, "with loops")
-    assert done.stdout == "the same\n"
+    done = ran(BLOCKED + ALL_CHAINS + REUSED, photos, "with loops")
+    assert done.stdout == "the same\nthe same\n"
     assert "penstock" not in done.stderr, "nothing is slow here"
 
 
@@ -177,14 +178,6 @@ def test_every_chain_is_adopted_with_the_same_pixels_without_loops_and_libraries
 ) -> None:
     torchvision()
     done = ran(BLOCKED + ALL_CHAINS, photos, "without loops", source=no_loops)
-    assert done.stdout == "the same\n"
-
-
-@needs_loops
-def test_reuse_decodes_what_the_compiled_loops_leave_to_others_without_simplejpeg(photos: Path) -> None:
-    """Of an adopted folder, with progressive and CMYK files in it."""
-    torchvision()
-    done = ran(BLOCKED + REUSED, photos)
     assert done.stdout == "the same\n"
 
 

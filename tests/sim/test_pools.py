@@ -20,7 +20,7 @@ from penstock.policy.tasks import AHEAD_TASK_S, QUEUE_S
 from penstock.sim import FakePool, Scenario, World
 from tests.conftest import FULL
 
-SETTINGS = 102 if FULL else 54
+SETTINGS = 102 if FULL else 36
 PARTS = 6
 """Tests that the settings are dealt out to, for the sake of parallel runs."""
 TASKS = 12

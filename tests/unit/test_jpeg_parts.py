@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 needs_loops = pytest.mark.skipif(
     accel.compiled() is None, reason="there was no compiler when penstock was installed"
 )
-DAMAGED = 100_000 if FULL else 3_000
+DAMAGED = 100_000 if FULL else 2_000
 
 
 def photo(height: int, width: int, seed: int = 0) -> Any:
