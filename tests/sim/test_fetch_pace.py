@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock.policy.deadlines import ReadQueue
 from penstock.sim.cache_balance import balance
 from penstock.sim.fetch_pace import pace
 from tests.conftest import FULL
@@ -43,3 +44,45 @@ def test_links_work_beside_each_other() -> None:
     fetch = np.full((20, 4), 0.9)
     assert pace([fetch, fetch], train_s=1.0, ahead=2, pool_ranks=4).step_s == pytest.approx(1.0)
     assert pace([fetch, 2 * fetch], train_s=1.0, ahead=2, pool_ranks=4).step_s == pytest.approx(1.8, rel=0.1)
+
+
+def test_reads_one_by_one_in_the_order_of_the_queue_keep_the_pace_of_the_model() -> None:
+    """A pool that does one read after the other, whatever is open, beside the fluid model."""
+    reads = np.random.default_rng(3).poisson(6, size=(60, 4))
+    read_s, ahead, ended, at = 0.9 / (4 * 6), 4, 0.0, 0.0
+    begun = [0.0] * 60
+    left = reads.sum(axis=1)
+    queue = ReadQueue()
+
+    def open_window(step: int) -> None:
+        for rank in range(4):
+            for sample in range(reads[step, rank] if step < 60 else 0):
+                queue.add(step, rank, sample)
+
+    for step in range(ahead):
+        open_window(step)
+    for step in range(60):
+        while left[step]:
+            left[queue.take().step] -= 1
+            at += read_s
+        begun[step] = max(ended, at)
+        ended = begun[step] + 1.0
+        open_window(step + ahead)
+        at = max(at, begun[step])
+        while len(queue) and at + read_s <= ended:  # reads ahead while training runs
+            left[queue.take().step] -= 1
+            at += read_s
+        if not len(queue):
+            at = max(at, ended)
+    model = pace([reads * read_s * 4], train_s=1.0, ahead=ahead, pool_ranks=4)
+    assert (ended - begun[ahead]) / (60 - ahead) == pytest.approx(model.step_s, rel=0.02)
+
+
+def test_reads_begin_in_the_order_of_deadlines_and_ranks_take_turns() -> None:
+    queue = ReadQueue()
+    for step, rank, sample in ((5, 0, 1), (4, 0, 2), (4, 0, 3), (4, 1, 4), (3, 1, 5)):
+        queue.add(step, rank, sample)
+    assert [queue.take().sample for _ in range(len(queue))] == [5, 2, 4, 3, 1]
+    queue.passed(4)
+    queue.add(4, 1, 6)
+    assert queue.take() == (4, 0, 1, 6)

@@ -11,7 +11,7 @@ from penstock.policy.homes import NOWHERE, Nodes
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-SOURCE: Final = -1
+SOURCE: Final = NOWHERE
 """No node of the group holds the sample."""
 
 
@@ -42,10 +42,10 @@ class Directory:
 
     def holder(self, samples: Ints) -> Nodes:
         """Return a node to ask for each sample: its home, else the first that holds it, else SOURCE."""
-        rows = np.unpackbits(self._bits[samples], axis=1, bitorder="little")
-        first = np.where(self.copies[samples] > 0, rows.argmax(axis=1), SOURCE).astype(np.int16)
-        homes = self.homes[samples]
-        return np.where(homes != NOWHERE, homes, first)
+        found = self.homes[samples]
+        strays = np.flatnonzero((found == NOWHERE) & (self.copies[samples] > 0))
+        found[strays] = np.unpackbits(self._bits[samples[strays]], axis=1, bitorder="little").argmax(axis=1)
+        return found
 
 
 class HeldSamples:

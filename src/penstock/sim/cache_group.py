@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigError
 from penstock.plan.deal import deal_to_owners
 from penstock.plan.even import KeptSet, even_order
-from penstock.plan.next_use import SampleOrder, UsePlan
+from penstock.plan.next_use import FAR, SampleOrder, UsePlan
 from penstock.plan.permutation import permutation
 from penstock.plan.seeds import order_key
 from penstock.policy.caching import POLICIES, NodeCache
@@ -178,7 +178,10 @@ class _Group:
         self._homes_keep(samples)
         for node, part in enumerate(parts):
             used = samples[part]
-            next_use = self.plan.next_use(used, node, step)
+            if self.scenario.deal == "owner":
+                next_use = np.full(len(used), FAR)  # its home uses it next
+            else:
+                next_use = self.plan.next_use(used, node, step)
             self.caches[node].used(step, used, self.sizes[used], next_use)
         return kinds
 
