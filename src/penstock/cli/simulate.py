@@ -161,7 +161,7 @@ def head(scenario: CacheScenario) -> list[str]:
     cache = f"cache: {in_bytes(memory)} per node, {in_bytes(ring)} of it the ring"
     return [
         f"{job}: {in_bytes(data)}",
-        f"{cache}; {share:.1%} of the data, {nodes * share:.1%} with all nodes",
+        f"{cache}; {share:.1%} of the data, all nodes {nodes * share:.2f} times the data",
     ]
 
 
