@@ -199,6 +199,51 @@ def test_dealing_to_owners_makes_nearly_all_reads_local() -> None:
     assert simulate_cache(dealt)[-1].shares[0] > 0.95
 
 
+# ---- nodes come and go
+
+
+@given(
+    st.integers(0, 100),
+    st.integers(50, 400),
+    st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=6),
+)
+def test_after_any_change_of_membership_the_bound_is_met_again(
+    seed: int, room: int, memberships: list[set[int]]
+) -> None:
+    """Every second epoch has other members; the nodes that are there use all samples once."""
+    samples, sizes = np.arange(60), np.full(60, 10, np.int64)
+    directory = Directory(60, 4)
+    caches: dict[int, NodeCache] = {}
+    rng = np.random.default_rng(seed)
+    for epoch, members in enumerate(each for each in memberships for _ in range(2)):
+        for gone in set(caches) - members:
+            del caches[gone]
+            directory.forget(gone)
+        for node in members - set(caches):
+            caches[node] = NodeCache(node, room_bytes=room, rules=POLICIES["auto"], directory=directory)
+        rooms = [GroupMember(name=node, room_bytes=room * (node in members)) for node in range(4)]
+        directory.homes = find_homes(seed, rooms, sizes)
+        for cache in caches.values():
+            cache.follow_homes(sizes)
+        before, from_source = (directory.copies > 0).sum(), 0
+        for step, batch in enumerate(rng.permutation(samples).reshape(10, 6)):
+            cache = caches[sorted(members)[step % len(members)]]
+            asks, unread = cache.ahead(batch), directory.copies[batch] == 0
+            from_source += int(unread.sum())
+            for node, key in zip(asks[~unread].tolist(), batch[~unread].tolist(), strict=True):
+                assert directory.has(node, ints(key))[0]
+            for other in caches.values():
+                mine = batch[directory.homes[batch] == other.node]
+                other.asked(mine, sizes[mine])
+            cache.used(10 * epoch + step, batch, sizes[batch], np.full(6, FAR))
+            assert max(each.held_bytes for each in caches.values()) <= room
+        assert from_source >= 60 - before
+        if epoch % 2:  # the second epoch with these members
+            assert from_source == max(0, 60 - len(members) * (room // 10))
+        for node, cache in caches.items():
+            assert cache.held_bytes == 10 * directory.has(node, samples).sum()
+
+
 # ---- single rules
 
 

@@ -62,6 +62,13 @@ def test_a_node_that_leaves_moves_only_its_share(seed: int, nodes: int) -> None:
     assert (after != NOWHERE).all()
 
 
+@given(SEEDS, st.lists(st.integers(1, 2000), min_size=2, max_size=6))
+def test_a_node_without_room_is_as_one_that_is_not_there(seed: int, rooms: list[int]) -> None:
+    sizes = np.full(200, 10, np.int64)
+    left = find_homes(seed, group(*rooms[:-1], 0), sizes)
+    assert left.tolist() == find_homes(seed, group(*rooms[:-1]), sizes).tolist()
+
+
 @pytest.mark.parametrize("room", [0.05, 0.1, 0.12])
 def test_with_too_little_room_a_leaving_node_changes_at_most_as_much_at_the_others(room: float) -> None:
     count, nodes = 20_000, 8

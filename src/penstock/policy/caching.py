@@ -2,8 +2,9 @@
 
 Events, in this order for each step of a node:
   `ahead`   a batch becomes known, some steps before it is used: which node to ask for each sample, or the source;
-  `asked`   (at a sample's home) another node wants samples that this node keeps: what it keeps from now on;
+  `asked`   (at a sample's home) samples of this home are about to be used somewhere: what it keeps from now on;
   `used`    the batch was used: what the node holds from now on, and what it drops.
+When nodes join or leave: `follow_homes`, after the directory has the new homes.
 
 Between `ahead` and `used` bytes lie in a ring of a few batches per rank, which is not counted here: a deeper one would take the room of samples that
 are used again.
@@ -98,11 +99,10 @@ class NodeCache:
         return np.where(here, self.node, np.where(asks == self.node, SOURCE, asks)).astype(np.int16)
 
     def asked(self, samples: Ints, sizes: Ints) -> CacheChange:
-        """Keep samples of this home that another node wants, as far as they fit, and drop copies for them."""
+        """Keep samples of this home, as far as they fit, and drop copies for them."""
         new = np.flatnonzero(self._is_home(samples) & ~self.directory.has(self.node, samples))
-        new = new[
-            self.kept_bytes + np.cumsum(sizes[new]) <= self.room_bytes
-        ]  # sizes may not be as was thought
+        # They fit by their homes, unless sizes are not as was thought.
+        new = new[self.kept_bytes + np.cumsum(sizes[new]) <= self.room_bytes]
         self.directory.gain(self.node, samples[new])
         self.kept_bytes += int(sizes[new].sum())
         return CacheChange(samples[new], self._make_room())
@@ -122,6 +122,18 @@ class NodeCache:
         return CacheChange(
             np.concatenate([kept.holds, chosen.holds]), np.concatenate([kept.drops, dropped, chosen.drops])
         )
+
+    def follow_homes(self, sizes: Ints) -> None:
+        """Follow new homes. `sizes`: of all samples.
+
+        Samples with a new home elsewhere become copies, the first to go when room is short: until then their homes can ask for them.
+        """
+        here = np.flatnonzero(self.directory.has(self.node, np.arange(len(sizes))))
+        home, chosen = self._is_home(here), np.isin(here, self._held.keys)
+        settled, left = here[home & chosen], here[~home & ~chosen]
+        self._held.drop(settled)
+        self._held.add(left, np.full(len(left), AFTER_ALL), sizes[left])
+        self.kept_bytes += int(sizes[settled].sum()) - int(sizes[left].sum())
 
     # ---- what is kept as a home
 

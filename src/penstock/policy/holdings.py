@@ -40,10 +40,21 @@ class Directory:
         self._bits[samples, node >> 3] &= np.uint8(~(1 << (node & 7)) & 255)
         self.copies[samples] -= np.int16(1)
 
+    def forget(self, node: int) -> None:
+        """Note that a node is gone, with all it held."""
+        self.lose(node, np.flatnonzero(self.has(node, np.arange(len(self.copies)))))
+
+    def at_home(self, samples: Ints) -> Mask:
+        """Return which samples are held by their home."""
+        homes = self.homes[samples]
+        bits = self._bits[samples, homes >> 3] >> (homes & 7).astype(np.uint8) & np.uint8(1)
+        found: Mask = (homes != NOWHERE) & (bits != 0)
+        return found
+
     def holder(self, samples: Ints) -> Nodes:
-        """Return a node to ask for each sample: its home, else the first that holds it, else SOURCE."""
+        """Return a node to ask for each sample: its home, unless only others hold it; SOURCE if it has no home and nobody holds it."""
         found = self.homes[samples]
-        strays = np.flatnonzero((found == NOWHERE) & (self.copies[samples] > 0))
+        strays = np.flatnonzero(~self.at_home(samples) & (self.copies[samples] > 0))
         found[strays] = np.unpackbits(self._bits[samples[strays]], axis=1, bitorder="little").argmax(axis=1)
         return found
 

@@ -36,7 +36,7 @@ class GroupMember:
     name: int
     """Any integer; it stays the same when others join or leave."""
     room_bytes: int
-    """Bytes of samples the node can keep."""
+    """Bytes of samples the node can keep; 0 for a node that has left and keeps its index."""
 
     def __post_init__(self) -> None:
         if self.room_bytes < 0:
@@ -78,9 +78,8 @@ def _lowest(
     """Return the node with the lowest draw for each sample, among those asked that have room for it, and the draw."""
     nodes = np.full(len(samples), NOWHERE, np.int16)
     lowest = np.full(len(samples), np.inf)
-    weighted = (
-        len(set(weights)) > 1
-    )  # with equal weights, the lowest uniform draw is the lowest exponential one
+    # With equal weights, the lowest uniform draw is the lowest exponential one.
+    weighted = len({weights[node] for node in asked.tolist()}) > 1
     largest = int(sizes.max())
     for start in range(0, len(samples), CHUNK):
         part = slice(start, start + CHUNK)

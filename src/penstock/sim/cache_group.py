@@ -186,9 +186,9 @@ class _Group:
         return kinds
 
     def _homes_keep(self, samples: Ints) -> None:
-        """Tell homes what was asked of them and not read yet."""
+        """Tell homes what is used and they do not hold yet."""
         homes = self.directory.homes[samples]
-        new = (homes != NOWHERE) & (self.directory.copies[samples] == 0)
+        new = (homes != NOWHERE) & ~self.directory.at_home(samples)
         for home in np.unique(homes[new]).tolist():
             asked = samples[new & (homes == home)]
             self.caches[home].asked(asked, self.sizes[asked])
