@@ -259,6 +259,18 @@ def test_a_sample_never_used_again_goes_unless_it_is_the_last_copy() -> None:
     assert other.used(6, ints(2), ints(1), ints(FAR)).drops.tolist() == [2]
 
 
+def test_a_guarded_cache_drops_a_copy_rather_than_refuse_a_sample_that_nobody_holds() -> None:
+    directory = Directory(3, 2)
+    one, other = (
+        NodeCache(node, room_bytes=1, rules=POLICIES["lobster-guarded"], directory=directory)
+        for node in range(2)
+    )
+    for cache in (one, other):
+        cache.used(0, ints(1), ints(1), ints(5))
+    assert [found.tolist() for found in one.used(1, ints(2), ints(1), ints(FAR))] == [[2], [1]]
+    assert [found.tolist() for found in other.used(1, ints(0), ints(1), ints(2))] == [[], []]
+
+
 def test_a_new_sample_is_held_only_if_it_is_needed_sooner_than_its_victim() -> None:
     cache = NodeCache(0, room_bytes=2, rules=POLICIES["farthest"], directory=Directory(5, 1))
     cache.used(0, ints(1, 2), ints(1, 1), ints(10, 20))
