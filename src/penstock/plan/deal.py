@@ -30,19 +30,12 @@ def deal_to_owners(homes: NDArray[np.int16], ranks: Ints, *, gpus: int) -> Ints:
     placed = np.empty(len(order), np.int64)
     placed[order[stays]] = in_order[stays]
     moved = np.sort(order[~stays])
-    placed[moved] = np.repeat(np.arange(nodes), free)[_interleaved(free)]
+    placed[moved] = np.repeat(np.arange(nodes), free)
     # A node's local samples come first, so that dealing round spreads both kinds.
     within = np.lexsort((placed != wanted, placed))
     dealt = np.empty(len(order), np.int64)
     dealt[within] = _seats(counts, gpus)
     return dealt
-
-
-def _interleaved(free: Ints) -> Ints:
-    """Return an order of all free places that takes one from each node in turn: what no node keeps is spread over nodes."""
-    starts = np.cumsum(free) - free
-    turns = np.arange(int(free.sum())) - np.repeat(starts, free)
-    return np.argsort(turns, kind="stable")
 
 
 def _seats(counts: Ints, gpus: int) -> Ints:
