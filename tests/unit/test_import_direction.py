@@ -62,7 +62,12 @@ PURE_MAY_USE = frozenset(
         "typing",
     ]
 )
-NUMPY_MAY_BE_USED_IN = ("penstock.plan",)
+NUMPY_MAY_BE_USED_IN = (
+    "penstock.plan",
+    "penstock.policy.homes",
+    "penstock.policy.holdings",
+    "penstock.policy.caching",
+)
 IMPURE_CALLS = frozenset({"open", "input", "print", "__import__"})
 
 PICKLE_MODULES = frozenset({"penstock.wire.pickles"})

@@ -1,4 +1,4 @@
-"""`penstock run train.py …`, `penstock profile train.py …`, `penstock report trace.json`, `penstock cache ls …`: arguments in, exit code out."""
+"""`penstock run train.py …`, `penstock profile train.py …`, `penstock report trace.json`, `penstock cache ls …`, `penstock simulate cache …`: arguments in, exit code out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from penstock.cli.profile import add_profile
 from penstock.cli.program import Program
 from penstock.cli.reuse import add_reuse
 from penstock.cli.reuse_stores import add_cache
+from penstock.cli.simulate import add_simulate
 from penstock.errors import PenstockError
 
 RUN = """\
@@ -66,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     add_report(commands)
     add_reuse(commands)
     add_cache(commands)
+    add_simulate(commands)
     return top
 
 
@@ -79,7 +81,7 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
-        if options.command in ("profile", "report", "reuse", "cache"):
+        if options.command in ("profile", "report", "reuse", "cache", "simulate"):
             return int(options.act(options))
         program = Program(script=options.script, args=tuple(options.args), module=options.module)
         for file in (options.report, options.trace):

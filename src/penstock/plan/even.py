@@ -1,6 +1,8 @@
-"""Cache-aware shuffle: spread the samples that an epoch prepares anew evenly over its batches (Revamper, section 5.3).
+"""Cache-aware shuffle: spread the samples that an epoch must make or fetch anew evenly over its batches (Revamper, section 5.3).
 
-Rule 1: every sample stands in the order once. The *misses* (prepared anew) are in random order among themselves; so are the hits.
+Two kinds of *misses* are spread so: partly prepared samples that are renewed (`Renewal`), and samples that no node keeps (`KeptSet`).
+
+Rule 1: every sample stands in the order once. The misses are in random order among themselves; so are the hits.
 Rule 2: each rank has its share of the misses, and so has any stretch of a rank's samples, to within one: every batch, and every
         task of a batch, costs the same.
 Rule 3: the places of misses shift by a random amount each epoch: every sample is equally likely at every place.
@@ -14,12 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.plan.permutation import Permutation, permutation
-from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import op_seed, order_key
 
 Ints = NDArray[np.int64]
@@ -48,22 +50,63 @@ class Spread:
         return Spread(self.length, self.length - self.count, self.length - 1 - self.phase)
 
 
+class EpochMisses(Protocol):
+    """Which samples an epoch misses. Misses are numbered from 0, and so are hits."""
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    def misses(self, epoch: int) -> int: ...
+    def missed_samples(self, epoch: int, numbers: Ints) -> Ints: ...
+    def hit_samples(self, epoch: int, numbers: Ints) -> Ints: ...
+    def numbered(self, epoch: int, samples: Ints) -> tuple[NDArray[np.bool_], Ints]: ...
+
+
+class KeptSet:
+    """Samples that some node of a group keeps, in every epoch; all others are misses."""
+
+    def __init__(self, kept: NDArray[np.bool_], seed: int) -> None:
+        self.seed = seed
+        self._kept = kept
+        self._hits, self._missed = np.flatnonzero(kept), np.flatnonzero(~kept)
+        self._hits_before: Ints = np.cumsum(kept, dtype=np.int64) - kept
+
+    @property
+    def length(self) -> int:
+        return len(self._kept)
+
+    def misses(self, epoch: int) -> int:  # noqa: ARG002 - the same in every epoch
+        return len(self._missed)
+
+    def missed_samples(self, epoch: int, numbers: Ints) -> Ints:  # noqa: ARG002
+        return self._missed[numbers]
+
+    def hit_samples(self, epoch: int, numbers: Ints) -> Ints:  # noqa: ARG002
+        return self._hits[numbers]
+
+    def numbered(self, epoch: int, samples: Ints) -> tuple[NDArray[np.bool_], Ints]:  # noqa: ARG002
+        missed = ~self._kept[samples]
+        before: Ints = self._hits_before[samples]
+        return missed, np.where(missed, samples - before, before)
+
+
 @dataclass(frozen=True)
 class EvenOrder:
     """The order of one epoch, for a world of `world` ranks."""
 
-    renewal: Renewal
+    of: EpochMisses
     epoch: int
     world: int
 
     @cached_property
     def _key(self) -> int:
-        return order_key(self.renewal.seed, self.epoch)
+        return order_key(self.of.seed, self.epoch)
 
     @cached_property
     def _spread(self) -> Spread:
-        length = self.renewal.length
-        return Spread(length, self.renewal.misses(self.epoch), op_seed(self._key, "phase", 0) % length)
+        length = self.of.length
+        return Spread(length, self.of.misses(self.epoch), op_seed(self._key, "phase", 0) % length)
 
     @cached_property
     def _misses(self) -> Permutation:
@@ -74,49 +117,37 @@ class EvenOrder:
         return permutation(op_seed(self._key, "hits", 0), self._spread.rest.count)
 
     def is_miss(self, positions: Ints) -> NDArray[np.bool_]:
-        """Whether the samples at these positions are prepared anew."""
+        """Whether the samples at these positions are misses."""
         line = self._line(positions)
         return self._spread.before(line + 1) > self._spread.before(line)
 
     def __call__(self, positions: Ints) -> Ints:
         """Return the samples at these positions."""
-        line, stretch = self._line(positions), self.renewal.stretch(self.epoch)
+        line = self._line(positions)
         before = self._spread.before(line)
         missed = self._spread.before(line + 1) > before
-        places = np.empty_like(line)
-        places[missed] = self._renewed_places(self._misses(before[missed]))
-        kept = self._hits((line - before)[~missed])
-        places[~missed] = (stretch.first + stretch.size + kept) % max(1, self.renewal.kept)
-        return self.renewal.places(places)
+        samples = np.empty_like(line)
+        samples[missed] = self.of.missed_samples(self.epoch, self._misses(before[missed]))
+        samples[~missed] = self.of.hit_samples(self.epoch, self._hits((line - before)[~missed]))
+        return samples
 
     def inverse(self, samples: Ints) -> Ints:
         """Return the positions of these samples."""
-        places, kept = self.renewal.places.inverse(samples), max(1, self.renewal.kept)
-        first, size = self.renewal.stretch(self.epoch)
-        around = (places - first) % kept
-        fresh = places >= self.renewal.kept
-        missed = fresh | (around < size)
-        line = np.empty_like(places)
-        numbers = np.where(fresh, places - self.renewal.kept + size, around)
+        missed, numbers = self.of.numbered(self.epoch, samples)
+        line = np.empty_like(numbers)
         line[missed] = self._spread.at(self._misses.inverse(numbers[missed]))
-        line[~missed] = self._spread.rest.at(self._hits.inverse(around[~missed] - size))
+        line[~missed] = self._spread.rest.at(self._hits.inverse(numbers[~missed]))
         return self._position(line)
-
-    def _renewed_places(self, numbers: Ints) -> Ints:
-        """Return the places of misses by number: renewed kept ones first, then those never kept."""
-        first, size = self.renewal.stretch(self.epoch)
-        within = (first + numbers) % max(1, self.renewal.kept)
-        return np.where(numbers < size, within, self.renewal.kept + numbers - size)
 
     # ---- ranks' shares, end to end: rank r has the positions r, r + world, ...
 
     def _line(self, positions: Ints) -> Ints:
-        share, longer = divmod(self.renewal.length, self.world)
+        share, longer = divmod(self.of.length, self.world)
         rank = positions % self.world
         return rank * share + np.minimum(rank, longer) + positions // self.world
 
     def _position(self, line: Ints) -> Ints:
-        share, longer = divmod(self.renewal.length, self.world)
+        share, longer = divmod(self.of.length, self.world)
         end = longer * (share + 1)
         early = line < end
         rank = np.where(early, line // (share + 1), longer + (line - end) // max(1, share))
@@ -124,7 +155,7 @@ class EvenOrder:
         return at * self.world + rank
 
 
-@lru_cache(maxsize=8)
-def even_order(renewal: Renewal, epoch: int, world: int) -> EvenOrder:
+@lru_cache(maxsize=16)
+def even_order(misses: EpochMisses, epoch: int, world: int) -> EvenOrder:
     """Return a cached `EvenOrder`; few orders are in use at a time."""
-    return EvenOrder(renewal, epoch, world)
+    return EvenOrder(misses, epoch, world)

@@ -48,7 +48,7 @@ class Permutation:
         self._back: Draw
         self._back_one: Callable[[int], int]
         if n <= SORTED_MAX:
-            order = np.argsort(_hashes(np.arange(n), mix64(key & MASK64))).astype(np.int64)
+            order = np.argsort(hashes(np.arange(n), mix64(key & MASK64))).astype(np.int64)
             places = np.argsort(order).astype(np.int64)
             self._forth, self._back, self._back_one = order.take, places.take, places.data.__getitem__
         else:
@@ -81,9 +81,9 @@ class Permutation:
         return numbers
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def permutation(key: int, n: int) -> Permutation:
-    """Return a cached `Permutation`; few orders are in use at a time."""
+    """Return a cached `Permutation`; few orders are in use at a time: this epoch's and those in which next uses are looked for."""
     return Permutation(key, n)
 
 
@@ -169,13 +169,13 @@ class Grid:
 
 
 def _amounts(numbers: Ints, *, key: int, bound: int) -> Ints:
-    hashes = _hashes(numbers, key)
-    hashes %= np.uint64(bound)  # no bound exceeds 2**32, so that no amount is favoured
-    return hashes.view(np.int64)
+    drawn = hashes(numbers, key)
+    drawn %= np.uint64(bound)  # no bound exceeds 2**32, so that no amount is favoured
+    return drawn.view(np.int64)
 
 
-def _hashes(numbers: Ints, key: int) -> NDArray[np.uint64]:
-    """`mix64(number ^ key)` of each number."""
+def hashes(numbers: Ints, key: int) -> NDArray[np.uint64]:
+    """Return `mix64(number ^ key)` of each number."""
     state = numbers.astype(np.uint64)
     state ^= np.uint64(key)
     state += np.uint64(GOLDEN64)

@@ -75,6 +75,27 @@ class Renewal:
         """Return the number of samples an epoch prepares anew."""
         return self.stretch(epoch).size + self.length - self.kept
 
+    def missed_samples(self, epoch: int, numbers: Ints) -> Ints:
+        """Return the samples an epoch prepares anew, by number: renewed kept ones first, then those never kept."""
+        first, size = self.stretch(epoch)
+        within = (first + numbers) % max(1, self.kept)
+        return self.places(np.where(numbers < size, within, self.kept + numbers - size))
+
+    def hit_samples(self, epoch: int, numbers: Ints) -> Ints:
+        """Return the samples an epoch reuses, by number."""
+        first, size = self.stretch(epoch)
+        return self.places((first + size + numbers) % max(1, self.kept))
+
+    def numbered(self, epoch: int, samples: Ints) -> tuple[NDArray[np.bool_], Ints]:
+        """Return whether each sample is prepared anew, and its number among those or among the reused."""
+        first, size = self.stretch(epoch)
+        places = self.places.inverse(samples)
+        around = (places - first) % max(1, self.kept)
+        fresh = places >= self.kept
+        missed = fresh | (around < size)
+        numbers = np.where(fresh, places - self.kept + size, np.where(missed, around, around - size))
+        return missed, numbers
+
     def ends(self, sample: int, renewed: int) -> int:
         """Return the epoch in which a sample renewed in `renewed` is renewed again."""
         if renewed > 0:

@@ -36,6 +36,7 @@ _SHARE: Final = _digest("share")
 _ORDER: Final = _digest("order")
 _RENEWAL: Final = _digest("renewal")
 _PARTIAL: Final = _digest("partial")
+_HOME: Final = _digest("home")
 
 
 def mix64(value: int) -> int:
@@ -66,6 +67,11 @@ def order_key(seed: int, epoch: int) -> int:
 def renewal_key(seed: int) -> int:
     """Return the key of the renewal places; the same in all epochs."""
     return _start(_RENEWAL, seed, 0)
+
+
+def home_key(seed: int, node: int) -> int:
+    """Return the key of a node's draws for samples: lowest draw, home."""
+    return _start(_HOME, seed, node)
 
 
 def partial_seed(seed: int, renewed: int, key: object) -> int:
