@@ -43,7 +43,7 @@ MOST_AT_ONCE = MAX_REQUEST // (4 * KEY_BYTES)
 """Keys, or ended leases, of one message."""
 
 
-class Loan(weakref.ref[NDArray[np.uint8]]):
+class LentBytes(weakref.ref[NDArray[np.uint8]]):
     """A lease, known to be over when the array is gone."""
 
     offset: int
@@ -55,13 +55,13 @@ class LeaseLink:
     def __init__(self, stream: socket.socket) -> None:
         self.channel = Channel(stream)
         self.channel.read_bytes = READ_BYTES
-        self._held: dict[int, Loan] = {}
+        self._held: dict[int, LentBytes] = {}
         self._over: list[int] = []
         self._closing = False
 
     def lend(self, array: NDArray[np.uint8], offset: int) -> None:
         """Keep the lease until the array is gone."""
-        loan = Loan(array, self._end)
+        loan = LentBytes(array, self._end)
         loan.offset = offset
         self._held[id(loan)] = loan  # guard: lease-while-viewed
 
