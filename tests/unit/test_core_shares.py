@@ -161,3 +161,15 @@ def test_a_worker_in_transit_cannot_catch_up_for_an_absence() -> None:
     work.go_on(200)
     work.tell(ev.WorkerUp(worker.id, work.at_s))
     assert work.state.pools[1].credit <= SIZE
+
+
+def test_without_workers_elsewhere_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that is not used must not slow down scheduling."""
+    state = shared(0.0, far=2)
+    for worker in state.pools[1].members:
+        worker.up = False
+    monkeypatch.setattr("penstock.core.scheduling.Outlook", lambda _: pytest.fail("pools were compared"))
+    work = Work(state)
+    work.go_on(40)
+    assert len(work.delivered) > 8
+    assert work.given[1] == 0

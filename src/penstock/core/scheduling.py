@@ -63,7 +63,7 @@ def schedule(state: State, out: list[Action]) -> None:
     """Give every worker with room its next task, soonest finisher first."""
     if state.fatal is not None:
         return
-    outlook = Outlook(state) if len(state.pools) > 1 else None
+    outlook = Outlook(state) if is_shared(state) else None
     if outlook is not None:
         call_back(state, outlook, out)
     limits: list[PoolLimits] = []
@@ -99,6 +99,11 @@ def schedule(state: State, out: list[Action]) -> None:
                 outlook.is_full(worker)
     if state.waiting:
         use_stalled(state, out)
+
+
+def is_shared(state: State) -> bool:
+    """Whether another pool than the local one has workers. If none has, an outlook would cost time and change nothing."""
+    return any(worker.up for pool in state.pools[1:] for worker in pool.members)
 
 
 def chosen_task(
