@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from _gpu_chains import (
+    REPEATED,
     SIDE,
     our_dataset,
     photo_files,
@@ -27,6 +28,9 @@ from _gpu_chains import (
 from _gpu_plan import Job, Subject
 from _gpu_rivals import Spdl, on_the_gpu, timms
 
+AUDIO = "audio"
+RATE, LONGEST_S, N_MELS, HOP = 16_000, 8, 80, 160
+"""Of the spectrograms of `_reuse_workloads`."""
 CLASSES = 1000
 WARM_BYTES = 2 << 30
 """Fewer bytes of photos than this are in memory again after seconds, whatever was dropped before."""
@@ -107,7 +111,7 @@ def feeding(job: Job, subject: Subject, ground: Ground, make: Maker | None = Non
     if ground.cold and subject.kind != "limit":
         drop_from_memory(photo_files(ground.root))
     makers: dict[str, Callable[[], Feed]] = {
-        "limit": lambda: Feed(batches=resident(job.batch, ground.device)),
+        "limit": lambda: Feed(batches=resident(job.batch, ground.device, job.model)),
         "torch": lambda: torchs(job, ground),
         "dali": lambda: dalis(job, subject, ground),
         "timm": lambda: Feed(batches=timms(job, ground.root, ground.device)),
@@ -138,8 +142,9 @@ def close(feed: Feed) -> None:
             return
 
 
-def resident(size: int, device: str) -> Iterator[Any]:
-    images = torch.randn(size, 3, SIDE, SIDE, device=device, dtype=torch.bfloat16)
+def resident(size: int, device: str, model: str = "") -> Iterator[Any]:
+    shape = (1, N_MELS, LONGEST_S * RATE // HOP + 1) if model == "sound" else (3, SIDE, SIDE)
+    images = torch.randn(size, *shape, device=device, dtype=torch.bfloat16)
     batch = images.to(memory_format=torch.channels_last), torch.randint(CLASSES, (size,), device=device)
     while True:
         yield batch
@@ -160,7 +165,9 @@ def gpu_prep(subject: Subject, device: str) -> Any:
 
 
 def ours(job: Job, subject: Subject, ground: Ground) -> Feed:
-    if subject.adopted:
+    if job.workload == AUDIO:
+        loader = sound_loader(job, ground)
+    elif subject.adopted:
         loader = adopting_loader(job, subject, ground)
     else:
         loader = our_loader(job, subject, ground, our_dataset(ground.root, job.workload))
@@ -209,6 +216,23 @@ def adopting_loader(job: Job, subject: Subject, ground: Ground) -> Any:
         drop_last=True,
         device=ground.device,
         **mode,
+    )
+
+
+def sound_loader(job: Job, ground: Ground) -> Any:
+    """Of recordings: there is no lane for them."""
+    from _reuse_workloads import dataset_of, root_of
+
+    import penstock
+
+    return penstock.DataLoader(
+        dataset_of(AUDIO, root_of(AUDIO, None, 0), REPEATED),
+        batch_size=job.batch,
+        shuffle=True,
+        num_workers=job.workers,
+        drop_last=True,
+        device=ground.device,
+        seed=job.repeat,
     )
 
 

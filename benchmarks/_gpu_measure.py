@@ -31,12 +31,13 @@ class Training:
     def __init__(self, name: str, device: str) -> None:
         self.name, self.device = name, device
         torch.backends.cudnn.benchmark = True
-        model: Any = tiny() if name == "tiny" else getattr(import_torchvision().models, name)()
+        model: Any = OWN[name]() if name in OWN else getattr(import_torchvision().models, name)()
         self.model = model.to(device).to(memory_format=torch.channels_last)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
         self.loss = torch.nn.CrossEntropyLoss()
 
     def step(self, images: torch.Tensor, targets: torch.Tensor) -> None:
+        images = images if images.dim() == 4 else images.unsqueeze(1)  # spectrograms
         images = images.to(self.device, torch.bfloat16, non_blocking=True, memory_format=torch.channels_last)
         targets = targets.to(self.device, non_blocking=True)
         with torch.autocast(self.device.partition(":")[0], torch.bfloat16):
@@ -74,6 +75,16 @@ def tiny() -> torch.nn.Module:
         torch.nn.Flatten(),
         torch.nn.Linear(8, CLASSES),
     )
+
+
+def sound() -> torch.nn.Module:
+    """ResNet-18 on spectrograms."""
+    model: torch.nn.Module = import_torchvision().models.resnet18()
+    model.conv1 = torch.nn.Conv2d(1, 64, 7, stride=2, padding=3, bias=False)
+    return model
+
+
+OWN = {"tiny": tiny, "sound": sound}
 
 
 class CpuClock:

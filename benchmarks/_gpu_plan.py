@@ -11,10 +11,10 @@ from typing import Any
 
 from _gpu_subjects import SUBJECTS, Subject
 
-MODELS: Mapping[str, int] = {"resnet18": 512, "resnet50": 256, "vit_b_16": 256, "tiny": 8}
-"""Batch sizes. `tiny` is for trying the script out without a GPU."""
+MODELS: Mapping[str, int] = {"resnet18": 512, "resnet50": 256, "vit_b_16": 256, "sound": 256, "tiny": 8}
+"""Batch sizes. `sound` is a ResNet-18 on spectrograms, for the workload `audio`; `tiny` is for trying the script out without a GPU."""
 WORKLOADS = ("W1", "W3")
-"""Of the part `main`; `rivals` and `defaults` have W2 too."""
+"""Of the part `main`; `rivals` and `defaults` have W2 too, and the model `sound` takes `audio`."""
 START_S: Mapping[str, float] = {
     "limit": 0.5,
     "torch": 2.0,
