@@ -9,8 +9,7 @@ import random
 import signal
 import socket
 import threading
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +19,7 @@ from penstock.cache.memory import MemoryTier
 from penstock.cache.server import CacheServer
 from penstock.node.messages import NodeMsg, receive, send
 from penstock.node.service import Openings
+from tests.forks import start
 
 MAX_BYTES = 1 << 22
 
@@ -79,21 +79,6 @@ def serving(tier: MemoryTier) -> Iterator[Served]:
 
 
 # ---- processes
-
-
-def start(work: Callable[[], None]) -> int:
-    """Fork a child, which ends with 0 when its work does, with 1 when that raises."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        work()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
 
 
 def end(pid: int, number: int = signal.SIGKILL) -> int:

@@ -14,10 +14,11 @@ import pytest
 
 from penstock.cache.disk import DiskTier
 from penstock.reuse.stores.disk_files import Files
-from tests.cache_service import content, end, key, start
+from tests.cache_service import content, end, key
 from tests.fault.programs import until
 from tests.fault.rewritten import Unsynced
 from tests.fault.test_disk_store_errors import Failing
+from tests.forks import start
 
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
 

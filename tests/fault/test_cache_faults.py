@@ -19,8 +19,9 @@ import pytest
 from penstock.cache.client import CacheClient
 from penstock.node.config import NodeConfig
 from penstock.node.link import NodeLink
-from tests.cache_service import ForkedService, content, end, key, refused, start
+from tests.cache_service import ForkedService, content, end, key, refused
 from tests.fault.programs import until
+from tests.forks import start
 from tests.node_faults import gone, new_job, stopped
 
 FULL = os.environ.get("PENSTOCK_FULL") == "1"

@@ -14,8 +14,9 @@ from typing import Any
 
 from penstock.cache.client import CacheClient
 from penstock.cache.memory import MemoryTier
-from tests.cache_service import ForkedService, content, key, put, start
+from tests.cache_service import ForkedService, content, key, put
 from tests.fault.confinement import deny, memory_cgroup
+from tests.forks import start
 
 
 def told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -9,8 +9,6 @@ import random
 import signal
 import struct
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ import pytest
 
 from penstock.reuse.stores.contract import Entry, Wanted
 from penstock.reuse.stores.disk import DiskStore
+from tests.forks import start
 
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
 NAMESPACE = "abcdefabcdefabcd"
@@ -44,21 +43,6 @@ def entry(wanted: Wanted) -> Entry:
 def is_right(got: Entry, wanted: Wanted) -> bool:
     right = entry(wanted)
     return got.values.tobytes() == right.values.tobytes() and got.extra == right.extra
-
-
-def start(work: Callable[[], None]) -> int:
-    """A forked child; it ends with 0 when its work does, with 1 when that raises."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        work()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
 
 
 def end(pid: int, *, kill: bool) -> None:

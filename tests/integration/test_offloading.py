@@ -113,9 +113,7 @@ def test_where_training_waits_for_slow_samples_remote_workers_take_a_share(
 def test_where_training_does_not_wait_nothing_is_offloaded(remote: tuple[RemoteSide, list[Server]]) -> None:
     measured = "no offloading: training could be"
     trained(
-        Sleepy(
-            0.0, count=1600
-        ),  # long enough to be measured: each epoch begins with a window that does not count
+        Sleepy(0.0, count=1600),  # long enough: each epoch begins with a window that does not count
         remote[0],
         step_s=0.05,
         until=lambda stats: measured in stats.get("reason", ""),

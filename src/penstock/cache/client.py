@@ -210,7 +210,7 @@ class CacheClient:
             link.close()
 
     def close(self) -> None:
-        """Leave the service. What was read stays valid."""
+        """Leave the service. Bytes already read stay valid."""
         if self.is_there:
             with self._lock:
                 self._let_go()

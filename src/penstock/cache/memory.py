@@ -128,9 +128,8 @@ class MemoryTier:
                     raise
                 self.max_bytes //= 2
                 continue
-            with contextlib.suppress(
-                OSError, AttributeError
-            ):  # an older kernel, or no memfd: then it is opened read-only
+            # On an older kernel, or without memfd, others still open it read-only.
+            with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)  # guard: cache-sealed
             return mapped
 
@@ -217,7 +216,7 @@ class MemoryTier:
     # ---- reading
 
     def lookup(self, keys: Sequence[bytes], owner: Hashable) -> list[Place | None]:
-        """Lease what is there to `owner`; None for each key that is not."""
+        """Lease cached keys to `owner`; return each key's place, or None if it is not cached."""
         places: list[Place | None] = []
         with self._lock:
             leases = self._leases.setdefault(owner, {})

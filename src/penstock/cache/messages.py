@@ -13,7 +13,7 @@ from struct import Struct, pack, unpack_from
 from penstock.cache.keys import KEY_BYTES
 
 MAX_REQUEST = 1 << 20
-"""Bytes of a request; its answer is no longer, but for statistics."""
+"""Most bytes of a request. An answer is not longer either, except statistics."""
 READ_BYTES = 32 << 10
 """Largest single read of a stream: most messages are of a few hundred bytes."""
 WELCOME = Struct("<Iq")
@@ -53,7 +53,7 @@ def split_lookup(data: bytes) -> tuple[tuple[int, ...], list[bytes]]:
 
 
 def pack_places(places: Sequence[tuple[int, int] | None]) -> bytes:
-    """The offset and size of each; -1 and 0 for what is missing."""
+    """Pack each place as offset and size; a missing one as -1 and 0."""
     numbers = [number for place in places for number in place or MISSING]
     return pack(f"<{len(numbers)}q", *numbers)
 

@@ -1,7 +1,8 @@
 """The service's side of the cache: it leases places of the memory tier to clients. One thread; fetchers of the same process write beside it.
 
 Rule 1: a client that is gone holds nothing: its leases end with its stream.
-Rule 2: a client that does not read holds up nobody, and is asked nothing more until it does. One that sends nonsense is dropped.
+Rule 2: a client that does not read its answers delays no other client; its requests wait until it does. A client that sends an invalid message is
+        dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who gets which sample of a global batch.
 
 Rule 1: the samples of a global batch stay the same; only their ranks change. Every rank gets as many as without dealing.
-Rule 2: a node gets samples it is the home of, up to its share of the batch. The rest fill what is free, in order.
+Rule 2: a node gets samples it is the home of, up to its share of the batch. All other samples fill the free places, in order.
 Rule 3: within a node, local samples and others are each dealt round to its ranks: none has more of either than another, to within one.
 """
 
