@@ -1,12 +1,14 @@
 """The tiers of the byte cache beside reads from the page cache: scripts/bench cache_tiers [--samples N] [--out JSON]
 
 All subjects hold the same bytes: sizes spread as those of photos, about 110 KB. A round reads every sample once with each subject, in tasks of 16 and in
-one random order, the subjects rotating: only to have the bytes (*get*), to read each byte once (*max*, the largest), and to take their *crc32*, since
-bytes that were just copied are in the processor's cache and bytes in place are not. Counted is CPU time: of the reader, and of the cache's service for what the reader asked.
-Ratios are taken inside a round.
+one random order, the subjects rotating: only to have the bytes (*get*), to read each byte once (*max*, the largest), and to take their *crc32*.
+Counted is the reader's CPU time, not that of the agent that tells it places. Ratios are taken inside a round.
 
-*shard*: `pread` of one open file, the cheapest read there is. *files*: a file each, opened and closed. *memory*: the memory tier, through its service.
-*disk*: the disk tier, whose pages are cached too; it checks a checksum of its own beside.
+*files*: a file each, by `WholeFiles`, as `ImageFolder` reads them: all other subjects are compared with it. *shard*: `pread` of one open file, the cheapest
+read there is. *memory*: the memory tier of another process, as workers read it (`PlacedBytes`): a worker is told the places of a task's samples, then
+reads each. *disk*: the disk tier, whose pages are cached too; it checks a checksum of its own beside.
+
+The mark: *get memory* is at most 1.1 times *get files*.
 
 The memory tier's allocator is measured apart, without bytes: full and under random replacement, how much of its memory is used, and the CPU time of a
 reservation with its eviction.
@@ -19,7 +21,6 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import tempfile
 import time
@@ -31,14 +32,13 @@ import numpy as np
 from _machine import describe
 
 from penstock.accel import crc32
-from penstock.cache.client import CacheClient
 from penstock.cache.disk import DiskTier
-from penstock.cache.keys import key_of
+from penstock.cache.keys import content_key
 from penstock.cache.memory import MemoryTier
-from penstock.cache.server import CacheServer
 from penstock.cache.space import FreeSpace, rounded
-from penstock.node.messages import NodeMsg, receive, send
-from penstock.node.service import Openings
+from penstock.sources.sources import ByteRange, WholeFiles
+from penstock.wire.places import Landing, pack_places, split_places
+from penstock.worker.placed import MemoryFile, PlacedBytes
 
 ROOT = Path(__file__).resolve().parent.parent
 TASK = 16
@@ -54,54 +54,72 @@ def size_of(sample: int) -> int:
 
 
 def key(sample: int) -> bytes:
-    return key_of(f"photo {sample}", 0, None, "1")
+    return content_key("photos", [(f"photo {sample}", 0, None)])
 
 
 def data_of(sample: int) -> bytes:
     return random.Random(sample).randbytes(size_of(sample))
 
 
-def refused() -> bytes:
-    raise AssertionError("it is not cached")
-
-
-class Service:
-    """The memory tier in a process of its own."""
+class TierElsewhere:
+    """The memory tier in a process of its own, read as a worker reads it."""
 
     def __init__(self, samples: int) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control, self.pid = ours, os.fork()
+        told, tells = os.pipe()
+        self.pid = os.fork()
         if not self.pid:
-            ours.close()
-            tier = MemoryTier(2 * sum(map(size_of, range(samples))))
-            for sample in range(samples):
-                view = tier.reserve(key(sample), size_of(sample))
-                assert view is not None
-                view[:] = data_of(sample)
-                tier.commit(key(sample))
-            CacheServer(tier).run(Openings(theirs))
-            os._exit(0)
-        theirs.close()
-        stream, other = socket.socketpair()
-        with other:
-            send(ours, NodeMsg.TAKE, b"", [other.fileno()])
-        assert receive(ours, fds=0) is not None  # it has everything then
-        self.client = CacheClient(stream)
+            with os.fdopen(tells, "w") as pipe:
+                json.dump(filled(samples), pipe)
+            signal.pause()
+        os.close(tells)
+        with os.fdopen(told) as pipe:
+            inode, fd, offsets = json.load(pipe)  # it has everything then
+        self._memory = MemoryFile(inode, self.pid, fd)
+        self._offsets = offsets
+        self._told: dict[int, bytes] = {}
+        """What the agent says before a task, by the task's first sample."""
+        self._ranges: list[list[ByteRange]] = [[(f"photo {sample}", 0, None)] for sample in range(samples)]
+        self._bytes = PlacedBytes(NotCached())
 
-    def cpu_s(self) -> float:
-        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+    def tell(self, order: Sequence[int]) -> None:
+        """Do the agent's part for the tasks of a round."""
+        for first in range(0, len(order), TASK):
+            landings = [
+                Landing(at, self._offsets[sample], (size_of(sample),))
+                for at, sample in enumerate(order[first : first + TASK])
+            ]
+            self._told[order[first]] = pack_places(landings)
 
     def read(self, samples: Sequence[int], use: Use) -> None:
-        keys = [key(sample) for sample in samples]
-        self.client.expect(keys)
-        for each in keys:
-            use(self.client.read(each, refused))
+        landings = list(split_places(self._told[samples[0]]))
+        self._bytes.place(self._memory, landings, lambda at: self._ranges[samples[at]])
+        for sample in samples:
+            use(self._bytes.read(*self._ranges[sample][0]))
 
     def close(self) -> None:
-        self.client.close()
-        self._control.close()
+        self._bytes.close()
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+
+
+def filled(samples: int) -> tuple[int, int, list[int]]:
+    """Fill a tier; return the inode and descriptor of its memory, and where each sample is."""
+    tier = MemoryTier(2 * sum(map(size_of, range(samples))))
+    for sample in range(samples):
+        view = tier.reserve(key(sample), size_of(sample))
+        assert view is not None
+        view[:] = data_of(sample)
+        tier.commit(key(sample))
+    places = tier.lookup([key(sample) for sample in range(samples)], "the reader")
+    fd = tier.open_for_reading()
+    return os.fstat(fd).st_ino, fd, [place.offset for place in places if place is not None]
+
+
+class NotCached(WholeFiles):
+    """What is behind the memory tier here: nothing."""
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:  # noqa: ARG002 - as a source is called
+        raise AssertionError(f"{name} is not cached")
 
 
 def shard(folder: Path, samples: int, held: ExitStack) -> Read:
@@ -124,11 +142,11 @@ def files(folder: Path, samples: int) -> Read:
     for sample in range(samples):
         (folder / str(sample)).write_bytes(data_of(sample))
 
+    source = WholeFiles()
+
     def read(some: Sequence[int], use: Use) -> None:
         for sample in some:
-            fd = os.open(f"{folder}/{sample}", os.O_RDONLY)
-            use(os.read(fd, os.fstat(fd).st_size))
-            os.close(fd)
+            use(source.read(f"{folder}/{sample}"))
 
     return read
 
@@ -150,26 +168,27 @@ def on_disk(folder: Path, samples: int, held: ExitStack) -> Read:
 def measured(samples: int, rounds: int, report: Callable[[str], None]) -> dict[str, list[float]]:
     """CPU microseconds per sample, of each round."""
     with ExitStack() as held:
-        service = Service(samples)
-        held.callback(service.close)
+        memory = TierElsewhere(samples)
+        held.callback(memory.close)
         folder = Path(held.enter_context(tempfile.TemporaryDirectory()))
         for name in ("files", "tier"):
             (folder / name).mkdir()
         subjects = {
             "shard": shard(folder, samples, held),
             "files": files(folder / "files", samples),
-            "memory": service.read,
+            "memory": memory.read,
             "disk": on_disk(folder / "tier", samples, held),
         }
         names = [(name, use) for name in subjects for use in USES]
         found: dict[str, list[float]] = {f"{use} {name}": [] for name, use in names}
         for turn in range(rounds + 1):
             order = random.Random(turn).sample(range(samples), samples)
+            memory.tell(order)
             for name, use in names[turn % len(names) :] + names[: turn % len(names)]:
-                before = time.process_time() + service.cpu_s()
+                before = time.process_time()
                 for at in range(0, samples, TASK):
                     subjects[name](order[at : at + TASK], USES[use])
-                spent_s = time.process_time() + service.cpu_s() - before
+                spent_s = time.process_time() - before
                 if turn:  # the first round warms everything up
                     found[f"{use} {name}"].append(1e6 * spent_s / samples)
             report(f"round {turn} of {rounds}")
@@ -220,10 +239,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     found = measured(asked.samples, asked.rounds, lambda line: print(line, flush=True))
-    print(f"\n{'':12} CPU us per sample (least-most)    over shard (least-most)")
+    print(f"\n{'':12} CPU us per sample (least-most)    over files (least-most)")
     ratios = {}
     for name, values in sorted(found.items()):
-        least = found[f"{name.partition(' ')[0]} shard"]
+        least = found[f"{name.partition(' ')[0]} files"]
         ratios[name] = [mine / theirs for mine, theirs in zip(values, least, strict=True)]
         print(
             f"{name:12} {statistics.median(values):8.1f} ({min(values):.1f}-{max(values):.1f})"
@@ -235,7 +254,7 @@ def main() -> None:
     print("\n" + ", ".join(f"{name} {value}" for name, value in facts.items()))
     if asked.out:
         asked.out.write_text(
-            json.dumps({"us": found, "over_shard": ratios, "allocator": space, **facts}, indent=1)
+            json.dumps({"us": found, "over_files": ratios, "allocator": space, **facts}, indent=1)
         )
 
 

@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -131,26 +131,31 @@ def measure(subject: str, reads: int, in_flight: int, nbytes: int) -> None:
         os._exit(0)  # obstore's own threads sometimes abort in the interpreter's end
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+Reading = dict[str, list[dict[str, float]]]
+"""Figures of each subject, a round each."""
+
+
+def compared(
+    file: str, doc: str, subjects: Sequence[str], measure: Callable[[str, int, int, int], None]
+) -> Reading:
+    """Measure subjects in turns, each in a process of its own, over one server; say how. Those processes end here."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reads", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--in-flight", type=int, default=16)
     parser.add_argument("--kb", type=int, default=110)
-    parser.add_argument("--subject", choices=(*SUBJECTS, "server"), help=argparse.SUPPRESS)
+    parser.add_argument("--subject", choices=(*subjects, "server"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.subject == "server":
         serve()
-        return
+        sys.exit()
     if given.subject is not None:
         measure(given.subject, given.reads, given.in_flight, given.kb * 1000)
-        return
-    command = [sys.executable, __file__, *sys.argv[1:], "--subject"]
+        sys.exit()
+    command = [sys.executable, file, *sys.argv[1:], "--subject"]
     server = subprocess.Popen([*command, "server"], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
-    found: dict[str, list[dict[str, float]]] = {subject: [] for subject in SUBJECTS}
+    found: Reading = {subject: [] for subject in subjects}
     try:
         environ = {
             **os.environ,
@@ -162,7 +167,7 @@ def main() -> None:
             "NO_PROXY": "127.0.0.1",
         }
         for number in range(given.rounds):
-            for subject in SUBJECTS[:: 1 if number % 2 else -1]:
+            for subject in subjects[:: 1 if number % 2 else -1]:
                 said = subprocess.run(
                     [*command, subject], env=environ, stdout=subprocess.PIPE, check=True
                 ).stdout
@@ -173,6 +178,11 @@ def main() -> None:
     print(
         f"{given.kb} KB a read, {given.in_flight} in flight, {given.reads} reads a round, {given.rounds} rounds"
     )
+    return found
+
+
+def main() -> None:
+    found = compared(__file__, __doc__ or "", SUBJECTS, measure)
     for subject, rows in found.items():
         cpu = [row["cpu_ms"] for row in rows]
         ratios = {

@@ -13,10 +13,10 @@ import textwrap
 from dataclasses import fields
 from pathlib import Path
 
-from penstock.config import GpuPrep, LoaderConfig, Remote, Reuse
+from penstock.config import Cache, GpuPrep, LoaderConfig, Remote, Reuse
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
-CONFIGS = (LoaderConfig, Reuse, Remote, GpuPrep)
+CONFIGS = (LoaderConfig, Reuse, Remote, Cache, GpuPrep)
 
 
 def renewed(page: str) -> str:

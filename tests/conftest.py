@@ -24,6 +24,8 @@ FULL = os.environ.get("PENSTOCK_FULL") == "1"
 SLOW = ("fault", "integration", "on_ray")
 SLOWEST = (
     "integration/test_cli.py",
+    "fault/test_cache_in_jobs.py",
+    "integration/test_cache.py",
     "integration/test_remote_plans.py",
     "integration/test_demo.py",
     "integration/test_wheel.py",

@@ -13,7 +13,7 @@ from .gpu import queues as _queues  # noqa: F401 - for what it does
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .config import GpuPrep, Remote, Reuse
+    from .config import Cache, GpuPrep, Remote, Reuse
     from .errors import (
         AgentDied,
         ArenaFull,
@@ -44,6 +44,7 @@ __all__ = [
     "AnnotatedDataset",
     "ArenaFull",
     "AudioFolder",
+    "Cache",
     "ConfigError",
     "DataLoader",
     "DeviceLost",
@@ -73,6 +74,7 @@ _HOME = {
     **{name: ".errors" for name in __all__ if name != "__version__"},
     "AnnotatedDataset": ".pipeline.annotated",
     "AudioFolder": ".pipeline.audio",
+    "Cache": ".config",
     "DataLoader": ".loader",
     "GpuPrep": ".config",
     "ImageFolder": ".pipeline.staged",

@@ -32,6 +32,7 @@ UNITS = {
     "TI": 2**40,
 }
 ON_ERROR = ("raise", "skip", "replace")
+DEALS = ("as_is", "owner")
 
 
 def whole(value: object, name: str, *, least: int | None = None, word: str = "") -> int:
@@ -223,6 +224,73 @@ class Remote:
         return parse_bytes(self.in_flight, "in_flight")
 
 
+CACHE_POLICIES = ("auto", "lobster", "lobster-guarded", "lru", "no-evict", "farthest")
+CACHE_ORDERS = ("as_is", "even")
+CACHE_PEERS = ("auto", "off")
+LEAST_CACHE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """Bytes of samples are fetched ahead and kept in memory, once for all ranks of a machine, and shared with other machines (docs/cache.md)."""
+
+    memory: int | str = "64GiB"
+    """Memory of this machine for bytes, what is fetched ahead included. Where less is to be had, less is used, with a warning."""
+    disk: int | str | None = None
+    """Disk space for bytes that memory has no room for, in the folder `path`."""
+    path: str | os.PathLike[str] | None = None
+    """For `disk`: the folder; `~` is the user's own. Any number of jobs may share it."""
+    persistent: bool = False
+    """For `disk`: bytes stay for later runs with the same data; else they go with the run."""
+    peers: str = "auto"
+    """`"auto"`: machines of the job keep different samples and give them to each other, if torch.distributed is there; `"off"`: each reads for
+    itself."""
+    policy: str = "auto"
+    """What is kept: `"auto"`, or a rule to compare it with: `"lobster"`, `"lobster-guarded"`, `"lru"`, `"no-evict"`, `"farthest"`."""
+    order: str = "as_is"
+    """`"even"` spreads samples that no machine keeps evenly over ranks and batches; `"as_is"`: the order without a cache."""
+    tls: bool = False
+    """Encrypt what machines give each other. It costs several times the CPU time."""
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < LEAST_CACHE_BYTES:
+            raise ConfigError(f"memory must be at least {LEAST_CACHE_BYTES:,} bytes, got {self.memory!r}")
+        if (self.disk is None) != (self.path is None):
+            raise ConfigError(
+                "disk= needs path=, the folder for the bytes"
+                if self.path is None
+                else "path= is the folder of disk=: say how many bytes it may have"
+            )
+        if self.path is not None:
+            object.__setattr__(self, "path", folder_at(self.path))
+        if self.persistent and self.disk is None:
+            raise ConfigError("persistent=True is for disk=: what is in memory ends with the run")
+        if self.peers not in CACHE_PEERS:
+            raise ConfigError(f"peers must be one of {', '.join(map(repr, CACHE_PEERS))}, got {self.peers!r}")
+        if self.policy not in CACHE_POLICIES:
+            raise ConfigError(
+                f"policy must be one of {', '.join(map(repr, CACHE_POLICIES))}, got {self.policy!r}"
+            )
+        if self.order not in CACHE_ORDERS:
+            raise ConfigError(
+                f"order must be one of {', '.join(map(repr, CACHE_ORDERS))}, got {self.order!r}"
+            )
+        if self.order == "even" and self.policy != "auto":
+            raise ConfigError(
+                f"order='even' follows the samples' homes, which policy={self.policy!r} has not"
+            )
+        _ = self.disk_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        return parse_bytes(self.memory, "memory")
+
+    @property
+    def disk_bytes(self) -> int:
+        """0 without a disk tier."""
+        return 0 if self.disk is None else parse_bytes(self.disk, "disk")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderConfig:
     """The keywords of `DataLoader` that torch's does not have, as they were given; properties say what they come to."""
@@ -272,6 +340,11 @@ class LoaderConfig:
     """A `Reuse`: partly prepared samples are kept and used several times; only the final ops are done anew (docs/reuse.md)."""
     remote: Remote | None = None
     """A `Remote`: CPUs of a Ray cluster prepare a part of each batch, when that pays (docs/remote.md)."""
+    cache: Cache | None = None
+    """A `Cache`: bytes of samples are fetched ahead and kept, once for all ranks and machines of the job (docs/cache.md)."""
+    deal: str = "as_is"
+    """`"owner"` deals each global batch to the ranks whose node keeps its samples in the cache; `"as_is"`: ranks take turns
+    (docs/cache.md#order-and-dealing)."""
     adopt: bool | str = True
     """Prepare torchvision's `ImageFolder` by our ops, with the same pixels (docs/transforms.md). `"fast_decode"`: faster, nearly the same
     pixels. `False`: leave it alone."""
@@ -283,6 +356,12 @@ class LoaderConfig:
         if self.hang_timeout is not None and self.hang_timeout <= 0:
             raise ConfigError(
                 f"hang_timeout must be above 0 seconds, or None to warn only, got {self.hang_timeout}"
+            )
+        if self.deal not in DEALS:
+            raise ConfigError(f"deal must be one of {', '.join(map(repr, DEALS))}, got {self.deal!r}")
+        if self.deal == "owner" and self.shard is None:
+            raise ConfigError(
+                "deal='owner' deals the batches of all ranks, so it needs shard='auto' or (rank, world), and no sampler of yours"
             )
         if self.on_error not in ON_ERROR:
             raise ConfigError(f"on_error must be one of {', '.join(ON_ERROR)}, got {self.on_error!r}")
@@ -298,6 +377,8 @@ class LoaderConfig:
             raise ConfigError(f"reuse must be a penstock.Reuse, got {self.reuse!r}")
         if self.remote is not None and not isinstance(self.remote, Remote):
             raise ConfigError(f"remote must be a penstock.Remote, got {self.remote!r}")
+        if self.cache is not None and not isinstance(self.cache, Cache):
+            raise ConfigError(f"cache must be a penstock.Cache, got {self.cache!r}")
 
     @property
     def plain_seed(self) -> int | None:

@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -21,14 +22,13 @@ from penstock.client import worker_count
 from penstock.client.advice import advice_on, could_be_asked, explanation
 from penstock.client.arguments import TorchArguments, check_lane, check_on_error, say_once
 from penstock.client.description import in_words
-from penstock.client.device import DeviceIterator
 from penstock.client.gpu_choice import adopted_of, helped, refuse_without_workers, reusing_of
 from penstock.client.inline import InlineIterator, InlineStream, prepare_keyed, prepare_one
 from penstock.client.mover import check_device, moved, mover_for
 from penstock.client.places import DeviceSide
 from penstock.client.portable import over_torchs_workers, why_torchs_own
 from penstock.client.trainers import AskedByAccelerate, as_trainers_mean, keywords_of
-from penstock.config import KEYWORDS, GpuPrep, LoaderConfig, Remote, Reuse
+from penstock.config import KEYWORDS, Cache, GpuPrep, LoaderConfig, Remote, Reuse
 from penstock.dataset.seeding import generators_kept
 from penstock.epochs.epochs import Epochs, OrderSource
 from penstock.epochs.feed import Ask
@@ -94,6 +94,8 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         deterministic: bool | None = None,
         reuse: Reuse | None = None,
         remote: Remote | None = None,
+        cache: Cache | None = None,
+        deal: str = "as_is",
         adopt: bool | str = True,
     ) -> None:
         given = locals()  # so that each keyword is written once, in the signature
@@ -125,19 +127,21 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
             world=world,
             batch_size=self.batch_size or 1,
             times=1 if reuse is None else reuse.times,
+            evens=cache is not None and cache.order == "even",
+            deals=deal == "owner",
         )
         self._epochs = Epochs(source, config.plain_seed, self._reusing.kept if self._reusing else 0)
         if isinstance(self.sampler, ShardSampler):
             self.sampler.plan_of = self._epochs.plan
             self.sampler.on_set_epoch = self._epochs.set_epoch
         if self.num_workers and sys.platform == "linux":
-            import penstock.client.build
-            import penstock.client.iterator  # noqa: F401 - here, so that the first iter() does not wait for it
+            import penstock.client.engine  # noqa: F401 - here, so that the first iter() does not wait for it
 
         self._skips, self._on_device = Skips(max_skipped), DeviceSide()
         self._worker_count = worker_count.WorkerCount(auto)
         self._counters = Counters(workers=self.num_workers, trace=trace is not None)
         self._remote: Any = None
+        self._cache: Any = None
 
     @property
     def _config(self) -> LoaderConfig:
@@ -216,44 +220,40 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         return iterator
 
     def _new_engine(self) -> Any:
-        from penstock.client.build import blueprint_of  # Linux only, like all its imports
-        from penstock.client.iterator import EngineIterator
-        from penstock.client.remote_side import side_of
+        from penstock.client import engine  # Linux only, like all its imports
 
         config, count, source = self._config, self._worker_count, self._epochs.source
-        follows = count.auto == self.num_workers and not source.streams
-        if follows:
+        if follows := count.auto == self.num_workers and not source.streams:
             self._follow(worker_count.auto_number(config))
         self._counters.workers = self.num_workers
         self.check_worker_number_rationality()
         base_seed = self._epochs.based_on(self._draw())
         iter(self._index_sampler)  # torch calls it twice, and a user's sampler may count or draw there
         recipe, lane = helped(config, self._recipe(), self._on_device, shuffles=source.shuffles)
-        given, self._remote = TorchArguments.of(self), side_of(config, self._remote)
-        engine = EngineIterator(
-            blueprint_of(
-                config,
-                given,
-                recipe,
-                base_seed=base_seed,
-                follows=follows,
-                spans=self._counters.trace,
-                epochs=self._epochs,
-                remote=self._remote,
-            ),
-            window=worker_count.window_of(config, given, recipe),
-            timeout_s=self.timeout,
-            counters=self._counters,
-            on_skip=self._skips.add,
+        given = TorchArguments.of(self)
+        self._remote = engine.remote_side_of(config, self._remote)
+        self._cache = engine.cache_side_of(config, self._cache, recipe, self._epochs, given)
+        blueprint = engine.blueprint_of(
+            config,
+            given,
+            recipe,
+            base_seed=base_seed,
+            follows=follows,
+            spans=self._counters.trace,
+            epochs=self._epochs,
+            remote=self._remote,
+            cache=self._cache,
         )
-        try:
-            engine.on_workers = worker_count.weakly(self._follow)
-            mover = mover_for(config, given, self._on_device, lane)
-            moving = engine if mover is None else DeviceIterator(engine, mover, self._counters)
-            return count.joined_by(moving)
-        except BaseException:
-            engine.close()
-            raise
+        return engine.started(
+            blueprint,
+            worker_count.window_of(config, given, recipe),
+            self.timeout,
+            self._counters,
+            self._skips.add,
+            worker_count.weakly(self._follow),
+            lambda: mover_for(config, given, self._on_device, lane),
+            count.joined_by,
+        )
 
     def _follow(self, workers: int) -> None:
         """Note the current worker count of "auto"."""
@@ -408,7 +408,13 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         lane, epoch = self._on_device.stats(), self._epochs.epoch
         # After the lane: workers count a sample as found before the lane gets it, and the next epoch may be on its way already.
         kept = self._reusing.stats(self._epochs.kept) if self._reusing is not None else None
-        return as_stats(self._counters, engine=engine, epoch=epoch, gpu=lane, reuse=kept, remote=self._remote)
+        told = {
+            "gpu": lane,
+            "reuse": kept,
+            "remote": self._remote,
+            "cache": self._cache and self._cache.stats(),
+        }
+        return as_stats(self._counters, engine=engine, epoch=epoch, **told)
 
     def diagnose(self) -> str:
         """Return one sentence: the bottleneck of this run, and what would help."""
@@ -419,10 +425,8 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         """Describe each step of preparing a sample, its cost here and where it could run. Prepares a few samples to measure."""
         reusing, shuffles = self._reusing, self._epochs.source.shuffles
         line = "" if reusing is None else reusing.line(reusing.source, self._epochs.kept)
-        given = TorchArguments.of(self)
-        return explanation(
-            self._config, given, self._on_device, shuffles=shuffles, reused=line, remote=self._remote
-        )
+        given, sides = TorchArguments.of(self), {"remote": self._remote, "cache": self._cache}
+        return explanation(self._config, given, self._on_device, shuffles=shuffles, reused=line, **sides)
 
     def skipped(self) -> list[dict[str, Any]]:
         """Return the samples that `on_error` dropped or replaced, with their errors."""
@@ -439,8 +443,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
 
     def __repr__(self) -> str:
         """Describe the loader. Never raises: it is also called while an error is inspected."""
-        try:
+        with suppress(Exception):  # a loader whose constructor has failed lacks attributes
             said = in_words(self._config, TorchArguments.of(self), self._epochs, self._worker_count.auto)
             return f"{type(self).__name__}({said})"
-        except Exception:  # noqa: BLE001 - a loader whose constructor has failed lacks attributes
-            return object.__repr__(self)
+        return object.__repr__(self)

@@ -6,7 +6,9 @@ from tests.fault.guards import guard
 from tests.fault.markers import always, changed, never, removed, replaced
 
 MEMORY, DISK = "unit/test_cache_memory.py::test_", "unit/test_cache_disk.py::test_"
+MESSAGES, PLACED = "unit/test_cache_messages.py::test_", "unit/test_cache_placed.py::test_"
 FAULT, ON_DISK = "fault/test_cache_faults.py::test_", "fault/test_cache_disk_faults.py::test_"
+IN_JOBS = "fault/test_cache_in_jobs.py::test_"
 
 CACHE_GUARDS = [
     guard(
@@ -16,13 +18,13 @@ CACHE_GUARDS = [
     ),
     guard(
         "leases of a dead reader end",
-        f"{FAULT}leases_of_a_killed_reader_end",
-        removed("leases-of-the-dead"),
+        f"{IN_JOBS}leases_of_the_dead_end",
+        changed("leases-of-the-dead", "list(stream.open)", "()"),
     ),
     guard(
         "a lease is ended by its owner alone",
         f"{MEMORY}an_owner_ends_only_its_own_leases",
-        changed("own-leases", "continue", "mine = next(iter(next(iter(self._leases.values())).values()))"),
+        changed("own-leases", "pop(owner, {})", "pop(next(iter(self._leases)), {})"),
     ),
     guard(
         "memory that may still be written is given to nobody",
@@ -45,39 +47,132 @@ CACHE_GUARDS = [
         removed("cache-backed"),
     ),
     guard(
-        "a lease lasts while bytes are referred to",
-        f"{MEMORY}a_lease_lasts_while_anything_refers_to_the_bytes",
-        replaced("lease-while-viewed", "self._over.append(offset)"),
+        "who sends nonsense is dropped alone",
+        f"{MESSAGES}a_rank_who_sends_nonsense_is_dropped_with_its_leases[kind]",
+        changed(
+            "cache-nonsense", "except (OSError, ValueError, MemoryError, PenstockError)", "except OSError"
+        ),
     ),
     guard(
-        "a stream lasts while there is a lease",
-        f"{FAULT}a_stopped_service_costs_a_deadline_and_what_was_read_stays_when_it_goes_on",
-        always("stream-while-leased"),
+        "a batch is asked for once",
+        f"{MESSAGES}a_rank_who_sends_nonsense_is_dropped_with_its_leases[twice]",
+        never("asked-once"),
     ),
     guard(
-        "a forked child does not ask for its parent",
-        f"{FAULT}a_forked_child_does_not_ask_with_its_parents_stream",
-        changed("cache-of-the-parent", " and self._pid == os.getpid()", ""),
+        "requests of who does not read wait",
+        f"{MESSAGES}who_asks_and_never_reads_holds_up_nobody",
+        always("deaf-ranks-wait"),
+        changed("deaf-ranks-unheard", "EVENT_WRITE if stream.writes else selectors.EVENT_READ", "EVENT_READ"),
+    ),
+    guard(
+        "a batch is asked for with the ranges of each sample",
+        f"{MESSAGES}a_batch_without_the_ranges_of_each_sample_is_refused[0]",
+        never("ranges-of-each"),
+    ),
+    guard(
+        "the end of a batch is told whole",
+        f"{MESSAGES}cut_off_messages_are_refused[over]",
+        changed("over-whole", "except struct.error", "except ZeroDivisionError"),
+    ),
+    guard(
+        "places are told whole",
+        f"{MESSAGES}cut_off_messages_are_refused[landed]",
+        changed("landed-whole", "except (ValueError, struct.error)", "except struct.error"),
+    ),
+    guard(
+        "a place has the lengths that it says",
+        f"{MESSAGES}places_of_other_lengths_are_refused[no length]",
+        never("places-whole"),
+    ),
+    guard(
+        "facts of another kind are refused",
+        f"{MESSAGES}a_value_of_another_kind_is_refused_or_means_the_same_to_all[GroupPlan]",
+        changed("facts-of-their-kind", "WRONG", "PenstockError"),
+    ),
+    guard(
+        "numbers fit where they are used",
+        f"{MESSAGES}numbers_that_would_not_fit_are_refused[GroupPlan-batch_size]",
+        never("numbers-that-fit"),
+    ),
+    guard(
+        "an agent leaves a cache that talks nonsense",
+        f"{PLACED}an_agent_that_hears_nonsense_has_its_workers_read[landed]",
+        changed("cache-talks-nonsense", "except (OSError, ValueError)", "except OSError"),
+    ),
+    guard(
+        "a sample that lands is of its batch",
+        f"{PLACED}an_agent_that_hears_nonsense_has_its_workers_read[behind the batch]",
+        never("of-the-batch"),
     ),
     guard(
         "a place lies in the memory file",
-        f"{MEMORY}places_outside_of_the_memory_are_refused[place0]",
-        never("place-in-file"),
+        f"{PLACED}places_outside_of_the_memory_are_read_from_the_source[huge]",
+        always("place-in-file"),
     ),
     guard(
-        "a lookup has the length that it says",
-        f"{MEMORY}who_sends_nonsense_is_dropped_and_nobody_else_notices[cut off]",
-        never("lookup-length"),
+        "batches that a dead service owes are read without it",
+        f"{IN_JOBS}a_service_that_dies_while_it_owes_batches",
+        removed("cache-gone"),
     ),
     guard(
-        "who sends nonsense is dropped alone",
-        f"{MEMORY}who_sends_nonsense_is_dropped_and_nobody_else_notices[kind]",
-        changed("cache-nonsense", "except (OSError, ValueError)", "except OSError"),
+        "a service that hangs is given up",
+        f"{IN_JOBS}a_service_that_hangs_is_given_up_and_used_again_when_it_goes_on",
+        changed("silent-cache", "silent_s > SILENT_S", "False"),
+    ),
+    guard(
+        "ranks that cannot agree what is kept have no order that follows from it",
+        "integration/test_cache_ranks.py::test_ranks_that_cannot_meet_have_no_order_that_follows_from_what_machines_keep",
+        never("owners-agreed"),
+    ),
+    guard(
+        "machines for themselves agree on one room",
+        "integration/test_cache_ranks.py::test_machines_with_different_room_that_share_nothing_deliver_each_sample_once",
+        replaced("one-room-for-all", "firsts = [own]"),
+    ),
+    guard(
+        "lent memory is given up by whoever has it",
+        "unit/test_cache_memory.py::test_lent_memory_is_given_up_by_whoever_it_was_lent_to",
+        never("lent-to-another"),
+    ),
+    guard(
+        "bytes in use are not moved",
+        "unit/test_cache_memory.py::test_bytes_that_are_in_use_are_not_moved_for_others",
+        changed("leases-stay", " or extent.leases", ""),
+    ),
+    guard(
+        "a service that brings nothing is given up",
+        "unit/test_cache_placed.py::test_a_service_that_works_and_brings_nothing_is_given_up_some_time",
+        changed("late-cache", "self._late_s(now_s) > LATE_S", "False"),
+    ),
+    guard(
+        "memory of another process is not taken for the cache's",
+        "unit/test_cache_places.py::test_memory_of_another_process_with_the_same_number_is_not_read",
+        never("same-memory"),
+    ),
+    guard(
+        "a dataset is cached in one way",
+        "integration/test_cache.py::test_two_loaders_at_a_time_must_agree_on_the_cache_of_a_dataset",
+        never("same-cache"),
+    ),
+    guard(
+        "bytes of other ranges are not taken for a sample's",
+        "integration/test_cache.py::test_a_dataset_that_changed_where_no_probe_looked_is_another_one",
+        never("other-ranges"),
     ),
     guard(
         "bytes on disk are of the whole key",
         f"{DISK}keys_that_differ_in_a_bit_that_the_index_does_not_hold_are_told_apart",
         changed("whole-key", " and entry.extra == keys[at]", ""),
+    ),
+    guard(
+        "keys that come at once have a slot each",
+        f"{DISK}keys_that_come_at_once_get_a_slot_each",
+        changed("one-slot-one-key", "with self._putting:", "if True:"),
+    ),
+    guard(
+        "what is on disk is not read again",
+        "integration/test_cache_warm.py::test_messages_of_a_run_that_keeps_all_and_of_the_next",
+        never("warm-resumes"),
     ),
     guard(
         "damaged bytes on disk are dropped",

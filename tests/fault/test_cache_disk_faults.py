@@ -25,7 +25,13 @@ FULL = os.environ.get("PENSTOCK_FULL") == "1"
 
 def opened(path: Path, files: Files | None = None, upkeep_s: float = 0.0) -> DiskTier:
     return DiskTier(
-        path, entries=60, max_bytes=1 << 20, persistent=True, upkeep_s=upkeep_s, files=files or Unsynced()
+        path,
+        entries=60,
+        max_bytes=1 << 20,
+        persistent=True,
+        contents="of version 1",
+        upkeep_s=upkeep_s,
+        files=files or Unsynced(),
     )
 
 

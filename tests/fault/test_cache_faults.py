@@ -1,30 +1,27 @@
-"""The cache's service and its clients in real processes that are killed or stopped at any moment. Never other bytes, never an error."""
+"""The cache's service and its ranks in real processes that are killed at any moment. Never other bytes, never an error."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import logging
 import os
 import random
+import select
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from penstock.cache.client import CacheClient
 from penstock.node.config import NodeConfig
 from penstock.node.link import NodeLink
-from tests.cache_service import ForkedService, content, end, key, refused
+from tests.cache_service import ForkedService, Numbers, Rank, content, end
 from tests.fault.programs import until
 from tests.forks import start
-from tests.node_faults import gone, new_job, stopped
+from tests.node_faults import gone, new_job
 
 FULL = os.environ.get("PENSTOCK_FULL") == "1"
+ROOM = 2 << 20
+"""About 130 numbers."""
 
 
 @pytest.fixture
@@ -34,55 +31,47 @@ def service() -> Iterator[ForkedService]:
     made.close()
 
 
-def from_source(number: int) -> bytes:
-    return content(number)
-
-
-def test_leases_of_a_killed_reader_end(service: ForkedService) -> None:
-    assert all(service.tell("put", 0, 20))
-    stream = service.stream()
-    told, tells = os.pipe()
+def test_leases_of_a_killed_reader_end(service: ForkedService, tmp_path: Path) -> None:
+    data = Numbers(tmp_path, 20)
+    stream, (told, tells) = service.stream(), os.pipe()
 
     def reader() -> None:
-        client = CacheClient(stream)
-        views = [client.read(key(number), refused) for number in range(20)]
-        os.write(tells, b"x")
+        rank = Rank(stream, data.facts(ROOM))
+        rank.ask(0, range(20), data)
+        os.write(tells, b"%d" % len(rank.placed(0, data)))
         signal.pause()
-        del views
 
     pid = start(reader)
     stream.close()
-    assert os.read(told, 1) == b"x"
-    assert all(service.tell("evict", 0, 20))
-    assert service.tell("stats")["leased"] == 20
-    end(pid)
-    until(lambda: service.tell("stats")["leased"] == 0, within_s=5.0, why="a dead reader has leases")
-    stats = service.tell("stats")
-    assert stats["free_bytes"] == stats["held_bytes"]
-    os.close(told)
     os.close(tells)
+    assert os.read(told, 2) == b"20"
+    assert service.stats()["leased"] == 20
+    end(pid)
+    until(lambda: service.stats()["leased"] == 0, within_s=5.0, why="a dead reader has leases")
+    os.close(told)
 
 
-def test_readers_that_are_killed_at_any_moment_never_read_other_bytes(service: ForkedService) -> None:
+def test_readers_that_are_killed_at_any_moment_never_read_other_bytes(
+    service: ForkedService, tmp_path: Path
+) -> None:
     """What is cached is replaced all the time, in less memory than all of it needs."""
-    numbers = 400
-    service.tell("put", 0, numbers)
+    data = Numbers(tmp_path, 400)
     failed, fails = os.pipe()
+    worked, works = os.pipe()
 
     def reader(stream: socket.socket, seed: int) -> None:
-        client, rng = CacheClient(stream, answer_s=60.0), random.Random(seed)
-        held: list[tuple[int, np.ndarray]] = []  # type: ignore[type-arg]
+        rank, rng = Rank(stream, data.facts(ROOM)), random.Random(seed)
+        seq = 0
         while True:
-            some = rng.sample(range(numbers), 8)
-            client.expect([key(number) for number in some])
-            for number in some:
-                view = client.read(key(number), lambda number=number: content(number))  # type: ignore[misc]
-                held.append((number, np.frombuffer(view, np.uint8)))
-            rng.shuffle(held)
-            for number, array in held:
-                if array.tobytes() != content(number):
-                    os.write(fails, b"x")
-            del held[10:], array, view
+            for ahead in range(3):
+                rank.ask(seq + ahead, rng.sample(range(data.count), 8), data)
+            for ahead in range(3):
+                for number in rank.placed(seq + ahead, data):
+                    if rank.read(number, data) != content(number):
+                        os.write(fails, b"x")
+                    os.write(works, b"x")
+                rank.over(seq + ahead, used=rng.random() < 0.8)
+            seq += 3
 
     rng = random.Random(1)
     readers: list[int] = []
@@ -90,97 +79,52 @@ def test_readers_that_are_killed_at_any_moment_never_read_other_bytes(service: F
         stream = service.stream()
         readers.append(start(lambda stream=stream, seed=seed: reader(stream, seed)))  # type: ignore[misc]
         stream.close()
-        assert service.tell("churn", numbers, rng.randrange(100, 300)) > 0
+        for _ in range(rng.randrange(200, 600)):
+            assert select.select([worked], [], [], 60.0)[0], "nobody reads any more"
+            os.read(worked, 1)
         if len(readers) > 2:
             assert end(readers.pop(rng.randrange(3))) == -9, "a reader failed"
     assert [end(pid) for pid in readers] == [-9] * len(readers)
     os.close(fails)
     assert os.read(failed, 1) == b"", "other bytes were read"
-    os.close(failed)
-    until(lambda: service.tell("stats")["leased"] == 0, within_s=5.0, why="a dead reader has leases")
-    service.tell("evict", 0, numbers)
-    stats = service.tell("stats")
-    assert stats["free_bytes"] == stats["held_bytes"]
+    for fd in (failed, worked, works):
+        os.close(fd)
+    until(lambda: service.stats()["leased"] == 0, within_s=5.0, why="a dead reader has leases")
+    until(lambda: service.stats()["reserved"] == 0, within_s=5.0, why="a read does not end")
 
 
-def test_a_service_killed_in_the_midst_of_a_write_costs_one_warning_and_no_bytes(
-    service: ForkedService, caplog: pytest.LogCaptureFixture
+def test_what_has_landed_stays_when_the_service_is_killed_and_the_rest_is_read_from_its_source(
+    service: ForkedService, tmp_path: Path
 ) -> None:
-    assert all(service.tell("put", 0, 10))
-    client = service.client()
-    held = client.read(key(0), refused)
-    assert service.tell("half_written", 50)
-    assert client.read(key(50), lambda: from_source(50)) == content(50), "half of it is found"
-    client.expect([key(number) for number in range(10)])
+    data = Numbers(tmp_path, 20)
+    rank, late = Rank(service.stream(), data.facts(ROOM)), Rank(service.stream(), data.facts(ROOM))
+    for each in (rank, late):
+        each.ask(0, range(10), data)
+    assert sorted(rank.placed(0, data)) == sorted(late.placed(0, data)) == list(range(10))
+    assert rank.read(0, data) == content(0)  # its descriptor is open from here on
+    late.close()
+    where = late.joined
+    end_of(service)
+    for number in range(20):
+        os.truncate(tmp_path / str(number), 0)  # so that it shows who reads the source
+    assert [rank.read(number, data) for number in range(20)] == [*map(content, range(10)), *[b""] * 10]
+    assert not os.path.exists(f"/proc/{where.pid}/fd/{where.fd}")
+    rank.close()
+
+
+def end_of(service: ForkedService) -> None:
     os.kill(service.pid, signal.SIGKILL)
-    until(lambda: gone_from(service.pid), within_s=5.0, why="it is not dead")
-    with caplog.at_level(logging.WARNING, "penstock"):
-        for number in range(60):
-            assert client.read(key(number), lambda number=number: from_source(number)) == content(number)  # type: ignore[misc]
-        client.flush()
-        assert client.stats() == {}
-    assert held == content(0)
-    assert len(caplog.records) == 1
-    assert "cannot be used any more" in caplog.text
-    client.close()
+    os.waitid(os.P_PID, service.pid, os.WEXITED | os.WNOWAIT)
 
 
-def gone_from(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
-
-
-def test_a_stopped_service_costs_a_deadline_and_what_was_read_stays_when_it_goes_on(
-    service: ForkedService, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert all(service.tell("put", 0, 10))
-    client = service.client(answer_s=0.3)
-    held = client.read(key(0), refused)
-    with stopped(service.pid), caplog.at_level(logging.WARNING, "penstock"):
-        began = time.monotonic()
-        for number in range(10):
-            assert client.read(key(number), lambda number=number: from_source(number)) == content(number)  # type: ignore[misc]
-        assert time.monotonic() - began < 10.0
-    assert len(caplog.records) == 1
-    assert "does not answer" in caplog.text
-    service.tell("evict", 0, 10)
-    service.tell("churn", 400, 1000)
-    assert held == content(0), "its stream was closed, and its lease with it"
-    assert service.tell("stats")["leased"] >= 1
-    del held
-    gc.collect()
-    until(lambda: service.tell("stats")["leased"] == 0, within_s=5.0, why="a lease stays")
-
-
-def test_a_forked_child_does_not_ask_with_its_parents_stream(service: ForkedService) -> None:
-    assert all(service.tell("put", 0, 2))
-    client = service.client()
-    client.expect([key(0)])
-
-    def child() -> None:
-        assert not client.is_there
-        assert client.read(key(0), lambda: b"mine") == b"mine"
-        assert client.expect([key(1)]) == 0
-        client.flush()
-        client.close()
-
-    pid = start(child)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert client.read(key(0), refused) == content(0)
-    assert client.read(key(1), refused) == content(1)
-    client.close()
-
-
-def test_it_runs_as_a_service_of_the_node() -> None:
-    config = NodeConfig(services={"cache": "tests.cache_service:cache"}, linger_s=0.2)
-    link = NodeLink.attach(new_job(), 40.0, config=config)
-    client = CacheClient(link.open("cache"))
-    assert client.expect([key(number) for number in range(10)]) == 10
-    views = [client.read(key(number), refused) for number in range(10)]
+def test_it_runs_as_a_service_of_the_node(tmp_path: Path) -> None:
+    data = Numbers(tmp_path, 10)
+    link = NodeLink.attach(new_job(), 40.0, config=NodeConfig(linger_s=0.2))
+    rank = Rank(link.open("cache"), data.facts(ROOM))
+    rank.ask(0, range(10), data)
+    assert sorted(rank.placed(0, data)) == list(range(10))
     os.kill(link.pid, signal.SIGKILL)
     link.close()
-    gone(link.pid)
-    assert views == [content(number) for number in range(10)]
-    assert client.read(key(0), lambda: from_source(0)) == content(0)
-    client.close()
+    gone(link.pid, rank.joined.pid)
+    assert [rank.read(number, data) for number in range(10)] == [content(number) for number in range(10)]
+    rank.close()

@@ -12,9 +12,11 @@ from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
-from penstock.cache.client import CacheClient
 from penstock.cache.memory import MemoryTier
-from tests.cache_service import ForkedService, content, key, put
+from penstock.sources.sources import WholeFiles
+from penstock.wire.places import Landing
+from penstock.worker.placed import MemoryFile, PlacedBytes
+from tests.cache_service import content, key, put
 from tests.fault.confinement import deny, memory_cgroup
 from tests.forks import start
 
@@ -85,23 +87,27 @@ def test_a_cache_takes_less_where_addresses_are_limited() -> None:
     assert len(found["said"]) == 1
 
 
-def test_a_reader_without_room_for_the_map_reads_by_itself() -> None:
-    service = ForkedService(256 << 20)
-    assert all(service.tell("put", 0, 2))
-    stream = service.stream()
+def test_a_reader_needs_no_room_for_a_map() -> None:
+    tier = MemoryTier(256 << 20)
+    assert put(tier, 0)
+    (place,) = tier.lookup([key(0)], "reader")
+    assert place is not None
+    fd = tier.open_for_reading()
+    memory = MemoryFile(os.fstat(fd).st_ino, os.getpid(), fd)
 
     def work() -> dict[str, Any]:
         limit_addresses(64 << 20)
-        client = CacheClient(stream)
-        return {"read": client.read(key(0), lambda: b"by itself") == b"by itself", "there": client.is_there}
+        placed = PlacedBytes(WholeFiles())
+        placed.place(
+            memory, [Landing(0, place.offset, (place.size,))], lambda _: [("it is nowhere else", 0, None)]
+        )
+        return {"right": placed.read("it is nowhere else") == content(0)}
 
     found = told(work)
-    stream.close()
-    service.close()
-    assert found["read"]
-    assert not found["there"]
-    assert len(found["said"]) == 1
-    assert "Cannot allocate memory" in found["said"][0]
+    os.close(fd)
+    tier.close()
+    assert found["right"]
+    assert found["said"] == []
 
 
 def test_where_memfd_is_denied_readers_still_cannot_write() -> None:
@@ -111,7 +117,7 @@ def test_where_memfd_is_denied_readers_still_cannot_write() -> None:
         assert put(tier, 0)
         fd = tier.open_for_reading()
         try:
-            mmap.mmap(fd, tier.size)
+            mmap.mmap(fd, tier.max_bytes)
         except PermissionError:
             with tier.reading(key(0)) as view:
                 return {"right": view == content(0)}

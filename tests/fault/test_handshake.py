@@ -28,7 +28,7 @@ from penstock.remote.handshake import (
 KEY = "5e" * 32
 SOON_S = 10.0
 BRIEF_S = 0.6
-FERRY, WORKER = Role.FERRY, Role.WORKER
+PAIR = FERRY, WORKER = Role.FERRY, Role.WORKER
 
 
 class Ends(NamedTuple):
@@ -199,7 +199,7 @@ def test_a_worker_says_nothing_before_it_is_spoken_to(ends: Ends, pool: ThreadPo
 
 
 @pytest.mark.parametrize("at", [0, 1, 9, 10, 11, 42])
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", PAIR)
 def test_a_changed_bit_is_refused(ends: Ends, pool: ThreadPoolExecutor, role: Role, at: int) -> None:
     """Of the hello, and of the proof, on the way to one end: a relay changes them."""
     for part in ("hello", "proof"):
@@ -255,11 +255,11 @@ def recorded(pool: ThreadPoolExecutor) -> dict[Role, bytes]:
         worker = start(pool, joined.worker, WORKER, "a:1")
         ferry = start(pool, joined.ferry, FERRY, "a:1")
         assert ferry.result(SOON_S) == worker.result(SOON_S)
-    assert [len(said[role]) for role in Role] == [HELLO.size + PROOF_BYTES] * 2
+    assert [len(said[role]) for role in PAIR] == [HELLO.size + PROOF_BYTES] * 2
     return said
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", PAIR)
 def test_a_replay_is_refused(ends: Ends, pool: ThreadPoolExecutor, role: Role) -> None:
     said = recorded(pool)
     here, there = ends.of(role)
@@ -277,7 +277,7 @@ def test_a_reflection_is_refused(ends: Ends, pool: ThreadPoolExecutor) -> None:
     assert "holds another key" in refusal(ferry)
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", PAIR)
 def test_an_end_of_the_same_role_is_refused(ends: Ends, pool: ThreadPoolExecutor, role: Role) -> None:
     here, there = ends.of(role)
     greeting = start(pool, here, role, ends.address)
@@ -294,7 +294,7 @@ def test_a_relay_from_another_address_is_refused(ends: Ends, pool: ThreadPoolExe
         assert "another address" in refusal(ferry)
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", PAIR)
 def test_another_version_is_refused_by_its_number(ends: Ends, pool: ThreadPoolExecutor, role: Role) -> None:
     here, there = ends.of(role)
     greeting = start(pool, here, role, ends.address)
@@ -311,7 +311,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", PAIR)
 def test_garbage_is_refused(ends: Ends, pool: ThreadPoolExecutor, role: Role, kind: str) -> None:
     here, there = ends.of(role)
     greeting = start(pool, here, role, ends.address)
@@ -319,7 +319,7 @@ def test_garbage_is_refused(ends: Ends, pool: ThreadPoolExecutor, role: Role, ki
     assert "is not Penstock: check the address" in refusal(greeting)
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", PAIR)
 def test_a_flood_is_not_read(ends: Ends, pool: ThreadPoolExecutor, role: Role) -> None:
     here, there = ends.of(role)
     stop = threading.Event()
@@ -341,7 +341,7 @@ def test_a_flood_is_not_read(ends: Ends, pool: ThreadPoolExecutor, role: Role) -
 @pytest.mark.parametrize(
     "sent", [0, 1, HELLO.size - 1, HELLO.size, HELLO.size + 1, HELLO.size + PROOF_BYTES - 1]
 )
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", PAIR)
 def test_an_end_that_closes_too_early_is_refused_at_once(
     ends: Ends, pool: ThreadPoolExecutor, role: Role, sent: int
 ) -> None:
@@ -353,7 +353,7 @@ def test_an_end_that_closes_too_early_is_refused_at_once(
 
 
 @pytest.mark.parametrize("sent", [0, 1, HELLO.size, HELLO.size + PROOF_BYTES - 1])
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", PAIR)
 def test_an_end_that_falls_silent_is_refused_in_time(
     ends: Ends, pool: ThreadPoolExecutor, role: Role, sent: int
 ) -> None:
@@ -363,7 +363,7 @@ def test_an_end_that_falls_silent_is_refused_in_time(
     assert "did not prove itself in time: check that" in refusal(greeting)
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", PAIR)
 def test_an_end_that_drips_is_refused_in_time(ends: Ends, pool: ThreadPoolExecutor, role: Role) -> None:
     """A byte now and then: each comes soon, all of them do not."""
     here, there = ends.of(role)
@@ -386,3 +386,20 @@ def test_a_connection_that_is_gone_is_refused(ends: Ends) -> None:
     ends.ferry.close()
     with pytest.raises(GreetingRefused, match=r"failed .*: check the network"):
         greet(ends.ferry, KEY, role=FERRY, address=ends.address, within_s=SOON_S)
+
+
+def test_a_cache_that_asks_and_its_home_greet_each_other(ends: Ends, pool: ThreadPoolExecutor) -> None:
+    home = start(pool, ends.worker, Role.HOME, ends.address)
+    asker = start(pool, ends.ferry, Role.ASKER, ends.address)
+    assert home.result(SOON_S) == asker.result(SOON_S)
+
+
+@pytest.mark.parametrize(("one", "another"), [(FERRY, Role.HOME), (Role.ASKER, WORKER)])
+def test_roles_of_two_kinds_do_not_greet_each_other(
+    ends: Ends, pool: ThreadPoolExecutor, one: Role, another: Role
+) -> None:
+    listens = start(pool, ends.worker, another, ends.address)
+    connects = start(pool, ends.ferry, one, ends.address)
+    assert "is no " in refusal(listens)
+    ends.worker.close()
+    refusal(connects)

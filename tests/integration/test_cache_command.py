@@ -42,7 +42,7 @@ def test_stores_are_listed_with_what_they_are_of(path: Path, capsys: pytest.Capt
     store = DiskStore(path, SECOND, 50, 1 << 24, upkeep_s=0)
     assert main(["cache", "ls", str(path)]) == 0
     head, one, two = capsys.readouterr().out.splitlines()
-    assert head.split()[:2] == ["store", "takes"]
+    assert head.split()[:3] == ["store", "of", "takes"]
     assert one.startswith("111111111111 ")
     assert " lasts " in one
     assert "KiB" in one

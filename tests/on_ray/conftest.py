@@ -1,4 +1,4 @@
-"""One Ray cluster of three hosts for all tests of this folder; skipped, with the reason, where it cannot be had.
+"""One Ray cluster of three hosts for the tests of each file (those of the gateway break theirs); skipped, with the reason, where it cannot be had.
 
 Without PENSTOCK_FULL=1 only those in `SHORT` run, about a minute: batches from a real cluster, and two kinds of kill.
 """
@@ -42,7 +42,7 @@ def missing() -> str:
     return f"these programs are missing: {', '.join(tools)}" if tools else ""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A head with no CPUs to lend in h0, and two CPUs each in h1 and h2."""
     if lacking := missing():

@@ -96,13 +96,6 @@ class MemoryMachine(RuleBasedStateMachine):
             assert place is not None
             self.leases.setdefault(reader, []).append((place, self.written[key]))
 
-    @rule(reader=st.sampled_from(["x", "y"]), at=st.integers(0, 99))
-    def release(self, reader: str, at: int) -> None:
-        leases = self.leases.get(reader)
-        if leases:
-            place, _ = leases.pop(at % len(leases))
-            self.tier.release([place.offset], reader)
-
     @rule(owner=st.sampled_from(["x", "y"]))
     def leave(self, owner: str) -> None:
         self.leases.pop(owner, None)

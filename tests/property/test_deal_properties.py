@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.plan.deal import deal_to_owners
+from penstock.plan.epoch import EpochPlan
 from penstock.plan.even import EvenOrder, KeptSet
+from penstock.policy.homes import GroupMember, Ownership, find_homes
+from tests.owners import owners_of, some_owners
 
 SEEDS = st.integers(0, 2**32)
 
@@ -69,3 +74,92 @@ def test_every_batch_of_every_rank_has_the_same_misses(
     missed = ~kept[EvenOrder(KeptSet(kept, seed), 3, world)(np.arange(length, dtype=np.int64))]
     per_batch = missed.reshape(7, batch, world).sum(axis=1)
     assert np.ptp(per_batch) <= 1
+
+
+# ---- in an epoch's plan
+
+
+def plan_of(length: int, batch_size: int, world: int, **owners: Ownership) -> EpochPlan:
+    return EpochPlan(
+        length=length,
+        batch_size=batch_size,
+        drop_last=True,
+        shuffle=True,
+        seed=4,
+        epoch=2,
+        world=world,
+        **owners,
+    )
+
+
+@pytest.mark.parametrize("nodes", [4, 32, 128])
+def test_dealing_raises_the_local_share_from_one_in_n_to_nearly_all(nodes: int) -> None:
+    world, length = nodes * 8, nodes * 8 * 64 * 3
+    owners = owners_of([2 * length // nodes] * nodes, gpus=8)
+    shares = []
+    for plan in (plan_of(length, 64, world), plan_of(length, 64, world, deal=owners)):
+        dealt = [plan.dealt(batch) for batch in range(plan.batches)]
+        local = [owners.homes(length)[plan.keys(positions)] == ranks // 8 for positions, ranks in dealt]
+        shares.append(np.concatenate(local).mean())
+    assert abs(shares[0] - 1 / nodes) < 0.02
+    assert shares[1] > 0.97
+
+
+@given(
+    rooms=st.lists(st.integers(0, 80), min_size=1, max_size=4),
+    world=st.integers(1, 6),
+    batch=st.integers(1, 9),
+)
+def test_an_even_plan_gives_every_batch_of_every_rank_the_same_misses(
+    rooms: list[int], world: int, batch: int
+) -> None:
+    owners = owners_of(rooms)
+    plan = plan_of(world * batch * 5, batch, world, even=owners)
+    missed = owners.homes(plan.length)[plan.keys(np.arange(plan.length))] < 0
+    assert missed.sum() == max(0, plan.length - sum(rooms))
+    assert np.ptp(missed.reshape(5, batch, world).sum(axis=1)) <= 1
+
+
+@given(some_owners(100))
+def test_owners_come_back_out_of_a_checkpoint(owners: Ownership) -> None:
+    again = Ownership.of(json.loads(json.dumps(owners.facts())))
+    assert again == owners
+    assert (again.homes(50) == owners.homes(50)).all()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share", "alike"), [(1, 0.25, 0.99), (8, 0.1, 0.98), (8, 0.2, 1.0), (64, 0.01, 0.97)]
+)
+def test_sizes_that_differ_hardly_move_homes(nodes: int, share: float, alike: float) -> None:
+    sizes = (np.random.default_rng(3).lognormal(0, 0.5, 50_000) * 97_000).astype(np.int64)
+    members = tuple(GroupMember(name=node, room_bytes=int(sizes.sum() * share)) for node in range(nodes))
+    owners = Ownership(seed=3, members=members, sample_bytes=int(sizes.mean()), gpus=8)
+    assert (owners.homes(len(sizes)) == find_homes(3, members, sizes)).mean() >= alike
+
+
+@given(
+    room=st.integers(0, 100),
+    nodes=st.integers(1, 4),
+    gpus=st.integers(1, 3),
+    batch=st.integers(1, 9),
+    data=st.data(),
+)
+def test_dealing_an_even_order_leaves_misses_where_they_are(
+    room: int, nodes: int, gpus: int, batch: int, data: st.DataObject
+) -> None:
+    owners, world = owners_of([room] * nodes, gpus), nodes * gpus
+    plan = plan_of(world * batch * 3, batch, world, even=owners, deal=owners)
+    positions, ranks = plan.dealt(data.draw(st.integers(0, 2)))
+    missed = owners.homes(plan.length)[plan.keys(positions)] < 0
+    assert (ranks[missed] == positions[missed] % world).all()
+    assert np.bincount(ranks, minlength=world).tolist() == [batch] * world
+    assert np.ptp(np.bincount(ranks[missed], minlength=world)) <= 1
+
+
+def test_dealing_an_even_order_keeps_nearly_all_samples_local() -> None:
+    owners, length = owners_of([768] * 8, gpus=8), 8 * 8 * 64 * 3
+    plan = plan_of(length, 64, 64, even=owners, deal=owners)
+    dealt = [plan.dealt(batch) for batch in range(plan.batches)]
+    homes = [owners.homes(length)[plan.keys(positions)] for positions, _ in dealt]
+    local = sum((ranks // 8 == where).sum() for where, (_, ranks) in zip(homes, dealt, strict=True))
+    assert local > 0.96 * sum((where >= 0).sum() for where in homes)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from statistics import median
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.policy.deficits import Deficits
 from penstock.policy.offload import (
     Decision,
     Metrics,
@@ -97,73 +95,6 @@ def test_help_is_asked_for_only_if_it_would_be_worth_it(
         assert 1 <= found.workers <= most
         assert 1.1 * local <= found.expected <= training
         assert found.expected <= local + link / sample
-
-
-# ---- shares of workers
-
-
-@given(given_rates=st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12))
-def test_every_worker_is_within_one_task_of_its_share_at_any_time(given_rates: list[float]) -> None:
-    deficits = Deficits(dict(enumerate(given_rates)))
-    shares, counts = deficits.shares(), [0] * len(given_rates)
-    for tasks in range(1, 200):
-        worker = deficits.pick()
-        assert worker is not None
-        counts[worker] += 1
-        assert all(abs(counts[one] - share * tasks) <= 1 + 1e-6 for one, share in shares.items())
-
-
-churn = st.lists(
-    st.dictionaries(st.integers(0, 7), st.floats(0.05, 20.0), min_size=1), min_size=1, max_size=8
-)
-
-
-@given(changes=churn, tasks=st.lists(st.integers(0, 40), min_size=8, max_size=8))
-def test_workers_that_come_go_and_change_get_their_shares(
-    changes: list[dict[int, float]], tasks: list[int]
-) -> None:
-    deficits: Deficits[int] = Deficits()
-    for rates_now, count in zip(changes, tasks, strict=False):
-        deficits.change(rates_now)
-        shares, before = deficits.shares(), dict(deficits.owed)
-        counts = dict.fromkeys(rates_now, 0)
-        for at in range(1, count + 1):
-            worker = deficits.pick()
-            assert worker is not None
-            counts[worker] += 1
-            for one, share in shares.items():
-                behind = before[one] + share * at - counts[one]
-                assert abs(behind - deficits.owed[one]) < 1e-6
-                assert (
-                    behind <= max(1.0, before[one]) + sum(max(0.0, owed) for owed in before.values()) + 1e-6
-                )
-                assert behind >= min(before[one] - 1e-6, -1.0)
-        assert abs(sum(deficits.owed.values())) < 1e-6
-
-
-@given(seed=st.integers(0, 2**32), workers=st.integers(2, 8))
-def test_rates_that_change_with_every_task_starve_nobody(seed: int, workers: int) -> None:
-    rng, deficits = random.Random(seed), Deficits[int]()
-    fair, counts = [0.0] * workers, [0] * workers
-    for _ in range(100):
-        deficits.change({one: rng.uniform(0.5, 2.0) for one in range(workers)})
-        for one, share in deficits.shares().items():
-            fair[one] += share
-        worker = deficits.pick()
-        assert worker is not None
-        counts[worker] += 1
-        assert all(abs(fair[one] - counts[one]) < 1.5 for one in range(workers))
-
-
-@given(given_rates=st.lists(st.floats(0.1, 10.0), min_size=2, max_size=6), seed=st.integers(0, 2**32))
-def test_a_worker_that_was_full_does_not_get_everything_afterwards(
-    given_rates: list[float], seed: int
-) -> None:
-    rng, deficits = random.Random(seed), Deficits(dict(enumerate(given_rates)))
-    for _ in range(60):
-        able = rng.sample(range(len(given_rates)), rng.randint(1, len(given_rates)))
-        assert deficits.pick(able) in able
-    assert all(-2 < owed < 2 for owed in deficits.owed.values())
 
 
 # ---- refinement

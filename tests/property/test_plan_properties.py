@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.permutation import MAX_N, Permutation
 from penstock.plan.seeds import SeedStream
+from tests.owners import some_owners
 
 SEEDS = st.integers(-(2**63), 2**64 - 1)
 WORLDS = st.integers(1, 9)
@@ -19,16 +20,20 @@ WORLDS = st.integers(1, 9)
 def plans(draw: st.DrawFn, drop_last: bool | None = None) -> EpochPlan:
     """A plan of rank 0; lengths on both sides of where the shuffle changes its method."""
     length = draw(st.integers(0, 300) | st.integers(4000, 5000))
+    times = draw(st.sampled_from([1, 1, 2, 3, 7]))
+    owners = st.none() | some_owners(length)
     return EpochPlan(
         length=length,
-        batch_size=draw(st.integers(1, 40)),
+        batch_size=draw(st.integers(1 + length // 150, 50)),
         drop_last=draw(st.booleans()) if drop_last is None else drop_last,
         shuffle=draw(st.booleans()),
         seed=draw(SEEDS),
         epoch=draw(st.integers(0, 1000)),
         world=draw(WORLDS),
-        times=draw(st.sampled_from([1, 1, 2, 3, 7])),
+        times=times,
         kept=draw(st.integers(0, length)),
+        even=draw(owners) if times == 1 else None,
+        deal=draw(owners),
     )
 
 
@@ -84,14 +89,16 @@ def test_dropping_repeats_nothing_and_drops_less_than_a_batch_of_each_rank(plan:
 
 
 @given(plan=plans(drop_last=False), worlds=st.lists(WORLDS, min_size=1, max_size=4), data=st.data())
-def test_stops_and_resumes_in_other_worlds_lose_and_repeat_nothing(
+def test_stops_and_resumes_in_other_worlds_and_groups_lose_and_repeat_nothing(
     plan: EpochPlan, worlds: list[int], data: st.DataObject
 ) -> None:
     parts, last = [], plan
+    plan = replace(plan, order_world=plan.world)
     for world in worlds:
         done = data.draw(st.integers(0, plan.batches))
         parts.append(delivered(plan, done))
-        plan = replace(plan, origin=plan.after(done), world=world)
+        deal = data.draw(st.just(plan.deal) | some_owners(plan.length))
+        plan = replace(plan, origin=plan.after(done), world=world, deal=deal)
         last = plan if plan.batches else last
     positions = np.concatenate([*parts, delivered(plan, plan.batches)])
     padding = -(last.length - last.origin) % last.world
@@ -140,6 +147,25 @@ def test_a_batch_cut_into_tasks_is_the_same_batch(plan: EpochPlan, cuts: list[in
         tasks = [plan.positions(batch, start, stop - start) for start, stop in pairwise(edges)]
         keys = np.concatenate([plan.keys(task) for task in tasks])
         assert np.array_equal(keys, plan.keys(plan.positions(batch)))
+
+
+@given(plan=plans())
+def test_global_batches_are_the_same_dealt_or_not(plan: EpochPlan) -> None:
+    for batch in range(min(plan.batches, 3)):
+        dealt, not_dealt = (
+            np.concatenate([share.positions(batch) for share in ranks(each)])
+            for each in (plan, replace(plan, deal=None))
+        )
+        assert np.array_equal(np.sort(dealt), np.sort(not_dealt))
+
+
+@given(plan=plans(), data=st.data())
+def test_the_batch_and_place_of_a_position_are_known(plan: EpochPlan, data: st.DataObject) -> None:
+    if plan.batches:
+        share = replace(plan, rank=data.draw(st.integers(0, plan.world - 1)))
+        batch = data.draw(st.integers(0, plan.batches - 1))
+        ordinal = data.draw(st.integers(0, plan.size_of(batch) - 1))
+        assert plan.seat(int(share.positions(batch)[ordinal])) == (share.first_of(batch), ordinal)
 
 
 @given(plan=plans())

@@ -19,6 +19,7 @@ import pytest
 from penstock.measure.host import process_state
 from penstock.remote import boat as boats
 from penstock.remote.boat import Boat
+from penstock.remote.cargo import cargo_of
 from penstock.remote.connect import compare
 from penstock.remote.ferry import Berth
 from penstock.remote.fingerprint import fingerprint
@@ -30,6 +31,7 @@ from penstock.wire import frames as wire
 from penstock.wire.arena import FIELDS, Arena, Board
 from penstock.wire.extents import lane_offsets
 from penstock.wire.frames import Channel, Msg
+from penstock.wire.pickles import pack_keys
 
 ITEMS = (12, 8)
 SIZE = 4
@@ -92,6 +94,12 @@ class Crossing:
         while ready := self.selector.select(0.05):
             for key, mask in ready:
                 key.data(mask)
+
+
+def test_a_task_of_a_dealt_batch_has_a_row_for_each_key() -> None:
+    head = wire.ASSIGN.pack(7, 0, 0, 0, 1, OFFSET, 0, 2, SIZE, 5, 0, wire.DEALT, 0)
+    cargo = cargo_of(head + pack_keys([5, 6], [40, 43])[1])
+    assert (cargo.start, cargo.count) == (2, 2)
 
 
 @pytest.fixture

@@ -1,23 +1,29 @@
-"""The disk tier: slots, lifetimes, copies to and from memory."""
+"""The disk tier: slots and lifetimes."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import pytest
 
 from penstock.cache.disk import PROBES, DiskTier
-from penstock.cache.memory import MemoryTier
-from penstock.cache.tiers import recall, spill
+from penstock.cache.keys import ContentKeys, content_key
 from penstock.reuse.stores.disk_listing import clear, listing
-from tests.cache_service import content, key, put
+from tests.cache_service import content, key
 from tests.fault.rewritten import Unsynced
 
 
 def opened(path: Path, *, entries: int = 100, max_bytes: int = 1 << 22, persistent: bool = False) -> DiskTier:
     return DiskTier(
-        path, entries=entries, max_bytes=max_bytes, persistent=persistent, upkeep_s=0, files=Unsynced()
+        path,
+        entries=entries,
+        max_bytes=max_bytes,
+        persistent=persistent,
+        contents="of version 1" if persistent else "",
+        upkeep_s=0,
+        files=Unsynced(),
     )
 
 
@@ -102,7 +108,59 @@ def test_a_persistent_tier_is_found_again_and_another_is_not(tmp_path: Path) -> 
     again.close()
     (left,) = listing(tmp_path)
     assert not left.temporary
-    assert left.about == "cached bytes of files, up to about 128 entries"
+    assert (left.kind, left.about) == ("bytes", "bytes of files")
+
+
+def test_other_contents_have_a_tier_of_their_own(tmp_path: Path) -> None:
+    tiers = [
+        DiskTier(tmp_path, entries=100, max_bytes=1 << 22, persistent=True, contents=name, upkeep_s=0)
+        for name in ("version 1", "version 2")
+    ]
+    assert tiers[0].put(key(0), content(0))
+    tiers[0].flush()
+    assert tiers[1].get(key(0)) is None
+    for tier in tiers:
+        tier.close()
+    with pytest.raises(ValueError, match="needs contents"):
+        DiskTier(tmp_path, entries=100, max_bytes=1 << 22, persistent=True)
+
+
+def test_keys_that_come_at_once_get_a_slot_each(tmp_path: Path) -> None:
+    for trial in range(5):
+        tier = opened(tmp_path / str(trial), entries=8, max_bytes=1 << 25)
+        keys = [bytes(8) + number.to_bytes(8, "big") for number in range(2, 18, 2)]
+        data, begin = bytes(1 << 20), threading.Barrier(len(keys))
+
+        def put(
+            each: bytes, tier: DiskTier = tier, data: bytes = data, begin: threading.Barrier = begin
+        ) -> None:
+            begin.wait(20)
+            assert tier.put(each, data)
+
+        threads = [threading.Thread(target=put, args=(each,)) for each in keys]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(each in tier for each in keys)
+        tier.close()
+
+
+def test_keys_of_many_samples_are_those_of_each() -> None:
+    odd = "s3://b/\udcff 'x\" é"
+    for contents in ("", "plain", odd * 100, repr((["a"], 1))):
+        keys = ContentKeys(contents)
+        for ranges in ([], [("a", 0, None)], [(odd, 5, 9), ("a", 0, 1)]):
+            assert keys(ranges) == content_key(contents, ranges)
+
+
+def test_room_and_writing_are_told(tmp_path: Path) -> None:
+    tier = opened(tmp_path, max_bytes=1 << 20)
+    assert tier.is_writable
+    assert tier.has_room(1000)
+    assert not tier.has_room(1 << 20)
+    tier.close()
+    assert not tier.is_writable
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next_and_what_is_in_use_is_not(tmp_path: Path) -> None:
@@ -127,22 +185,6 @@ def test_it_is_listed_verified_and_cleared_as_other_stores_are(tmp_path: Path) -
     tier.close()
     gone, kept = clear(tmp_path)
     assert (len(gone), len(kept)) == (1, 0)
-
-
-def test_bytes_go_to_disk_and_back(tmp_path: Path) -> None:
-    memory, disk = MemoryTier(1 << 22), opened(tmp_path)
-    assert not spill(memory, disk, key(0))
-    assert not recall(disk, memory, key(0))
-    assert put(memory, 0)
-    assert spill(memory, disk, key(0))
-    assert not recall(disk, memory, key(0)), "it is there"
-    memory.evict(key(0))
-    assert recall(disk, memory, key(0))
-    with memory.reading(key(0)) as view:
-        assert view == content(0)
-    assert disk.get(key(0)) == content(0)
-    disk.close()
-    memory.close()
 
 
 def test_a_path_that_cannot_be_written_costs_time_only(

@@ -1,33 +1,20 @@
-"""The memory tier, its service and its client, in one process."""
+"""The memory tier in one process, and the keys of what it holds."""
 
 from __future__ import annotations
 
-import gc
-import logging
 import mmap
 import os
-import socket
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from penstock.accel import crc32
-from penstock.cache.client import CacheClient
-from penstock.cache.keys import KEY_BYTES, key_of
-from penstock.cache.memory import LEAST_BYTES, STEP_BYTES, MemoryTier
-from penstock.cache.messages import (
-    BadRequest,
-    CacheMsg,
-    pack_lookup,
-    pack_places,
-    split_lookup,
-    split_places,
-)
+from penstock.cache.backing import STEP_BYTES
+from penstock.cache.keys import KEY_BYTES, content_key, sample_key, scope_of
+from penstock.cache.memory import LEAST_BYTES, MemoryTier
 from penstock.errors import ConfigError
-from penstock.wire.frames import HEAD
-from tests.cache_service import content, key, put, refused, serving
-from tests.fault.programs import until
+from tests.cache_service import content, key, put
 
 
 @pytest.fixture
@@ -52,21 +39,31 @@ def read(tier: MemoryTier, number: int) -> bytes | None:
 # ---- keys
 
 
-def test_keys_differ_in_name_range_and_stamp() -> None:
+def test_keys_on_disk_differ_in_contents_names_and_ranges() -> None:
     keys = {
-        key_of(*each)
-        for each in [
-            ("a", 0, 1, "s"),
-            ("a", 0, None, "s"),
-            ("a", 0, 11, "s"),
-            ("a", 1, 1, "s"),
-            ("b", 0, 1, "s"),
-            ("a", 0, 1, "t"),
-            ("a\udcff", 0, 1, "s"),
-            ("a', 0", 1, 1, "s"),
+        content_key(contents, ranges)
+        for contents, ranges in [
+            ("s", [("a", 0, 1)]),
+            ("s", [("a", 0, None)]),
+            ("s", [("a", 0, 11)]),
+            ("s", [("a", 1, 1)]),
+            ("s", [("b", 0, 1)]),
+            ("t", [("a", 0, 1)]),
+            ("s", [("a\udcff", 0, 1)]),
+            ("s", [("a', 0", 1, 1)]),
+            ("s", [("a", 0, 1), ("a", 1, 1)]),
+            ("s", []),
         ]
     }
-    assert len(keys) == 8
+    assert len(keys) == 10
+    assert {len(each) for each in keys} == {KEY_BYTES}
+
+
+def test_keys_in_memory_differ_in_dataset_and_sample() -> None:
+    keys = {
+        sample_key(scope_of(name), sample) for name in ("a", "b", "a\udcff") for sample in (0, 1, 1 << 63)
+    }
+    assert len(keys) == 9
     assert {len(each) for each in keys} == {KEY_BYTES}
 
 
@@ -136,9 +133,11 @@ def test_an_evicted_key_can_be_cached_again_while_its_old_bytes_are_leased(tier:
     assert old is not None
     assert new is not None
     assert old != new
-    tier.release([old.offset], "reader")
-    assert tier.stats()["leased"] == 1
+    assert tier.stats()["leased"] == 2
     assert read(tier, 0) == content(0)
+    tier.leave("reader")
+    assert tier.evict(key(0))
+    assert tier.stats()["free_bytes"] == tier.stats()["held_bytes"]
 
 
 def test_an_owner_ends_only_its_own_leases(tier: MemoryTier) -> None:
@@ -146,10 +145,16 @@ def test_an_owner_ends_only_its_own_leases(tier: MemoryTier) -> None:
     (place,) = tier.lookup([key(0)], "one")
     assert place is not None
     tier.evict(key(0))
-    tier.release([place.offset, place.offset, 12345], "another")
+    tier.lookup([key(0)], "another")
+    tier.leave("another")
+    tier.leave("a stranger")
     assert tier.stats()["leased"] == 1
-    tier.release([place.offset], "one")
-    tier.release([place.offset], "one")
+    last = fill(tier, 1)
+    assert os.pread(tier.fd, place.size, place.offset) == content(0), "its memory was given to others"
+    tier.leave("one")
+    tier.leave("one")
+    for number in range(1, last):
+        tier.evict(key(number))
     assert tier.stats()["leased"] == 0
     assert tier.stats()["free_bytes"] == tier.stats()["held_bytes"]
 
@@ -198,7 +203,7 @@ def test_nobody_else_can_map_it_for_writing(tier: MemoryTier) -> None:
     try:
         for each in (fd, again):
             with pytest.raises(PermissionError):
-                mmap.mmap(each, tier.size)
+                mmap.mmap(each, tier.max_bytes)
             with pytest.raises(OSError, match=r"not permitted|Bad file descriptor"):
                 os.pwrite(each, b"other", 0)
             with pytest.raises(OSError, match=r"not permitted|Invalid argument"):
@@ -230,150 +235,57 @@ def test_a_tier_without_room_is_an_error() -> None:
         MemoryTier(LEAST_BYTES - 1)
 
 
-# ---- messages
+def with_holes() -> tuple[MemoryTier, list[int], int]:
+    """A full tier, every third of its samples evicted: it, the others, and what is larger than any hole."""
+    tier, count = MemoryTier(LEAST_BYTES), 0
+    while put(tier, count):
+        count += 1
+    for number in range(0, count, 3):
+        assert tier.evict(key(number))
+    stats = tier.stats()
+    assert stats["free_bytes"] > 3 * stats["largest_hole"]
+    return tier, [number for number in range(count) if number % 3], 2 * stats["largest_hole"]
 
 
-def test_messages_are_what_was_packed() -> None:
-    keys = [key(1), key(2)]
-    assert split_lookup(pack_lookup([64, 1 << 40], keys)) == ((64, 1 << 40), keys)
-    assert split_lookup(pack_lookup([], [])) == ((), [])
-    assert split_places(pack_places([(0, 5), None, (64, 0)]), 3, 64) == [(0, 5), None, (64, 0)]
+def test_bytes_that_are_not_in_use_are_moved_until_there_is_a_hole() -> None:
+    tier, kept, large = with_holes()
+    view = tier.reserve(key(1000), large)
+    assert view is not None
+    view[:] = bytes(large)
+    for number in kept:
+        with tier.reading(key(number)) as data:
+            assert data == content(number)
+    assert all(map(tier.evict, map(key, kept)))
+    view.release()
+    tier.abandon(key(1000))
+    assert tier.stats()["free_bytes"] == tier.stats()["largest_hole"] == LEAST_BYTES
+    tier.close()
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\1\0\0\0", b"\0\0\0\0key", pack_lookup([1], [key(1)])[:-1], b"\xff" * 64]
-)
-def test_a_lookup_of_another_length_is_refused(data: bytes) -> None:
-    with pytest.raises(BadRequest):
-        split_lookup(data)
+def test_bytes_that_are_in_use_are_not_moved_for_others() -> None:
+    tier, kept, large = with_holes()
+    places = tier.lookup([*map(key, kept)], "a batch")
+    assert tier.reserve(key(1000), large) is None, "there is no hole"
+    for number, place in zip(kept, places, strict=True):
+        assert place is not None
+        with tier.reading(key(number)) as data:
+            assert data == content(number)
+    assert tier.lookup([*map(key, kept)], "a batch") == places
+    tier.leave("a batch")
+    assert tier.reserve(key(1000), large) is not None
+    tier.close()
 
 
-@pytest.mark.parametrize("place", [(0, 65), (-5, 2), (64, 1), (1 << 62, 1 << 62), (5, -1)])
-def test_places_outside_of_the_memory_are_refused(place: tuple[int, int]) -> None:
-    with pytest.raises(BadRequest):
-        split_places(pack_places([place]), 1, 64)
-
-
-# ---- service and client
-
-
-def test_a_client_reads_in_place_and_from_its_fallback_what_is_missing(tier: MemoryTier) -> None:
-    for number in range(5):
-        assert put(tier, number)
-    with serving(tier) as served:
-        client = served.client()
-        assert client.expect([key(number) for number in range(8)]) == 5
-        for number in range(5):
-            view = client.read(key(number), refused)
-            assert view.readonly
-            assert view == content(number)
-        assert client.read(key(7), lambda: b"from the source") == b"from the source"
-        assert client.read(key(0), refused) == content(0), "a read that was not announced"
-        assert client.stats()["entries"] == 5
-        client.close()
-
-
-def test_a_lease_lasts_while_anything_refers_to_the_bytes(tier: MemoryTier) -> None:
-    for number in range(3):
-        assert put(tier, number)
-    with serving(tier) as served:
-        client = served.client()
-        client.expect([key(0), key(1), key(2)])
-        part = client.read(key(0), refused)[10:20]
-        array = np.frombuffer(client.read(key(1), refused), np.uint8)
-        client.flush()
-        for number in range(3):
-            tier.evict(key(number))
-        last = fill(tier, 3)
-        assert part == content(0)[10:20]
-        assert array.tobytes() == content(1)
-        assert tier.stats()["leased"] == 3, "one of them expected, and not read"
-        del part, array
-        gc.collect()
-        client.expect([])
-        assert client.stats()["leased"] == 0
-        assert fill(tier, last) >= last
-        client.close()
-
-
-def test_bytes_stay_when_their_client_is_closed(tier: MemoryTier) -> None:
-    assert put(tier, 0)
-    with serving(tier) as served:
-        client = served.client()
-        view = client.read(key(0), refused)
-        client.close()
-        del client
-        gc.collect()
-        tier.evict(key(0))
-        fill(tier, 1)
-        assert view == content(0)
-        assert tier.stats()["leased"] == 1
-        del view
-        until(lambda: tier.stats()["leased"] == 0, within_s=5.0, why="the lease of a closed client stays")
-
-
-def test_a_closed_client_reads_from_its_fallback(tier: MemoryTier) -> None:
-    assert put(tier, 0)
-    with serving(tier) as served:
-        client = served.client()
-        client.close()
-        client.close()
-        assert client.read(key(0), lambda: b"from the source") == b"from the source"
-        assert client.expect([key(0)]) == 0
-        assert client.stats() == {}
-
-
-def test_more_keys_than_one_message_holds_are_asked_for(tier: MemoryTier) -> None:
-    assert put(tier, 0)
-    with serving(tier) as served:
-        client = served.client(answer_s=60.0)
-        assert client.expect([*(number.to_bytes(KEY_BYTES, "big") for number in range(40_000)), key(0)]) == 1
-        client.close()
-
-
-@pytest.mark.parametrize(
-    "nonsense",
-    [b"\xff" * 64, HEAD.pack(0, 99), HEAD.pack(5, CacheMsg.LOOKUP) + b"hello", HEAD.pack(4, 77) + bytes(4)],
-    ids=["length", "nothing", "cut off", "kind"],
-)
-def test_who_sends_nonsense_is_dropped_and_nobody_else_notices(
-    tier: MemoryTier, nonsense: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert put(tier, 0)
-    with serving(tier) as served:
-        client, stranger = served.client(), served.stream()
-        with stranger:
-            stranger.sendall(nonsense)
-            stranger.settimeout(20)
-            while stranger.recv(1 << 12):
-                pass
-        assert client.read(key(0), refused) == content(0)
-        client.close()
-    assert "a client is dropped" in caplog.text
-
-
-def test_who_asks_and_never_reads_holds_up_nobody(tier: MemoryTier) -> None:
-    assert put(tier, 0)
-    with serving(tier) as served:
-        client, deaf = served.client(), served.stream()
-        with deaf:
-            deaf.settimeout(0.5)
-            payload = pack_lookup([], [key(0)] * 5_000)
-            with pytest.raises(TimeoutError):
-                deaf.sendall(1_000 * (HEAD.pack(len(payload), CacheMsg.LOOKUP) + payload))
-            assert client.read(key(0), refused) == content(0)
-        tier.evict(key(0))
-        client.flush()
-        client.close()
-        until(lambda: tier.stats()["leased"] == 0, within_s=5.0, why="its leases stay")
-
-
-def test_a_service_of_something_else_is_left_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    ours, theirs = socket.socketpair()
-    with caplog.at_level(logging.WARNING, "penstock"), theirs:
-        theirs.sendall(b"hello")
-        client = CacheClient(ours)
-        assert not client.is_there
-        assert client.read(key(0), lambda: b"x") == b"x"
-    assert len(caplog.records) == 1
-    assert "no service of a cache" in caplog.text
+def test_lent_memory_is_given_up_by_whoever_it_was_lent_to() -> None:
+    """A process that hangs may still write there, while another one fails to read the same sample."""
+    tier = MemoryTier(LEAST_BYTES)
+    lent_at = tier.lend(key(1), 100)
+    assert lent_at is not None
+    tier.abandon(key(1))
+    tier.abandon(key(1), lent_at + 4096)
+    assert tier.stats()["reserved"] == 1
+    assert tier.reserve(key(1), 100) is None
+    tier.abandon(key(1), lent_at)
+    assert tier.stats()["reserved"] == 0
+    assert tier.reserve(key(1), 100) is not None
+    tier.close()

@@ -60,6 +60,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"snapshot_every_n_steps": -1},
         "snapshot_every_n_steps must be a number of batches, 0 or None, got -1",
     ),
+    ({"deal": "cost"}, "deal must be one of 'as_is', 'owner', got 'cost'"),
+    (
+        {"deal": "owner"},
+        "deal='owner' deals the batches of all ranks, so it needs shard='auto' or (rank, world), and no sampler of yours",
+    ),
     ({"adopt": "slow"}, "adopt must be True, False or \"fast_decode\", got 'slow'"),
     ({"gpu_prep": 1}, "gpu_prep must be a mode or a GpuPrep, got 1"),
     ({"reuse": 3}, "reuse must be a penstock.Reuse, got 3"),

@@ -12,8 +12,9 @@ from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state
 from penstock.core.events import Kind
 from penstock.core.pools import PoolConfig
+from penstock.core.scheduling import is_shared
 from penstock.core.state import State
-from tests.unit.core_steps import PAGE, of, tell
+from tests.unit.core_steps import PAGE, of, tasks, tell
 
 SIZE = 16
 
@@ -40,6 +41,7 @@ class Work:
         self.state, self.at_s, self.fed = state, 0.0, 0
         self.given = [0 for _ in state.pools]
         self.delivered: list[int] = []
+        self.steps: list[tuple[int, int, int, int]] = []
         self.largest = 0
         for _ in range(batches):
             self.feed()
@@ -50,6 +52,7 @@ class Work:
 
     def tell(self, *events: ev.Event) -> None:
         actions = tell(self.state, *events)
+        self.steps += tasks(actions)
         for assign in of(ev.Assign, actions):
             self.given[self.state.workers[assign.worker].pool.number] += assign.task.samples
             self.largest = max(self.largest, assign.task.samples)
@@ -108,6 +111,40 @@ def test_share_0_gives_it_nothing_new() -> None:
     work.go_on(50)
     assert work.given[1] == 0
     assert len(work.delivered) > 5
+
+
+def steps_of(state: State) -> list[tuple[int, int, int, int]]:
+    """What workers were given in 50 rounds."""
+    work = Work(state)
+    work.go_on(50)
+    return work.steps
+
+
+@pytest.mark.parametrize("far", [1, 3])
+def test_beside_workers_that_get_nothing_local_ones_get_what_they_would_alone(far: int) -> None:
+    alone, beside = shared(0.0, far=0), shared(0.0, far=far)
+    assert not is_shared(beside)
+    assert steps_of(beside) == steps_of(alone)
+
+
+def test_beside_workers_that_never_come_local_ones_get_what_they_would_alone() -> None:
+    alone, beside = shared(None, far=0), shared(None, far=3)
+    for worker in beside.pools[1].members:
+        worker.up = False
+    assert steps_of(beside) == steps_of(alone)
+
+
+def test_workers_that_get_nothing_new_are_planned_with_until_their_tasks_are_done() -> None:
+    work = Work(shared(0.5))
+    assert work.state.workers[1].tasks
+    work.tell(ev.Offload(2, 0.0))
+    assert is_shared(work.state)
+    work.go_on(50)
+    assert not is_shared(work.state)
+
+
+def test_workers_that_get_nothing_are_asked_to_end_when_they_are_too_many() -> None:
+    assert of(ev.Stop, tell(shared(0.0, far=2), ev.ResizePool(1, pool=1))) == [ev.Stop(2)]
 
 
 def test_at_share_1_local_workers_take_nothing() -> None:

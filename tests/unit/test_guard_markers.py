@@ -14,6 +14,8 @@ from tests.fault.guards_of_disk_store import DISK_GUARDS
 from tests.fault.guards_of_ferry import FERRY_GUARDS
 from tests.fault.guards_of_fetch import FETCH_GUARDS
 from tests.fault.guards_of_node import NODE_GUARDS
+from tests.fault.guards_of_peers import PEER_GUARDS
+from tests.fault.guards_of_readers import READER_GUARDS
 from tests.fault.guards_of_remote import REMOTE_GUARDS
 from tests.fault.guards_of_tls import TLS_GUARDS
 from tests.fault.markers import (
@@ -39,6 +41,8 @@ ALL = [
     *FETCH_GUARDS,
     *NODE_GUARDS,
     *CACHE_GUARDS,
+    *PEER_GUARDS,
+    *READER_GUARDS,
     *TLS_GUARDS,
 ]
 SOURCE = """\

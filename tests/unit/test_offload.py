@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.policy.deficits import Deficits
 from penstock.policy.offload import (
     Decision,
     Metrics,
@@ -161,29 +160,6 @@ def test_no_remote_workers_are_advised_that_would_not_help(change: dict[str, flo
     }  # fmt: skip
     assert worth_asking(**fine) is not None  # type: ignore[arg-type]
     assert worth_asking(**{**fine, **change}) is None  # type: ignore[arg-type]
-
-
-# ---- shares of workers
-
-
-def test_tasks_alternate_by_the_workers_rates() -> None:
-    deficits = Deficits({"here": 2.0, "there": 1.0})
-    assert [deficits.pick() for _ in range(6)] == ["here", "there", "here", "here", "there", "here"]
-
-
-def test_a_worker_that_leaves_bequeaths_its_deficit() -> None:
-    deficits = Deficits({"a": 1.0, "b": 1.0, "c": 2.0})
-    deficits.pick()
-    deficits.change({"a": 1.0, "b": 1.0})
-    assert deficits.owed == {"a": 0.0, "b": 0.0}
-    deficits.change({})
-    assert deficits.pick() is None
-
-
-def test_a_full_worker_gets_nothing_and_is_owed_nothing() -> None:
-    deficits = Deficits({"a": 1.0, "b": 3.0})
-    assert [deficits.pick({"a"}) for _ in range(5)] == ["a"] * 5
-    assert deficits.owed == {"a": 0.0, "b": 0.0}
 
 
 # ---- refinement

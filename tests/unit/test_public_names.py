@@ -30,6 +30,7 @@ TORCH_FREE = (
 NO_ERRORS = (
     "AnnotatedDataset",
     "AudioFolder",
+    "Cache",
     "DataLoader",
     "GpuPrep",
     "ImageFolder",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.wire import frames as wire
 from penstock.wire.frames import HEAD, INTS, MAX_FRAME, OBJECTS, Channel, Msg, slice_keys
-from penstock.wire.pickles import pack_keys, unpack_keys
+from penstock.wire.pickles import pack_keys, unpack_keys, unpack_positions
 
 FRAMES = st.lists(st.tuples(st.sampled_from(list(Msg)), st.binary(max_size=40)), max_size=8)
 
@@ -172,6 +172,18 @@ def test_a_task_gets_its_keys_out_of_the_batchs(keys: list[Any], data: Any) -> N
     part = unpack_keys(kind, slice_keys(kind, packed, start, count))
     assert part == keys[start : start + count]
     assert list(map(type, part)) == list(map(type, keys[start : start + count]))
+
+
+@given(pairs=st.lists(st.tuples(INT64, INT64), max_size=12), data=st.data())
+def test_a_task_of_a_dealt_batch_gets_its_keys_and_positions(pairs: list[Any], data: Any) -> None:
+    start = data.draw(st.integers(0, len(pairs)))
+    count = data.draw(st.integers(0, len(pairs) - start))
+    kind, packed = pack_keys([key for key, _ in pairs], [position for _, position in pairs])
+    part = slice_keys(kind, packed, start, count)
+    assert wire.count_keys(kind, part) == count
+    keys, positions = unpack_keys(kind, part), unpack_positions(kind, part)
+    assert positions is not None
+    assert list(zip(keys, positions, strict=True)) == pairs[start : start + count]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from penstock.agent.config import AgentConfig
 from penstock.agent.exposure import our_own_fork
 from penstock.agent.loop import Agent
 from penstock.agent.processes import LocalWorker
+from penstock.agent.ways import NO_WAYS, Ways
 from penstock.measure.host import name_process
-from penstock.remote.handles import FerryLink
 from penstock.wire.arena import Arena, anonymous_file
 from penstock.wire.frames import Channel
 from penstock.worker.entry import work
@@ -33,9 +33,9 @@ RESET = (signal.SIGCHLD, *ASKS)
 
 
 def fork_agent(
-    config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any, ferry: socket.socket | None = None
+    config: AgentConfig, spec: WorkerSpec, arena: Arena, context: Any, ways: Ways = NO_WAYS
 ) -> tuple[int, socket.socket]:
-    """Fork an agent, which takes over `ferry`, the socket to remote workers; return its pid and our end of its socket."""
+    """Fork an agent, which takes over the `ways` out of this machine's job; return its pid and our end of its socket."""
     ours, theirs = socket.socketpair()
     pid = -1
     try:
@@ -45,7 +45,7 @@ def fork_agent(
             pid = os.fork()
             if pid == 0:
                 ours.close()
-                be_agent(config, spec, arena, context, theirs, ferry)
+                be_agent(config, spec, arena, context, theirs, ways)
         theirs.close()
         return pid, ours  # within: an interrupt may come up to here
     except BaseException:
@@ -90,7 +90,7 @@ def be_agent(
     arena: Arena,
     context: Any,
     trainer: socket.socket,
-    ferry: socket.socket | None,
+    ways: Ways,
 ) -> NoReturn:
     code = 1
     try:
@@ -99,7 +99,7 @@ def be_agent(
             signal.signal(number, signal.SIG_DFL)
         name_process("penstock agent")
         gc.freeze()
-        run_agent(config, spec, arena, context, Channel(trainer), ferry)
+        run_agent(config, spec, arena, context, Channel(trainer), ways)
         code = 0
     except BaseException:  # noqa: BLE001 - whatever it was, a forked child must not return from here
         traceback.print_exc()
@@ -113,10 +113,16 @@ def run_agent(
     arena: Arena,
     context: Any,
     trainer: Channel,
-    ferry: socket.socket | None,
+    ways: Ways,
 ) -> None:
-    link = None if ferry is None else FerryLink(Channel(ferry))
-    agent = Agent(config, trainer, arena, lambda worker: fork_worker(agent, spec, worker, context), link)
+    agent = Agent(
+        config,
+        trainer,
+        arena,
+        lambda worker: fork_worker(agent, spec, worker, context),
+        ways.ferry_link(),
+        ways.fetching(),
+    )
     agent.run()
 
 
@@ -147,5 +153,7 @@ def close_inherited(agent: Agent) -> None:
     agent.trainer.close()
     if agent.ferry is not None:
         agent.ferry.close()
+    if agent.fetching is not None:
+        agent.fetching.close()
     for worker in agent.workers.values():
         worker.disinherit()

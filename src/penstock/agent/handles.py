@@ -11,8 +11,17 @@ from collections.abc import Callable
 from selectors import BaseSelector
 from typing import Protocol
 
+from penstock.core import events as ev
+from penstock.core.events import Event
 from penstock.wire.frames import Msg
 
+ANSWERS: dict[Msg, Callable[[int, int], Event]] = {
+    Msg.REFUSED: ev.Refused,
+    Msg.UNREACHED: ev.Unreached,
+    Msg.EXHAUSTED: ev.Exhausted,
+    Msg.DROPPED: ev.Dropped,
+}
+"""Worker messages that carry a task id only, by what they tell the core."""
 Hear = Callable[[int, bytes], None]
 """Takes a frame from a worker: kind and payload."""
 

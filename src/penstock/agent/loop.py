@@ -19,8 +19,10 @@ from struct import unpack_from
 
 from penstock.agent.capacity import Capacity
 from penstock.agent.config import AgentConfig
-from penstock.agent.handles import WorkerHandle
+from penstock.agent.fetching import Fetching
+from penstock.agent.handles import ANSWERS, WorkerHandle
 from penstock.agent.offloading import Offloading
+from penstock.agent.posting import packed_span, post_numbers
 from penstock.agent.processes import sent_worker
 from penstock.agent.record import Recorder
 from penstock.agent.troubles import after_text, apart, grown_text, packed
@@ -40,14 +42,6 @@ SLOW_TICK_S = 0.5
 MEMORY_CHECK_S = 1.0
 STOP_GRACE_S = 1.0
 
-ANSWERS: dict[Msg, Callable[[int, int], Event]] = {
-    Msg.REFUSED: ev.Refused,
-    Msg.UNREACHED: ev.Unreached,
-    Msg.EXHAUSTED: ev.Exhausted,
-    Msg.DROPPED: ev.Dropped,
-}
-"""Worker messages that carry a task id only."""
-
 
 class Agent:
     """Performs the core's actions. `start_worker(n)` returns worker n, or None if it will be sent later."""
@@ -59,9 +53,10 @@ class Agent:
         arena: Arena,
         start_worker: Callable[[int], WorkerHandle | None],
         ferry: FerryLink | None = None,
+        fetching: Fetching | None = None,
     ) -> None:
         self.config, self.trainer, self.arena, self.start_worker = config, trainer, arena, start_worker
-        self.ferry = ferry
+        self.ferry, self.fetching = ferry, fetching
         self.state = new_state(config.core)
         steered = ferry if len(self.state.pools) > 1 else None
         self.offloading = None if steered is None else Offloading(config, self.state, arena.board, steered)
@@ -91,6 +86,8 @@ class Agent:
             self.selector.register(adoptions, selectors.EVENT_READ, lambda _: self._adopt_sent(adoptions))
         if self.ferry is not None:
             self.ferry.bind(self.selector, self)
+        if self.fetching is not None:
+            self.fetching.bind(self.selector, self.happen, lambda: self._tell(Msg.CACHE_LOST))
         self.arena.has_room_for(len(self.state.workers))
         for worker in self.state.workers:
             if adoptions is None or worker.pool.kind != LOCAL:
@@ -134,13 +131,13 @@ class Agent:
                 if worker in self.workers:
                     self.workers[worker].post(Msg.CANCEL, wire.TASK.pack(task_id))
             case ev.Deliver(seq, offset, layout, dropped, nbytes):
-                del self.fed[seq]
+                self._leaves(seq)
                 tail = b"".join(ordinal.to_bytes(4, "little") for ordinal in dropped)
                 if self.offloading is not None:
                     self.offloading.delivered(time.monotonic())
                 self._tell(Msg.BATCH, wire.BATCH.pack(seq, offset, nbytes, layout, len(dropped)), tail)
             case ev.DeliverError(seq, error):
-                del self.fed[seq]
+                self._leaves(seq)
                 self._tell(
                     Msg.ERROR, wire.SEQ.pack(seq), error if isinstance(error, bytes) else packed(error)
                 )
@@ -162,8 +159,18 @@ class Agent:
             case ev.Starved(seq, need):
                 self._tell(Msg.STARVED, wire.NEED.pack(seq, need))
 
+    def _leaves(self, seq: int) -> None:
+        """Forget a batch that is delivered."""
+        del self.fed[seq]
+        if self.fetching is not None:
+            self.fetching.over(seq, used=True)
+
     def _assign(self, handle: WorkerHandle, task: ev.Task) -> None:
         self._teach(handle, task.layout)
+        if self.fetching is not None and self.state.workers[handle.id].pool.kind == LOCAL:
+            places = self.fetching.places(task.id, task.seq, task.start, task.samples)
+            if places and task.kind is not Kind.COLLATE:
+                handle.post(Msg.PLACES, places)
         fed = self.fed[task.seq]
         if task.kind is Kind.COLLATE:
             tail = b"".join(offset.to_bytes(8, "little") for offset in task.parts)
@@ -213,15 +220,22 @@ class Agent:
         if kind == Msg.FEED:
             fed = Fed._make((*wire.FEED.unpack_from(payload), payload[wire.FEED.size :]))
             self.fed[fed.seq] = fed
-            self.happen(ev.Feed(fed.seq, fed.size, time.monotonic() if len(self.state.pools) > 1 else 0.0))
+            at_s = time.monotonic() if len(self.state.pools) > 1 else 0.0
+            fetches = self.fetching is not None and self.fetching.ask(fed.seq, fed.size)
+            self.happen(ev.Feed(fed.seq, fed.size, at_s, fetches))
             if fed.seq not in self.state.batches and fed.seq in self.fed and self.state.kind is Kind.STREAM:
                 del self.fed[fed.seq]
+        elif kind == Msg.BYTES:
+            if self.fetching is not None:
+                self.fetching.note(payload)
         elif kind == Msg.RELEASE:
             self.happen(ev.Released(*wire.SEQ.unpack(payload)))
         elif kind == Msg.ABORT:
             running = [handle for handle in self.workers.values() if not handle.ended]
             self.happen(ev.Abort())
             self.fed.clear()
+            if self.fetching is not None:
+                self.fetching.abort()
             self.begun = payload
             for handle in running:
                 handle.post(Msg.RESTART, payload)
@@ -301,8 +315,8 @@ class Agent:
         if kind == Msg.DONE:
             task, took_ns, holds, refers, count = wire.DONE.unpack_from(payload)
             dropped = unpack_from(f"<{count}i", payload, wire.DONE.size)
-            if self.config.spans:
-                self._report_span(handle, task, took_ns)
+            if self.config.spans and (span := packed_span(self.state, worker, task, took_ns, self.fed)):
+                self._tell(Msg.SPAN, span)
             self.happen(ev.Done(worker, task, took_ns / 1e9, now, bool(holds), dropped, bool(refers)))
         elif kind == Msg.PREPARED:
             task, nbytes, described = wire.PREPARED.unpack_from(payload)
@@ -334,15 +348,6 @@ class Agent:
             self._tell(Msg.LAYOUT, wire.LAYOUT.pack(number), blob)
             self.happen(ev.LayoutKnown(number, items))
         return number
-
-    def _report_span(self, handle: WorkerHandle, number: int, took_ns: int) -> None:
-        issued = self.state.workers[handle.id].tasks.get(number)
-        if issued is not None:
-            fed = self.fed.get(issued.task.seq)
-            epoch, index = (fed.epoch, fed.batch) if fed is not None else (-1, -1)
-            end, task = time.monotonic_ns(), issued.task
-            span = (handle.id, task.kind, index, epoch, end, took_ns, task.samples)
-            self._tell(Msg.SPAN, wire.SPAN.pack(*span))
 
     # ---- ends
 
@@ -379,6 +384,8 @@ class Agent:
         self._hear(0.0)  # hear all that was sent by `now`: we may have had no core since
         if os.getppid() != self.config.parent:  # guard: trainer-is-parent
             self.stopping = True
+        if self.fetching is not None:
+            self.fetching.look_after(now)
         if self.ferry is not None:
             self.ferry.look_after(now)
             self._offload(now)
@@ -420,14 +427,7 @@ class Agent:
             self._tell(Msg.OFFLOAD, report)
 
     def _post_board(self, *, more: int = 0) -> None:
-        row = self.arena.board.agent
-        row[Board.LANES] = len(self.state.workers)
-        row[Board.AGENT_BEAT] += 1
-        row[Board.BACKED] = self.state.memory.used + self.state.memory.free + more
-        row[Board.REISSUED] = self.state.reissued
-        row[Board.TASK_SIZE] = self.state.task_size
-        row[Board.SAMPLE_BYTES] = round(self.state.sample_bytes)
-        row[Board.OFFLOADED] = sum(pool.done for pool in self.state.pools[1:])
+        post_numbers(self.arena.board.agent, self.state, more=more)
 
     def _check_memory(self) -> None:
         for handle in self.workers.values():

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.agent.config import AgentConfig
 from penstock.agent.loop import Agent
+from penstock.agent.ways import NO_WAYS, Ways
 from penstock.core.state import CoreConfig
 from penstock.measure.host import name_process
-from penstock.remote.handles import FerryLink
 from penstock.wire import frames as wire
 from penstock.wire.arena import Arena, anonymous_file
 from penstock.wire.frames import Channel, Msg
@@ -41,17 +41,24 @@ AGENT = "from penstock.agent.spawned import agent_main; agent_main()"
 
 
 def exec_agent(
-    config: AgentConfig, arena: Arena, ferry: socket.socket | None = None
+    config: AgentConfig, arena: Arena, ways: Ways = NO_WAYS
 ) -> tuple[subprocess.Popen[bytes], socket.socket, socket.socket]:
     """Start an agent as its own program; return it, our end of its socket, and the socket to send workers to."""
     ours, theirs = socket.socketpair()
     send, receive = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    fds = (theirs.fileno(), receive.fileno(), arena.fd, *([ferry.fileno()] if ferry is not None else []))
-    facts = {"config": asdict(config), "fds": fds, "size": arena.size, "workers": arena.workers}
+    there = {name: way.fileno() for name, way in ways._asdict().items() if way is not None}
+    fds = theirs.fileno(), receive.fileno(), arena.fd
+    facts = {
+        "config": asdict(config),
+        "fds": fds,
+        "ways": there,
+        "size": arena.size,
+        "workers": arena.workers,
+    }
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     process = subprocess.Popen(
         [os.fsdecode(spawn.get_executable()), "-c", AGENT, json.dumps(facts)],
-        pass_fds=fds,
+        pass_fds=(*fds, *there.values()),
         stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": path},
     )
@@ -67,7 +74,8 @@ def agent_main() -> None:
     facts = json.loads(sys.argv[1])
     core = CoreConfig.of(facts["config"].pop("core"))
     config = AgentConfig(core=core, **{**facts["config"], "plans": tuple(facts["config"]["plans"])})
-    trainer_fd, adoptions_fd, arena_fd, *ferry_fd = facts["fds"]
+    trainer_fd, adoptions_fd, arena_fd = facts["fds"]
+    ways = Ways(**{name: socket.socket(fileno=fd) for name, fd in facts["ways"].items()})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name_process("penstock agent")
     trainer = Channel(socket.socket(fileno=trainer_fd))
@@ -76,8 +84,7 @@ def agent_main() -> None:
     def ask(worker: int) -> None:
         trainer.post(Msg.NEED_WORKER, wire.WORKER.pack(worker, agent.state.local.size))
 
-    link = FerryLink(Channel(socket.socket(fileno=ferry_fd[0]))) if ferry_fd else None
-    agent = Agent(config, trainer, arena, ask, link)
+    agent = Agent(config, trainer, arena, ask, ways.ferry_link(), ways.fetching())
     agent.run(socket.socket(fileno=adoptions_fd))
 
 

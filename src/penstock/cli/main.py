@@ -1,4 +1,4 @@
-"""`penstock run train.py …`, `penstock profile train.py …`, `penstock report trace.json`, `penstock cache ls …`, `penstock simulate cache …`: arguments in, exit code out."""
+"""`penstock run train.py …`, `penstock profile train.py …`, `penstock report trace.json`, `penstock cache warm …`, `penstock simulate cache …`: arguments in, exit code out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.cli.page import add_report, writable
 from penstock.cli.profile import add_profile
 from penstock.cli.program import Program
 from penstock.cli.reuse import add_reuse
-from penstock.cli.reuse_stores import add_cache
 from penstock.cli.simulate import add_simulate
+from penstock.cli.stores import add_cache
 from penstock.errors import PenstockError
 
 RUN = """\

@@ -15,6 +15,7 @@ from penstock.config import LoaderConfig
 from penstock.dataset.seeding import generators_kept
 from penstock.gpu.queues import too_few
 from penstock.measure import host
+from penstock.policy.cache_text import explained_cache
 from penstock.policy.diagnosis import diagnose
 from penstock.policy.offload_text import explained_offload
 
@@ -45,8 +46,10 @@ def explanation(
     shuffles: bool,
     reused: str = "",
     remote: Any = None,
+    cache: Any = None,
 ) -> str:
-    """Describe each step of preparing a sample. `reused`: the line about `reuse=`, or ""; `remote`: the side of remote workers, or None."""
+    """Describe each step of preparing a sample. `reused`: the line about `reuse=`, or ""; `remote`, `cache`: the sides of remote workers and of the
+    cache, or None."""
     from penstock.pipeline.explain import explained
 
     with generators_kept():
@@ -55,7 +58,15 @@ def explanation(
         told = {} if remote is None else remote.record.stats
         offload = explained_offload(told, streams=streams) if config.remote or remote else ""
         said = explained(given.dataset, lane=f"{lane}\n  {reused}" if reused else lane)
-        return f"{said}\n{offload}" if offload else said
+        bytes_line = "" if config.cache is None else cache_line(cache)
+        return "\n".join(line for line in (said, offload, bytes_line) if line)
+
+
+def cache_line(cache: Any) -> str:
+    """Say what the cache of bytes does, as far as is known before the first epoch."""
+    if cache is None:
+        return "cache: not in use yet, or not used (a warning said why); it begins with the first epoch"
+    return explained_cache(cache.stats())
 
 
 def lane_line(config: LoaderConfig, given: TorchArguments, held: DeviceSide, *, shuffles: bool) -> str:

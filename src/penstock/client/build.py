@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 
 from penstock.agent.config import AgentConfig
 from penstock.client.arguments import TorchArguments, check_on_error
+from penstock.client.cache_side import CacheSide
 from penstock.client.remote_side import RemoteSide
 from penstock.client.session import Blueprint
 from penstock.client.worker_count import enough_of, lane_keeps_cores
@@ -48,6 +49,7 @@ def blueprint_of(
     spans: bool,
     epochs: Epochs,
     remote: RemoteSide | None = None,
+    cache: CacheSide | None = None,
 ) -> Blueprint:
     if multiprocessing.current_process().daemon:  # guard: daemonic
         raise AssertionError("daemonic processes are not allowed to have children")
@@ -104,5 +106,10 @@ def blueprint_of(
     if context is None:
         context = torch.multiprocessing.get_context()
     return Blueprint(
-        agent=agent, spec=spec, context=context, limit_bytes=limit, remote=None if streams else remote
+        agent=agent,
+        spec=spec,
+        context=context,
+        limit_bytes=limit,
+        remote=None if streams else remote,
+        cache=None if streams else cache,
     )

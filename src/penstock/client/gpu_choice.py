@@ -109,6 +109,8 @@ def refuse_without_workers(config: LoaderConfig) -> None:
         raise ConfigError(f"gpu_prep={mode!r} needs workers to help: give num_workers")
     if config.remote is not None:
         raise ConfigError("remote= needs local workers beside the remote ones: give num_workers")
+    if config.cache is not None:
+        raise ConfigError("cache= brings bytes to workers: give num_workers")
 
 
 def reusing_of(config: LoaderConfig, dataset: Any) -> Reusing | None:

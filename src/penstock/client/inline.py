@@ -103,7 +103,7 @@ def prepare_keyed(
     preparer = Preparer(recipe)
 
     def prepare(ask: Ask) -> tuple[Any, Any]:
-        where = Where(ask.epoch, ask.batch, ask.first, ask.stride, 0)
+        where = Where(ask.epoch, ask.batch, ask.first, ask.stride, 0, ask.dealt)
         try:
             with generators_kept():  # guard: inline-generators
                 return preparer.whole(where, ask.keys), None

@@ -146,8 +146,11 @@ class EngineIterator(Batches):
 
     def _feed(self, seq: int, ask: Ask) -> None:
         assert self._session is not None
-        kind, keys = pack_keys(ask.keys)
+        kind, keys = pack_keys(ask.keys, ask.dealt)
         head = wire.FEED.pack(seq, ask.epoch, ask.first, ask.stride, ask.batch, ask.size, kind)
+        cache = self._blueprint.cache
+        if cache is not None and (said := cache.asks(seq, ask)):
+            self._session.send(Msg.BYTES, said)
         self._session.send(Msg.FEED, head, keys)
 
     def _abort(self, begun: bytes) -> None:
@@ -314,6 +317,8 @@ class EngineIterator(Batches):
             self._on_skip(json.loads(payload))
         elif kind == Msg.OFFLOAD and self._blueprint.remote is not None:
             self._blueprint.remote.record.note(payload)
+        elif kind == Msg.CACHE_LOST and self._blueprint.cache is not None:
+            self._blueprint.cache.on_lost()
         elif kind == Msg.SPAN:
             self._counters.span(*wire.SPAN.unpack(payload))
 

@@ -48,7 +48,7 @@ def raise_error(data: bytes, ask: Ask) -> None:
     if trouble is not None:
         at = max(0, trouble.ordinal)
         key = repr(ask.keys[at]) if at < len(ask.keys) else "?"
-        position = ask.first + at * ask.stride
+        position = ask.position(at)
         raise worded(trouble, key=key, epoch=ask.epoch, position=position, batch=ask.batch)
     wrapped, notes = from_text(data[1:]) if data[:1] == TEXT else loads(data[1:])
     try:

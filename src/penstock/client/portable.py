@@ -44,7 +44,7 @@ class KeyedBatches(Dataset[tuple[Any, list[Skip]]]):
     def __getitem__(self, ask: Ask) -> tuple[Any, list[Skip]]:
         preparer = Preparer(self._recipe)
         try:
-            where = Where(ask.epoch, ask.batch, ask.first, ask.stride, 0)
+            where = Where(ask.epoch, ask.batch, ask.first, ask.stride, 0, ask.dealt)
             return preparer.whole(where, ask.keys), preparer.skips
         except Stopped as stopped:
             raise stopped.original from None

@@ -15,6 +15,7 @@ from penstock.config import LoaderConfig
 from penstock.core.pools import PoolConfig
 from penstock.errors import NodeUnavailable, PenstockError
 from penstock.node.link import NodeLink
+from penstock.policy.course_state import Stage
 from penstock.policy.offload import metrics_from
 from penstock.remote.connect import WorkerAddress
 from penstock.remote.cut import tail_text
@@ -47,8 +48,8 @@ class OffloadRecord:
 
     @property
     def workers(self) -> int:
-        """Remote workers at work."""
-        return int(self.stats.get("workers_had", 0))
+        """Remote workers at work, or about to be; not those that are only there, because local workers alone are faster."""
+        return 0 if self._stats.get("stage") == Stage.LOCAL else int(self._stats.get("workers_had", 0))
 
     def note(self, payload: bytes) -> None:
         told = json.loads(payload)

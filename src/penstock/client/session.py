@@ -7,7 +7,6 @@ import logging
 import os
 import select
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from typing import Any
 from penstock.agent.config import AgentConfig
 from penstock.agent.forked import fork_agent, signals_held
 from penstock.agent.spawned import SpawnedWorkers, exec_agent
+from penstock.agent.ways import Ways
+from penstock.client.cache_side import CacheSide
 from penstock.client.leases import Leases
 from penstock.client.pinning import Pins
 from penstock.client.remote_side import RemoteSide
@@ -52,6 +53,8 @@ class Blueprint:
     limit_bytes: int
     remote: RemoteSide | None = None
     """Workers on other machines, if there are any."""
+    cache: CacheSide | None = None
+    """The cache of bytes, if there is one."""
 
     def resized(self, workers: int, *, follows: bool) -> Blueprint:
         """Return the same blueprint with another initial worker count."""
@@ -93,14 +96,17 @@ class Session:
                 ours.enter_context(ferry)  # the agent has its own copy: the ferry must see its end
                 agent = replace(blueprint.agent, course=remote.record.course)
                 blueprint = replace(blueprint, agent=agent)
-            self._start_agent(blueprint, ferry)
+            supply = None if blueprint.cache is None else blueprint.cache.supply_now()
+            if supply is not None:
+                ours.enter_context(supply)
+            self._start_agent(blueprint, Ways(ferry, supply))
 
-    def _start_agent(self, blueprint: Blueprint, ferry: socket.socket | None) -> None:
+    def _start_agent(self, blueprint: Blueprint, ways: Ways) -> None:
         if blueprint.context.get_start_method() == "fork":
             blueprint.spec.recipe.load_libraries()
-            self.pid, sock = fork_agent(blueprint.agent, blueprint.spec, self.arena, blueprint.context, ferry)
+            self.pid, sock = fork_agent(blueprint.agent, blueprint.spec, self.arena, blueprint.context, ways)
         else:
-            self._process, sock, adoptions = exec_agent(blueprint.agent, self.arena, ferry)
+            self._process, sock, adoptions = exec_agent(blueprint.agent, self.arena, ways)
             self.pid = self._process.pid
             self.spawned = SpawnedWorkers(blueprint.spec, self.arena, blueprint.context, adoptions)
         self.channel = Channel(sock)

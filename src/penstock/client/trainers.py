@@ -55,8 +55,14 @@ class SeededOrder(Sampler[int]):
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[int]:
-        which = {"length": len(self), "seed": self.seed, "epoch": self.epoch}
-        plan = EpochPlan(**which, batch_size=CHUNK, drop_last=False, shuffle=True)
+        plan = EpochPlan(
+            length=len(self),
+            batch_size=CHUNK,
+            drop_last=False,
+            shuffle=True,
+            seed=self.seed,
+            epoch=self.epoch,
+        )
         for batch in range(plan.batches):
             yield from plan.keys(plan.positions(batch)).tolist()
 

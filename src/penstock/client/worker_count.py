@@ -66,6 +66,10 @@ def check_workers(workers: object) -> int:
     return number
 
 
+CACHE_AHEAD = 4
+"""Batches prefetched with a cache, at least: reads for one rank's late batch then wait for another's due one."""
+
+
 def window_of(config: LoaderConfig, given: TorchArguments, recipe: Recipe) -> Callable[[int], int]:
     """Return the prefetch window as a function of the worker count. Batches for a GPU lane are large, so fewer are prefetched unless
     `prefetch_batches` is given: all are pinned, at a quarter of a millisecond per megabyte, and training stands still meanwhile."""
@@ -73,10 +77,11 @@ def window_of(config: LoaderConfig, given: TorchArguments, recipe: Recipe) -> Ca
     if batches is not None:
         return lambda _: batches
     assert factor is not None
+    least = CACHE_AHEAD if config.cache is not None else 0
     if factor <= 0:
         raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
     most = max(FEWEST, AHEAD_BYTES // (recipe.sample_bytes * given.samples)) if recipe.sample_bytes else None
-    return lambda workers: factor * workers if most is None else min(most, factor * workers)
+    return lambda workers: max(least, factor * workers if most is None else min(most, factor * workers))
 
 
 def enough_of(config: LoaderConfig, given: TorchArguments, recipe: Recipe) -> int:

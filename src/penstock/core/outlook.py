@@ -24,7 +24,7 @@ def chosen_size(state: State, batch: Batch, pool: WorkerPool) -> int:
         return state.config.task_size
     workers: float = pool.size
     if len(state.pools) > 1:
-        workers = equal_workers(pool.pace_s, ((one.size, one.pace_s) for one in state.pools))
+        workers = equal_workers(pool.pace_s, ((one.helpers, one.pace_s) for one in state.pools))
     return task_size(
         sample_s=pool.sample_s,
         batch=batch.size,

@@ -80,6 +80,18 @@ class WorkerPool:
             self.credit = min(self.credit + earned, float(most))
 
     @property
+    def helps(self) -> bool:
+        """Whether its workers may get anything new."""
+        return self.share is None or self.share > 0
+
+    @property
+    def helpers(self) -> int:
+        """Workers that batches are divided among: of another pool only those that are there and may get something."""
+        if self.kind == LOCAL:
+            return self.size
+        return sum(one.up for one in self.members[: self.size]) if self.helps else 0
+
+    @property
     def is_spent(self) -> bool:
         """Whether its share is used up for now."""
         return self.share is not None and (self.share <= 0 or self.credit < 0)

@@ -75,9 +75,9 @@ def schedule(state: State, out: list[Action]) -> None:
             if not worker.up:
                 continue
             if worker.retiring or (limit.staffed and worker.place >= pool.size):
-                if not worker.tasks:
-                    worker.up, worker.stopping, worker.stopped_s = False, True, state.now_s
-                    out.append(ev.Stop(worker.id))
+                dismiss(state, worker, out)
+            elif outlook is None and pool.kind != LOCAL:
+                continue  # none of this pool may get anything
             elif not worker.tasks or (has_room(state, worker, limit) and not overdue(state, worker)):
                 room.append((outlook.finish_s(worker) if outlook else worker.load, worker.id))
             elif outlook is not None:
@@ -101,9 +101,20 @@ def schedule(state: State, out: list[Action]) -> None:
         use_stalled(state, out)
 
 
+def dismiss(state: State, worker: WorkerState, out: list[Action]) -> None:
+    """Ask a worker to end, once its tasks are done."""
+    if not worker.tasks:
+        worker.up, worker.stopping, worker.stopped_s = False, True, state.now_s
+        out.append(ev.Stop(worker.id))
+
+
 def is_shared(state: State) -> bool:
-    """Whether another pool than the local one has workers. If none has, an outlook would cost time and change nothing."""
-    return any(worker.up for pool in state.pools[1:] for worker in pool.members)
+    """Whether workers of another pool do something, or may. If not, an outlook would cost time and change nothing."""
+    return any(
+        worker.up and (pool.helps or bool(worker.tasks))
+        for pool in state.pools[1:]
+        for worker in pool.members
+    )
 
 
 def chosen_task(

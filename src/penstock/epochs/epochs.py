@@ -21,7 +21,9 @@ from penstock.epochs.fitting import Identity, fitted, warn_of_seed
 from penstock.epochs.progress import Run, after_end, fresh_state, resume_plan, reuse_of
 from penstock.epochs.replay import SamplerReplay, chain_of, epoch_of, length_of, set_generator
 from penstock.epochs.shares import Shares, places_of
+from penstock.errors import ConfigError
 from penstock.plan.epoch import EpochPlan
+from penstock.policy.homes import Ownership
 from penstock.worker.prepare import Where
 
 EXTRAS = ("generator", "sampler", "sampler_epoch", "samples")
@@ -44,6 +46,21 @@ class OrderSource:
     """For an iterable dataset."""
     times: int = 1
     """How often each partly prepared sample is used."""
+    evens: bool = False
+    """Whether samples that no node keeps are spread evenly over ranks and batches."""
+    deals: bool = False
+    """Whether global batches are dealt to the ranks whose node keeps their samples."""
+
+    def __post_init__(self) -> None:
+        if self.evens and not (self.own and self.shuffles):
+            raise ConfigError(
+                "order='even' is an order of ours: it needs shuffle=True, and no sampler or generator of yours"
+            )
+        if self.evens and self.times > 1:
+            raise ConfigError(
+                "order='even' spreads samples that must be read, reuse= spreads samples that must be prepared anew; an order cannot do both: "
+                "leave order='even' out"
+            )
 
     @property
     def streams(self) -> bool:
@@ -81,7 +98,7 @@ class OrderSource:
         own = self.own and sampler is self.sampler
         return replace(self, sampler=sampler, batch_sampler=batch_sampler, own=own)
 
-    def plan(self, epoch: int, seed: int, kept: int) -> EpochPlan:
+    def plan(self, epoch: int, seed: int, kept: int, owners: Ownership | None = None) -> EpochPlan:
         cut = next((link for link in chain_of(self.batch_sampler) if hasattr(link, "batch_size")), None)
         return EpochPlan(
             length=len(self.dataset),
@@ -94,6 +111,8 @@ class OrderSource:
             world=self.world,
             times=self.times,
             kept=kept,
+            even=owners if self.evens else None,
+            deal=owners if self.deals and self.world > 1 else None,
         )
 
 
@@ -113,6 +132,9 @@ class Epochs:
         self._ahead: dict[int, EpochPlan] = {}
         """Plans of epochs prefetched before they begin."""
         self._sampler_epoch: int | None = 0
+        self.owners: Ownership | None = None
+        """Where samples are kept; None: not known, so nothing is spread or dealt. An epoch keeps those that it began with. All ranks must
+        have the same when it begins: who gets which sample follows from it."""
 
     @property
     def epoch(self) -> int:
@@ -147,16 +169,16 @@ class Epochs:
         return places_of(self.resume, workers)
 
     def plan(self, epoch: int) -> EpochPlan:
-        return self.source.plan(epoch, self.seed or 0, self.kept)
+        return self.source.plan(epoch, self.seed or 0, self.kept, self.owners)
 
     def where(self, index: Any, epoch: int) -> Where:
         """Return a sample's place in that epoch, as far as it is known beforehand."""
-        position, ordinal, stride = (int(index) if isinstance(index, int) else 0), 0, 1
-        if self.source.order == "planned" and isinstance(index, int):
-            plan = self.plan(epoch)
-            position, stride = int(plan.find(np.array([index]))[0]), plan.world
-            ordinal = (position - plan.origin) // stride % plan.batch_size
-        return Where(epoch, 0, position - ordinal * stride, stride, ordinal)
+        if self.source.order != "planned" or not isinstance(index, int):
+            return Where(epoch, 0, index if isinstance(index, int) else 0, 1, 0)
+        plan = self.plan(epoch)
+        position = int(plan.find(np.array([index]))[0])
+        first, ordinal = plan.seat(position)
+        return Where(epoch, 0, first, plan.world, ordinal, [position])
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch for the next `iter()`, or for the current one if it has not delivered a batch."""

@@ -35,10 +35,23 @@ class Ask(NamedTuple):
     size: int
     state: Any = None
     """A stateful sampler's state after this batch; for an iterable dataset (worker, state)."""
+    dealt: list[int] | None = None
+    """Positions of the samples, if they are dealt; `first` and `stride` are those without dealing."""
+
+    def position(self, ordinal: int) -> int:
+        if self.dealt is not None and ordinal < len(self.dealt):
+            return self.dealt[ordinal]
+        return self.first + ordinal * self.stride
 
 
 def planned(plan: EpochPlan, *, base: int = 0, skip: frozenset[int] = frozenset()) -> Iterator[Ask]:
     """Yield the batches of our own order except `skip`, numbered from `base`."""
+    if plan.deal is not None:
+        for batch in (batch for batch in range(plan.batches) if batch not in skip):
+            dealt = plan.positions(batch)
+            keys, first = plan.keys(dealt).tolist(), plan.first_of(batch)
+            yield Ask(plan.epoch, base + batch, first, plan.world, keys, len(keys), dealt=dealt.tolist())
+        return
     per_chunk = max(1, CHUNK // plan.batch_size)
     for start in range(0, plan.batches, per_chunk):
         group = range(start, min(start + per_chunk, plan.batches))

@@ -10,6 +10,8 @@ Rule 4: the last batch does not end an epoch; asking for one more does (as in to
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -19,6 +21,7 @@ from penstock.epochs.feed import Ask
 from penstock.epochs.shares import Delivered
 from penstock.errors import StateError
 from penstock.plan.epoch import EpochPlan
+from penstock.policy.homes import Ownership
 
 VERSION = 1
 
@@ -131,9 +134,11 @@ class Run:
             state |= self.streams.state()
         if self.plan is not None:
             state["position"] = self.plan.after(self.delivered)
-            state["cut"] = [self.plan.batch_size, self.plan.world]
-            if self.plan.times > 1:
+            state["cut"] = cut_of(self.plan)
+            if self.plan.times > 1 or self.plan.even is not None:
                 state["order_world"] = self.plan.order_world or self.plan.world
+            if self.plan.even is not None:
+                state["even"] = self.plan.even.facts()
         return state
 
     def extra_between(self) -> dict[str, Any]:
@@ -180,13 +185,24 @@ def fresh_state(
 
 
 def resume_plan(plan: EpochPlan, state: dict[str, Any]) -> EpochPlan:
-    """Return the rest of the epoch, divided anew for this world and batch size."""
-    if state["beyond"] and state.get("cut") != [plan.batch_size, plan.world]:
+    """Return the rest of the epoch, in the order that it began with, divided anew for this world, batch size and cache."""
+    if state["beyond"] and state.get("cut") != cut_of(plan):
         raise StateError(
-            f"the state was saved with in_order=False and batches out of order were delivered (batch size and world "
-            f"{state.get('cut')}); it can only be resumed with the same, not {[plan.batch_size, plan.world]}"
+            f"the state was saved with in_order=False and batches out of order were delivered (batch size, world and, if dealt, a digest of "
+            f"the owners: {state.get('cut')}); it can only be resumed with the same, not {cut_of(plan)}"
         )
-    return replace(plan, origin=state["position"], order_world=state.get("order_world", 0))
+    even = plan.even
+    if "cut" in state or state["position"]:  # the epoch has begun
+        even = Ownership.of(state["even"]) if "even" in state else None
+    return replace(plan, origin=state["position"], order_world=state.get("order_world", 0), even=even)
+
+
+def cut_of(plan: EpochPlan) -> list[Any]:
+    """Return what decides which samples a rank's batch has."""
+    if plan.deal is None:
+        return [plan.batch_size, plan.world]
+    owners = json.dumps(plan.deal.facts(), sort_keys=True).encode()
+    return [plan.batch_size, plan.world, hashlib.sha256(owners).hexdigest()[:16]]
 
 
 def reuse_of(state: dict[str, Any], times: int, kept: int) -> int:

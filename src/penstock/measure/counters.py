@@ -159,6 +159,7 @@ def as_stats(
     gpu: dict[str, Any] | None = None,
     reuse: dict[str, Any] | None = None,
     remote: Any = None,
+    cache: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the numbers of `loader.stats()`. `remote`: the loader's side of remote workers, if it has any."""
     live = counters.live()
@@ -200,4 +201,5 @@ def as_stats(
         "reuse": reuse,
         "sample_bytes": live.sample_bytes,
         "remote": None if remote is None else dict(remote.record.stats),
+        "cache": cache,
     }

@@ -11,7 +11,11 @@ from penstock.errors import ConfigError
 from penstock.node.messages import MAX_NAME
 
 SERVICES: Mapping[str, str] = MappingProxyType(
-    {"ferry": "penstock.remote.ferry:main", "fetch": "penstock.sources.fetch:main"}
+    {
+        "ferry": "penstock.remote.ferry:main",
+        "fetch": "penstock.sources.fetch:main",
+        "cache": "penstock.cache.service:main",
+    }
 )
 """Services by name, as "module:function". The function gets an `Openings` (see `service`) in a process of its own."""
 LOST = 75

@@ -25,8 +25,9 @@ from penstock.dataset.offers import Offer, Offers, ReadSeam
 from penstock.dataset.seeding import call_seed
 from penstock.errors import ConfigError
 from penstock.pipeline.chain import flattened
-from penstock.pipeline.folders import FileTree
+from penstock.pipeline.folders import FileTree, files_digest
 from penstock.plan.seeds import op_seed
+from penstock.sources.anywhere import local_path
 from penstock.sources.sources import ByteRange, Source, WholeFiles
 from penstock.transforms.audio import AudioOp, Drawn, Function, Resample, Shape, Wave, check_count
 from penstock.transforms.draws import Draws
@@ -173,6 +174,7 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
     ) -> None:
         tree = FileTree(os.fspath(root), EXTENSIONS)
         self.root, self.target_transform, self.max_samples = tree.root, target_transform, max_samples
+        self._listed = tree.digest()
         if not tree.is_local:
             self.bytes_from = tree.source
         self.chain = AudioChain.of(transform, sample_rate)
@@ -223,6 +225,14 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         except BadAudio as exc:
             raise BadAudio(f"{self.samples[index][0]}: {exc}") from exc
         return self.chain.started(wave, rate)
+
+    def contents(self) -> str | None:
+        """As `StagedDataset.contents`."""
+        if type(self) is not AudioFolder:
+            return None
+        if local_path(self.root) is None:
+            return None if self._listed is None else repr((self.root, self._listed))
+        return files_digest(path for path, _ in self.samples)
 
     def locate(self, index: int) -> ByteRange:
         return self.samples[index][0], 0, None

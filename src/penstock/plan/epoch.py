@@ -10,7 +10,12 @@ Rule 3: all ranks deliver the same number of batches of the same sizes. If the r
         position stays past the end, so that a sample met twice is augmented in two ways.
 Rule 4: if partly prepared samples are reused (`times`), a shuffled order spreads the misses (samples prepared
         anew) evenly over every rank's batches. The order is made for the world that began the epoch and stays
-        when the rest is dealt to another world; the next epoch is even again.
+        when the rest is dealt to another world; the next epoch is even again. Likewise for samples that no node
+        keeps (`even`).
+Rule 5: with `deal`, a global batch (one batch of each rank) is dealt to ranks whose node keeps its samples. Global batches,
+        positions and sizes stay; only who delivers a position changes. So rules 2 and 3 hold for global batches, whatever
+        the world, and a rest can be dealt by other owners. In an even order, samples that no node keeps stay where they are:
+        they are spread evenly already.
 """
 
 from dataclasses import dataclass, fields
@@ -20,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
-from penstock.plan.even import EvenOrder, even_order
+from penstock.plan.deal import SampleOwners, deal_to_owners
+from penstock.plan.even import EvenOrder, even_order, kept_by
 from penstock.plan.permutation import MAX_N, Permutation, permutation
 from penstock.plan.renewal import Renewal
 from penstock.plan.seeds import order_key
@@ -54,9 +60,13 @@ class EpochPlan:
     """Samples whose partial result is kept."""
     order_world: int = 0
     """World the order was made for; 0: this one."""
+    even: SampleOwners | None = None
+    """Where samples were kept when the epoch began, to spread those that no node keeps; None: they are not spread."""
+    deal: SampleOwners | None = None
+    """Where samples are kept, to deal global batches to owners; None: ranks take turns."""
 
     def __post_init__(self) -> None:
-        for name in (field.name for field in fields(self)):
+        for name in (field.name for field in fields(self) if field.name not in ("even", "deal")):
             value = getattr(self, name)
             try:  # NumPy's integers would not survive JSON
                 plain = bool(value) if name in ("drop_last", "shuffle") else index(value)
@@ -75,6 +85,8 @@ class EpochPlan:
             )
         if not 0 <= self.origin <= self.length:
             raise ConfigError(f"origin must be between 0 and the length {self.length}, got {self.origin}")
+        if self.even is not None and self.times > 1:
+            raise ConfigError("an order cannot spread both renewed samples and samples that no node keeps")
 
     @property
     def batches(self) -> int:
@@ -100,8 +112,37 @@ class EpochPlan:
         stop = size if count is None else start + count
         if not 0 <= start <= stop <= size:
             raise IndexError(f"samples {start} to {stop} of batch {batch}, which has {size}")
-        first = self.origin + self.rank + (batch * self.batch_size + start) * self.world
+        if self.deal is not None:
+            positions, ranks = self.dealt(batch)
+            own: NDArray[np.int64] = positions[ranks == self.rank]
+            return own[start:stop]
+        first = self.first_of(batch) + start * self.world
         return np.arange(first, first + (stop - start) * self.world, self.world, dtype=np.int64)
+
+    def first_of(self, batch: int) -> int:
+        """Return the first position that the batch has without dealing: it names the batch of this rank."""
+        return self.origin + self.rank + batch * self.batch_size * self.world
+
+    def dealt(self, batch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the positions of a global batch, in order, and the rank that delivers each."""
+        first = self.first_of(batch) - self.rank
+        positions = np.arange(first, first + self.size_of(batch) * self.world, dtype=np.int64)
+        ranks = (positions - first) % self.world
+        if self.deal is not None:
+            homes = self.deal.homes(self.length)[self.keys(positions)]
+            moves = homes >= 0 if self.even is not None else np.ones(len(homes), np.bool_)
+            ranks[moves] = deal_to_owners(homes[moves], ranks[moves], gpus=self.deal.gpus)
+        return positions, ranks
+
+    def seat(self, position: int) -> tuple[int, int]:
+        """Return `first_of` of the batch that delivers a position, whichever rank's, and the sample's index there."""
+        batch, at = divmod(position - self.origin, self.batch_size * self.world)
+        rank, ordinal = at % self.world, at // self.world
+        if self.deal is not None and batch < self.batches:
+            _, ranks = self.dealt(batch)
+            rank = int(ranks[at])
+            ordinal = int(np.count_nonzero(ranks[:at] == rank))
+        return self.origin + rank + batch * self.batch_size * self.world, ordinal
 
     def keys(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the dataset indices at these global positions."""
@@ -136,4 +177,7 @@ class EpochPlan:
     def _order(self) -> Permutation | EvenOrder:
         if self.times > 1 and self.length:
             return even_order(self.renewal, self.epoch, self.order_world or self.world)
+        if self.even is not None and self.length:
+            kept = kept_by(self.even, self.length, self.seed)
+            return even_order(kept, self.epoch, self.order_world or self.world)
         return permutation(order_key(self.seed, self.epoch), self.length)

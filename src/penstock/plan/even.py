@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.plan.deal import SampleOwners
 from penstock.plan.permutation import Permutation, permutation
 from penstock.plan.seeds import op_seed, order_key
 
@@ -159,3 +160,9 @@ class EvenOrder:
 def even_order(misses: EpochMisses, epoch: int, world: int) -> EvenOrder:
     """Return a cached `EvenOrder`; few orders are in use at a time."""
     return EvenOrder(misses, epoch, world)
+
+
+@lru_cache(maxsize=2)
+def kept_by(owners: SampleOwners, samples: int, seed: int) -> KeptSet:
+    """Return a cached `KeptSet`: the samples that have a home."""
+    return KeptSet(owners.homes(samples) >= 0, seed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -19,6 +20,8 @@ FAR: Final = 1 << 40
 """Next use of a sample that has none within the epochs (or the window) looked at."""
 NEVER: Final = 1 << 41
 """Next use of a sample that training does not use again."""
+MOST_USES = 16
+"""Uses of one sample that a window knows at most, the latest: those of samples nobody asks for would pile up."""
 
 
 class SampleOrder(Protocol):
@@ -79,7 +82,7 @@ class UseWindow:
     """The uses of one node that are known so far: for a sampler of the user's, whose order is not ours."""
 
     def __init__(self) -> None:
-        self._uses: dict[int, deque[int]] = defaultdict(deque)
+        self._uses: dict[int, deque[int]] = defaultdict(partial(deque, maxlen=MOST_USES))
 
     def add(self, step: int, samples: Ints) -> None:
         """Learn a step's samples. Steps come in order."""

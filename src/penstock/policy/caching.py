@@ -100,7 +100,7 @@ class NodeCache:
 
     def asked(self, samples: Ints, sizes: Ints) -> CacheChange:
         """Keep samples of this home, as far as they fit, and drop copies for them."""
-        new = np.flatnonzero(self._is_home(samples) & ~self.directory.has(self.node, samples))
+        new = np.flatnonzero(self.is_home(samples) & ~self.directory.has(self.node, samples))
         # They fit by their homes, unless sizes are not as was thought.
         new = new[self.kept_bytes + np.cumsum(sizes[new]) <= self.room_bytes]
         self.directory.gain(self.node, samples[new])
@@ -108,8 +108,8 @@ class NodeCache:
         return CacheChange(samples[new], self._make_room())
 
     def used(self, step: int, samples: Ints, sizes: Ints, next_use: Ints) -> CacheChange:
-        """Decide on a used batch; each sample once. `next_use`: at this node, by step."""
-        home = self._is_home(samples)
+        """Decide on a used batch; each sample once. `next_use`: at this node, by step; anything for samples of this home."""
+        home = self.is_home(samples)
         kept = self.asked(samples[home], sizes[home])
         samples, sizes, next_use = samples[~home], sizes[~home], next_use[~home]
         ranks = self._ranks(step, next_use)
@@ -123,13 +123,20 @@ class NodeCache:
             np.concatenate([kept.holds, chosen.holds]), np.concatenate([kept.drops, dropped, chosen.drops])
         )
 
+    def lost(self, samples: Ints, sizes: Ints) -> None:
+        """Note that held samples are gone: their bytes were damaged, or could not be stored."""
+        chosen = np.isin(samples, self._held.keys)
+        self._held.drop(samples[chosen])
+        self.kept_bytes -= int(sizes[~chosen].sum())
+        self.directory.lose(self.node, samples)
+
     def follow_homes(self, sizes: Ints) -> None:
         """Follow new homes. `sizes`: of all samples.
 
         Samples with a new home elsewhere become copies, the first to go when room is short: until then their homes can ask for them.
         """
         here = np.flatnonzero(self.directory.has(self.node, np.arange(len(sizes))))
-        home, chosen = self._is_home(here), np.isin(here, self._held.keys)
+        home, chosen = self.is_home(here), np.isin(here, self._held.keys)
         settled, left = here[home & chosen], here[~home & ~chosen]
         self._held.drop(settled)
         self._held.add(left, np.full(len(left), AFTER_ALL), sizes[left])
@@ -137,7 +144,8 @@ class NodeCache:
 
     # ---- what is kept as a home
 
-    def _is_home(self, samples: Ints) -> NDArray[np.bool_]:
+    def is_home(self, samples: Ints) -> NDArray[np.bool_]:
+        """Return which samples this node is the home of: it keeps them whenever they are used."""
         found: NDArray[np.bool_] = self.directory.homes[samples] == self.node
         return found
 

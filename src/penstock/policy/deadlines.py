@@ -39,6 +39,10 @@ class ReadQueue:
         """Return the next read to begin; the queue must not be empty."""
         return heapq.heappop(self._heap)
 
+    def put_back(self, read: PendingRead) -> None:
+        """Have a read that was taken in its old place again."""
+        heapq.heappush(self._heap, read)
+
     def passed(self, step: int) -> None:
         """Forget the turns of steps up to this one."""
         for old in [key for key in self._turns if key[0] <= step]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from penstock.policy.cache_text import cache_remark
 from penstock.policy.offload_text import remote_help, remote_remark
 
 FEW = 10
@@ -159,6 +160,7 @@ def diagnose(
     return (
         said
         + remote_remark(stats.get("remote"))
+        + cache_remark(stats.get("cache"), waits=kind is Limit.IDLE_WORKERS)
         + (remote_help(stats, link_bytes_s=link_bytes_s) if lacks_cores else "")
     )
 

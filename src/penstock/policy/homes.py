@@ -12,8 +12,9 @@ Rule 4: a draw does not depend on other nodes. If there is room for all, a node 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,3 +108,44 @@ def exponential(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
     for divisor in (9.0, 7.0, 5.0, 3.0, 1.0):
         series = series * t2 + 1.0 / divisor
     return 2.0 * t * series
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """What decides where samples are kept: small enough for a checkpoint, and the same on every rank.
+
+    All samples count as equally large. With sizes that differ, a sample's home is nearly always the same, and sizes need not be stored.
+    """
+
+    seed: int
+    members: tuple[GroupMember, ...]
+    sample_bytes: int
+    """Bytes of a sample, in the mean."""
+    gpus: int
+    """Ranks of a node: member n has the ranks n * gpus ... (n + 1) * gpus - 1."""
+
+    def __post_init__(self) -> None:
+        if self.sample_bytes < 1 or self.gpus < 1:
+            raise ConfigError(
+                f"sample_bytes and gpus must be at least 1, got {self.sample_bytes} and {self.gpus}"
+            )
+
+    def homes(self, samples: int) -> Nodes:
+        """Return the home of each of `samples` samples, or NOWHERE."""
+        return _homes_of(self, samples)
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain values, for a checkpoint."""
+        return asdict(self) | {"members": [[member.name, member.room_bytes] for member in self.members]}
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Ownership:
+        members = tuple(GroupMember(name=name, room_bytes=room) for name, room in facts["members"])
+        return cls(**facts | {"members": members})
+
+
+@lru_cache(maxsize=2)
+def _homes_of(owners: Ownership, samples: int) -> Nodes:
+    homes = find_homes(owners.seed, owners.members, np.full(samples, owners.sample_bytes, np.int64))
+    homes.setflags(write=False)
+    return homes

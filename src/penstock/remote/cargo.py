@@ -31,8 +31,7 @@ class Cargo:
 def cargo_of(payload: bytes) -> Cargo:
     """Read an ASSIGN."""
     task, _, _, _, _, offset, _, start, size, layout, _, key_kind, _ = wire.ASSIGN.unpack_from(payload)
-    keys = payload[wire.ASSIGN.size :]
-    count = len(keys) // 8 if key_kind == wire.INTS else len(wire.split_keys(keys))
+    count = wire.count_keys(key_kind, payload[wire.ASSIGN.size :])
     return Cargo(task, size, start, count, offset, layout)
 
 

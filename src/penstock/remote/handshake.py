@@ -13,6 +13,8 @@ Rule 3: the ferry, who knows where it connects, speaks first. The worker, whom a
         proves itself only to a ferry that has: it computes nothing about the key for others.
 Rule 4: one deadline holds for all of it, however slowly bytes arrive.
 
+Ferry and worker are one pair of roles; the caches of two machines are another: the one that asks connects, its home listens.
+
 The connection is not encrypted. The secret returned is known to both ends only; use it to authenticate what follows.
 """
 
@@ -38,6 +40,14 @@ class Role(IntEnum):
     """Connects: the training process's machine."""
     WORKER = 2
     """Listens: another machine."""
+    ASKER = 3
+    """Connects: a cache that wants samples."""
+    HOME = 4
+    """Listens: the cache of another machine that has them."""
+
+
+OTHER = {Role.FERRY: Role.WORKER, Role.WORKER: Role.FERRY, Role.ASKER: Role.HOME, Role.HOME: Role.ASKER}
+CONNECTS = (Role.FERRY, Role.ASKER)
 
 
 class GreetingRefused(ConnectionError):
@@ -76,11 +86,11 @@ def unhexed_key(key: str) -> bytes:
 class _Greeting:
     def __init__(self, line: _Line, key: bytes, role: Role, address: str) -> None:
         self._line, self._key, self._role, self._address = line, key, role, address
-        self._other = Role.WORKER if role is Role.FERRY else Role.FERRY
+        self._other = OTHER[role]
         self._nonce = secrets.token_bytes(NONCE_BYTES)
 
     def run(self) -> bytes:
-        if self._role is Role.FERRY:
+        if self._role in CONNECTS:
             self._say_hello()
             nonces = self._nonce + self._hear_hello()
             self._line.send(self._mac(b"proof", self._role, nonces))

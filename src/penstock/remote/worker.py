@@ -200,4 +200,4 @@ def failure_text(note: str, worker: int) -> bytes:
 
 def count_of(job: Job) -> int:
     """Return the samples of a task, by its packed keys."""
-    return len(job.tail) // 8 if job.key_kind == wire.INTS else len(wire.split_keys(job.tail))
+    return wire.count_keys(job.key_kind, job.tail)

@@ -267,12 +267,7 @@ class FetchStream:
 
     def _error(self, name: str, length: int, etag: str = "") -> BadRead | FileNotFoundError:
         trouble, text = json.loads(receive_exactly(self._sock, length))
-        if trouble == FetchTrouble.MISSING:
-            return FileNotFoundError(2, os.strerror(2), shown(name))
-        if trouble == FetchTrouble.CHANGED:
-            return changed(name, etag, text)
-        kind = Fleeting if trouble == FetchTrouble.FLEETING else BadRead
-        return kind(f"reading {shown(name)} failed: {text}")
+        return error_of(name, trouble, text, etag)
 
     def _limit(self, within_s: float) -> None:
         """Wait no longer than this, in whole seconds: reads of similar sizes need no other limit."""
@@ -360,6 +355,16 @@ def opened(link: NodeLink, hello: bytes) -> FetchStream:
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+def error_of(name: str, trouble: int, text: str, etag: str = "") -> BadRead | FileNotFoundError:
+    """Return the error for an object that was not read; `etag`: what it should have had."""
+    if trouble == FetchTrouble.MISSING:
+        return FileNotFoundError(2, os.strerror(2), shown(name))
+    if trouble == FetchTrouble.CHANGED:
+        return changed(name, etag, text)
+    kind = Fleeting if trouble == FetchTrouble.FLEETING else BadRead
+    return kind(f"reading {shown(name)} failed: {text}")
 
 
 def require_obstore() -> None:

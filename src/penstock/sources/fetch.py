@@ -4,8 +4,7 @@ obstore hangs in a child that was forked after its parent had used it, so it liv
 
 Rule 1: one thread serves one stream; it waits in obstore without the interpreter's lock. (Per read that takes less CPU than obstore's asyncio.)
 Rule 2: a read is tried once here. Whoever asked decides on another try: it can wait, count and say so.
-Rule 3: an answer has exactly the bytes asked for, of the object asked for, or it is an error. obstore itself returns fewer bytes past an
-        object's end, and some stores ignore If-Match.
+Rule 3: an answer has exactly the bytes asked for, of the object asked for, or it is an error (`penstock.sources.objects`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import mmap
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -29,11 +27,11 @@ from penstock.sources.fetch_frames import (
     PID,
     AskedBytes,
     Fetch,
-    FetchTrouble,
     StreamLost,
     receive_request,
     send_frame,
 )
+from penstock.sources.objects import ObjectAnswer, head, time_left_s
 from penstock.sources.stores import ObjectStores, Unreadable
 
 LIST_CHUNK = 1000
@@ -87,7 +85,7 @@ class FetchService:
         name, deadline_s = said
         try:
             if kind == Fetch.HEAD:
-                send_frame(stream, Fetch.FACTS, json.dumps(self.head(name, deadline_s, stores)).encode())
+                send_frame(stream, Fetch.FACTS, json.dumps(head(name, deadline_s, stores)).encode())
             elif kind == Fetch.LIST:
                 for names in self.names(name, deadline_s, stores):
                     send_frame(stream, Fetch.NAMES, json.dumps(names).encode())
@@ -116,41 +114,10 @@ class FetchService:
                 read.cancel()
 
     def read(self, asked: AskedBytes, stores: ObjectStores) -> Any:
-        options: dict[str, Any] = {"if_match": asked.etag} if asked.etag else {}
-        if asked.end is not None:
-            options["range"] = (asked.start, asked.end)
         try:
-            store, key = stores.of(asked.name, time_left_s(asked.deadline_s))
-            got = self.obstore.get(store, key, options=options or None)
-            meta = got.meta
-            if asked.etag and meta["e_tag"] != asked.etag:  # guard: object-etag
-                return Unreadable(FetchTrouble.CHANGED, str(meta["e_tag"]))
-            data = got.bytes()
-        except Exception as exc:  # noqa: BLE001 - whatever it is, whoever asked is told
-            found = stores.trouble(exc, asked.name)
-            return self.beyond(asked, stores) if found.status == 416 else found
-        stores.worked(store)
-        due = meta["size"] if asked.end is None else asked.end - asked.start
-        if len(data) != due:  # guard: object-length
-            return too_short(asked, meta["size"])
-        return data
-
-    def beyond(self, asked: AskedBytes, stores: ObjectStores) -> Unreadable:
-        """Say how large an object is that ends before the range begins."""
-        try:
-            return too_short(asked, self.head(asked.name, asked.deadline_s, stores)[0])
+            return ObjectAnswer(asked, stores).bytes()
         except Unreadable as exc:
             return exc
-
-    def head(self, name: str, deadline_s: float, stores: ObjectStores) -> tuple[int, str, str]:
-        """Return an object's size, etag ("" if it has none) and time of change."""
-        try:
-            store, key = stores.of(name, time_left_s(deadline_s))
-            meta = self.obstore.head(store, key)
-        except Exception as exc:
-            raise stores.trouble(exc, name) from exc
-        stores.worked(store)
-        return meta["size"], meta["e_tag"] or "", str(meta["last_modified"])
 
     def names(
         self, name: str, deadline_s: float, stores: ObjectStores
@@ -164,21 +131,6 @@ class FetchService:
         except Exception as exc:
             raise stores.trouble(exc, name) from exc
         stores.worked(store)
-
-
-def time_left_s(deadline_s: float) -> float:
-    left_s = deadline_s - time.monotonic()
-    if left_s <= 0:
-        raise Unreadable(FetchTrouble.FLEETING, "its time was over before it could begin")
-    return left_s
-
-
-def too_short(asked: AskedBytes, size: int) -> Unreadable:
-    end = size if asked.end is None else asked.end
-    return Unreadable(
-        FetchTrouble.REFUSED,
-        f"it has {size:,} bytes, and bytes [{asked.start:,}, {end:,}) were asked for: is it cut off?",
-    )
 
 
 def keep_memory() -> None:

@@ -37,6 +37,10 @@ MOST_IDLE = 8
 """Idle connections pooled per process."""
 MOST_REDIRECTS = 5
 TIMEOUT_S = 60.0
+WHOLE_BYTES = 1 << 20
+"""What is asked for first of a file of unknown size."""
+BUSY = (429, 503)
+"""Answers of a server that asks for fewer requests."""
 LEAST_BYTES_PER_S = 16 << 10
 """Abort slower responses, some time after `TIMEOUT_S`."""
 PIECE = 1 << 20
@@ -60,12 +64,13 @@ class HttpFiles(RemoteFiles):
         timeout_s: float = TIMEOUT_S,
         limits: RetryLimits = RetryLimits(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
+        most_idle: int = MOST_IDLE,
     ) -> None:
         if timeout_s <= 0:
             raise ConfigError(f"timeout_s must be positive, got {timeout_s}")
         self.timeout_s, self.limits, self.clock = timeout_s, limits, clock
         self._known: dict[str, Known] = {}
-        self._pool = PerProcess(Pool)
+        self._pool = PerProcess(partial(Pool, most_idle))
 
     def _fetch(self, name: str, start: int, end: int) -> bytes:
         data, found = self._get(name, start, end)
@@ -73,10 +78,28 @@ class HttpFiles(RemoteFiles):
             raise BadRead(
                 f"{shown(name)} has {found.size:,} bytes, and bytes [{start:,}, {end:,}) were asked for: is it cut off?"
             )
+        self._check(name, found)
+        return data
+
+    def whole(self, name: str) -> bytes:
+        """Return all of a file, mostly by one request: its size is not asked for."""
+        data, found = self._get(name, 0, WHOLE_BYTES)
+        self._check(name, found)
+        if found.size > len(data):
+            more, again = self._get(name, len(data), found.size)
+            if again != found:
+                raise changed(name, found.stamp, again.stamp)
+            data += more
+        return data
+
+    def _check(self, name: str, found: Known) -> None:
         was = self._known.get(name)
         if was is not None and was != found:
             raise changed(name, was.stamp, found.stamp)
-        return data
+
+    def expect(self, name: str, stamp: str) -> None:
+        """From now on, the file having another stamp is an error."""
+        self._known[name] = Known(int(stamp.partition("-")[0]), stamp)
 
     def size(self, name: str) -> int:
         return self._ask(name).size
@@ -186,6 +209,7 @@ def judged(response: http.client.HTTPResponse, name: str, start: int, end: int) 
     found = RANGE.fullmatch(said.strip())
     if status in (408, 429) or status >= 500:
         busy = Fleeting(f"the server of {shown(name)} answered {status} {response.reason}")
+        busy.busy = status in BUSY
         busy.asked_s = retry_after_s(response.getheader("Retry-After"), response.getheader("Date"))
         raise busy
     if status not in (206, 416) or (status == 416 and found is None):
@@ -225,6 +249,7 @@ def may_pass(exc: BaseException) -> bool:
 class Pool:
     """Idle connections of one process, longest idle first."""
 
+    most_idle: int = MOST_IDLE
     idle: list[tuple[tuple[str, str], http.client.HTTPConnection]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     context: ssl.SSLContext | None = None
@@ -240,8 +265,8 @@ class Pool:
     def give(self, place: SplitResult, connection: http.client.HTTPConnection) -> None:
         with self.lock:
             self.idle.append(((place.scheme, place.netloc), connection))
-            spare = self.idle[:-MOST_IDLE]
-            del self.idle[:-MOST_IDLE]
+            spare = self.idle[: -self.most_idle]
+            del self.idle[: -self.most_idle]
         for _, old in spare:
             old.close()
 

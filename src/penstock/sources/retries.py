@@ -28,9 +28,10 @@ BEAT_S = 0.5
 
 
 class Fleeting(BadRead):
-    """A transient failure. `asked_s`: the server's Retry-After."""
+    """A transient failure. `asked_s`: the server's Retry-After; `busy`: it asks for fewer requests."""
 
     asked_s: float | None = None
+    busy: bool = False
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ class ObjectStores:
     def of(self, name: str, within_s: float) -> tuple[Any, str]:
         """Return the store of a URL, and the key in it."""
         bucket, key = split(name)
-        limit_s: int = 1 << max(0, math.ceil(math.log2(within_s)))
+        limit_s: int = 1 << (math.ceil(within_s) - 1).bit_length()
         found = self._made.get((bucket, limit_s))
         if found is None:
             with _making:

@@ -25,6 +25,7 @@ class Msg(IntEnum):
     LAYOUT = 4
     RESTART = 5
     STOP = 6
+    PLACES = 7
     # worker -> agent
     UP = 16
     DONE = 17
@@ -45,6 +46,7 @@ class Msg(IntEnum):
     STUCK = 35
     WORKER = 36
     EXITED = 37
+    BYTES = 38
     # agent -> training process
     BATCH = 48
     ERROR = 49
@@ -58,6 +60,7 @@ class Msg(IntEnum):
     WORKERS = 57
     SHARE = 58
     OFFLOAD = 59
+    CACHE_LOST = 60
 
 
 PASSED_ON = {Msg.SKIPPED: Msg.REPORT, Msg.STANDS: Msg.SHARE}
@@ -78,6 +81,8 @@ FAILED = Struct("<qi")
 """task, ordinal; then the packed exception"""
 FEED = Struct("<qqqqqiB")
 """seq, epoch, first position, stride, batch number in the epoch, size, key kind; then the keys"""
+PLACES = Struct("<qqii")
+"""task; inode, process and descriptor of the cache's memory file; then where the task's samples are in it (`wire.places`)"""
 SEQ = Struct("<q")
 NEED = Struct("<qq")
 """seq, bytes"""
@@ -109,8 +114,10 @@ class Fed(NamedTuple):
     keys: bytes
 
 
-INTS, OBJECTS = 0, 1
-"""Key kinds: 64-bit integers, or any objects, pickled one by one."""
+INTS, OBJECTS, DEALT = 0, 1, 2
+"""Key kinds: 64-bit integers; any objects, pickled one by one; 64-bit integers, each with its position: of a dealt batch, whose positions
+are not equidistant."""
+KEY_BYTES = {INTS: 8, DEALT: 16}
 
 
 def join_keys(blobs: list[bytes]) -> bytes:
@@ -128,9 +135,14 @@ def split_keys(data: bytes) -> list[bytes]:
 
 def slice_keys(kind: int, data: bytes, start: int, count: int) -> bytes:
     """Return the packed keys of samples start … start + count."""
-    if kind == INTS:
-        return data[8 * start : 8 * (start + count)]
+    if size := KEY_BYTES.get(kind):
+        return data[size * start : size * (start + count)]
     return join_keys(split_keys(data)[start : start + count])
+
+
+def count_keys(kind: int, data: bytes) -> int:
+    size = KEY_BYTES.get(kind)
+    return len(data) // size if size else len(split_keys(data))
 
 
 def pack_sizes(sizes: tuple[int, ...]) -> bytes:

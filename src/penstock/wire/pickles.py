@@ -21,7 +21,7 @@ import torch
 
 from penstock.errors import MissingExtra
 from penstock.wire.extents import LANE_ALIGN, aligned
-from penstock.wire.frames import INTS, OBJECTS, join_keys, split_keys
+from penstock.wire.frames import DEALT, INTS, KEY_BYTES, OBJECTS, join_keys, split_keys
 
 PicklingError = pickle.PicklingError
 
@@ -243,8 +243,11 @@ def dumps_by_value(obj: object) -> bytes:
     return data
 
 
-def pack_keys(keys: list[Any]) -> tuple[int, bytes]:
-    """Pack sampler keys: plain ints as an array, anything else pickled one by one (tasks get slices)."""
+def pack_keys(keys: list[Any], dealt: list[int] | None = None) -> tuple[int, bytes]:
+    """Pack sampler keys: plain ints as an array, anything else pickled one by one (tasks get slices). `dealt`: positions of our own order's
+    keys, if they are not equidistant."""
+    if dealt is not None:
+        return DEALT, np.array([keys, dealt], dtype=np.int64).T.tobytes()
     if all(type(key) is int for key in keys):
         try:
             return INTS, np.array(keys, dtype=np.int64).tobytes()
@@ -255,7 +258,12 @@ def pack_keys(keys: list[Any]) -> tuple[int, bytes]:
 
 
 def unpack_keys(kind: int, data: bytes) -> list[Any]:
-    if kind == INTS:
-        keys: list[Any] = np.frombuffer(data, dtype=np.int64).tolist()
+    if kind in KEY_BYTES:
+        keys: list[Any] = np.frombuffer(data, dtype=np.int64)[:: KEY_BYTES[kind] // 8].tolist()
         return keys
     return [loads(blob) for blob in split_keys(data)]
+
+
+def unpack_positions(kind: int, data: bytes) -> list[int] | None:
+    """Return the positions that travel with the keys, if they do."""
+    return np.frombuffer(data, dtype=np.int64)[1::2].tolist() if kind == DEALT else None

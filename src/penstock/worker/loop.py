@@ -31,8 +31,18 @@ from penstock.wire.frames import Channel, Msg
 from penstock.wire.kinds import Kind
 from penstock.wire.layout import Layout, Mismatch, Write, describe, widened, writer
 from penstock.wire.layout_blobs import from_blob, to_blob
-from penstock.wire.pickles import Packed, Ref, dumps, is_portable, rebuild, unpack, unpack_keys
+from penstock.wire.pickles import (
+    Packed,
+    Ref,
+    dumps,
+    is_portable,
+    rebuild,
+    unpack,
+    unpack_keys,
+    unpack_positions,
+)
 from penstock.worker.failures import dumps_failure, failure_note
+from penstock.worker.placed import TaskPlaces
 from penstock.worker.prepare import Preparer, Recipe, Stopped, Unfit, Where
 from penstock.worker.streaming import Share, Streamer, StreamPlace
 
@@ -88,6 +98,7 @@ class Worker:
         self.spec, self.id, self.channel, self.arena = spec, worker, channel, arena
         self.row = arena.board.row(worker)
         self.preparer = Preparer(spec.recipe, self._began, f"worker {worker}")
+        self.places = TaskPlaces()
         self.streamer: Streamer | None = None
         self.mark = spec.mark
         self.jobs: deque[Job] = deque()
@@ -163,6 +174,8 @@ class Worker:
         elif kind == Msg.CANCEL:
             (task,) = wire.TASK.unpack(payload)
             self._cancel(task)
+        elif kind == Msg.PLACES:
+            self.places.note(payload)
         elif kind == Msg.LAYOUT:
             (layout,) = wire.LAYOUT.unpack_from(payload)
             self.layouts[layout] = from_blob(payload[wire.LAYOUT.size :])
@@ -178,6 +191,7 @@ class Worker:
         queued = next((job for job in self.jobs if job.task == task), None)
         if queued is not None:
             self.jobs.remove(queued)
+            self.places.forget(task)
         pending = self.pending.pop(task, None)
         if pending is not None and task in self.held:
             # The result is void, but the user's collate may still hold the parts.
@@ -200,6 +214,7 @@ class Worker:
         self.row[Board.ORDINAL] = -1
         self.row[Board.TASK] = job.task
         self.waited_before, cpu_ns = self.waited.read(), time.process_time_ns()
+        self.places.use(job.task, self.preparer.offer, job.where.start, (job.key_kind, job.tail))
         steps = {Kind.SLOTS: self._slots, Kind.PARTS: self._parts, Kind.COLLATE: self._collate}
         steps[Kind.STREAM] = self._stream
         self._guarded(job, lambda: steps.get(job.kind, self._whole)(job))
@@ -423,8 +438,9 @@ def parse_job(payload: bytes) -> Job:
     (task, seq, epoch, first, stride, offset, batch, start, size, layout, kind, key_kind, poisoned) = (
         wire.ASSIGN.unpack_from(payload)
     )
-    where = Where(epoch, batch, first, stride, start)
     tail = payload[wire.ASSIGN.size :]
+    dealt = None if kind == Kind.COLLATE else unpack_positions(key_kind, tail)
+    where = Where(epoch, batch, first, stride, start, dealt)
     return Job(task, seq, Kind(kind), size, offset, layout, bool(poisoned), where, key_kind, tail)
 
 

@@ -6,10 +6,11 @@ from the batch's position. So the result does not depend on who runs it, or how 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -38,9 +39,17 @@ class Where(NamedTuple):
     first: int
     stride: int
     start: int
+    dealt: Sequence[int] | None = None
+    """Their positions, if these are not equidistant; `first` still names the batch."""
 
     def position(self, ordinal: int) -> int:
+        if self.dealt is not None:
+            return self.dealt[max(0, ordinal - self.start)]
         return self.first + ordinal * self.stride
+
+    def positions(self) -> Iterable[int]:
+        """Yield the positions from `start` on; without dealing, they do not end."""
+        return count(self.position(self.start), self.stride) if self.dealt is None else self.dealt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +181,10 @@ class Preparer:
             get = deferred.sample
         offer.begin(where.epoch, keys)
         batch = self.stream(where.epoch).batch(where.first)
-        position, ordinal = where.position(where.start), where.start
+        ordinal = where.start
         # If no user code runs, only code after the last sample can notice the seeding: seed just that one.
         unseeded = where.start + len(keys) - 1 if self.recipe.on_error == "raise" and is_inert(dataset) else 0
-        for key in keys:
+        for key, position in zip(keys, where.positions(), strict=False):
             self.on_sample(ordinal)
             if ordinal >= unseeded:
                 seed(sample_seed(position, key), Company(batch, ordinal))
@@ -184,7 +193,6 @@ class Preparer:
             else:
                 yield ordinal, self._prepared(get, key, ordinal, deferred)
             ordinal += 1
-            position += where.stride
         self._finish(deferred)
 
     def offer(self) -> Offer:

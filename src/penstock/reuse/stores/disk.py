@@ -155,6 +155,17 @@ class DiskStore:
         """False if it could not be opened, and so stores nothing."""
         return self._here() is not None
 
+    @property
+    def is_writable(self) -> bool:
+        """False if this process stores nothing any more: the disk is full or fails, or the store was never opened."""
+        store = self._here()
+        return store is not None and not store.read_only
+
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether the byte budget leaves room for an entry of about this size."""
+        store = self._here()
+        return store is not None and store.shelf.index.held_bytes + nbytes <= store.shelf.put_bytes
+
     def get(self, wanted: Wanted) -> Entry | None:
         return self.get_many([wanted])[0]
 
@@ -205,13 +216,15 @@ class DiskStore:
         with alone(store.shelf) as may:
             return rebuild(store.shelf) if may else 0
 
-    def verify(self, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verified:
-        """Read and check everything. `on_progress` gets the bytes read and the total after each file."""
+    def verify(
+        self, on_progress: Callable[[int, int], None] = lambda _done, _of: None, *, forget: bool = False
+    ) -> Verified:
+        """Read and check everything. `on_progress` gets the bytes read and the total after each file. `forget`: lost entries lose their rows."""
         store = self._here()
         if store is None:
             return Verified()
         store.flush()
-        return verify(store.shelf, on_progress)
+        return verify(store.shelf, on_progress, forget=forget)
 
     def close(self) -> None:
         mine = self._by_process.get(os.getpid())

@@ -28,6 +28,7 @@ from penstock.reuse.stores.disk_files import (
 
 VERSION = 1
 MOST_BYTES = 4096
+KINDS = ("samples", "bytes")
 MOST_WORDS = 1000
 """Most characters of `about`."""
 
@@ -41,6 +42,8 @@ class FolderMark:
     """It belongs to one run: whoever finds it without users removes it."""
     about: str = ""
     """A description for people."""
+    kind: str = "samples"
+    """What is in it: reused samples, or a cache's "bytes"."""
 
 
 def entered(files: Files, folder: str) -> int:
@@ -80,7 +83,7 @@ def check_owner(folder: str) -> None:
 
 
 def encode_format(mark: FolderMark) -> bytes:
-    said = {"store": "penstock", "version": VERSION, "samples": mark.samples}
+    said = {"store": "penstock", "version": VERSION, "samples": mark.samples, "kind": mark.kind}
     body = json.dumps({**said, "temporary": mark.temporary, "about": mark.about[:MOST_WORDS]}).encode()
     if len(body) > MOST_BYTES - 16:  # JSON escapes of some characters are long
         body = json.dumps({**said, "temporary": mark.temporary}).encode()
@@ -113,9 +116,10 @@ def mark_of(said: dict[str, object] | None) -> FolderMark | None:
     if said is None or said.get("store") != "penstock":
         return None
     samples, temporary, about = said.get("samples"), said.get("temporary", False), said.get("about", "")
-    if type(samples) is int and type(temporary) is bool and type(about) is str and samples >= 0:
-        return FolderMark(samples=samples, temporary=temporary, about=about)
-    return None
+    kind = said.get("kind", "samples")
+    if type(samples) is not int or samples < 0 or type(temporary) is not bool or type(about) is not str:
+        return None
+    return FolderMark(samples=samples, temporary=temporary, about=about, kind=kind) if kind in KINDS else None
 
 
 def check_format(files: Files, folder: str, mark: FolderMark) -> None:

@@ -52,6 +52,7 @@ NO_ROW = IndexRow(0, 0, 0)
 FEW = 16
 """Up to this many rows, plain numbers are faster than arrays."""
 FIRST_ROW = 4096
+ROWS_AT_ONCE = 1 << 18
 HEAD = struct.Struct("<8sIIQ16sI")
 """Magic, version, bytes of a row, samples, boot, state; their checksum follows."""
 MAGIC, VERSION = b"PnIndex\n", 1
@@ -67,6 +68,35 @@ def check_of(sample: Any, segment: Any, renewed: Any, length: Any, offset: Any) 
     mixed = (mixed + length * ODD[2] & WORD) ^ (sample * ODD[3] & WORD)
     mixed ^= mixed >> 32
     return (mixed * ODD[4] & WORD) >> 32
+
+
+def count_rows(files: Files, path: str, samples: int) -> int | None:
+    """Count the rows of an index file without opening its store; None if it cannot be read. Entries that are not written out yet are not in it."""
+    try:
+        fd = files.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        if size_of(fd) != FIRST_ROW + ROW.itemsize * samples:
+            return None
+        found = 0
+        for first in range(0, samples, ROWS_AT_ONCE):
+            count = min(ROWS_AT_ONCE, samples - first)
+            data = files.read(fd, ROW.itemsize * count, FIRST_ROW + ROW.itemsize * first)
+            rows = np.frombuffer(bytearray(data), ROW)
+            found += int(np.count_nonzero(valid(rows, np.arange(first, first + count))["segment"]))
+        return found
+    except (OSError, ValueError):
+        return None
+    finally:
+        files.close(fd)
+
+
+def valid(rows: Rows, samples: NDArray[np.int64]) -> Rows:
+    """Return these samples' rows, set to zero where a checksum is wrong."""
+    numbers = [rows[name].astype(np.uint64) for name in IndexRow._fields]
+    rows[rows["check"] != check_of(samples.astype(np.uint64), *numbers)] = 0  # guard: row-checksum
+    return rows
 
 
 class DiskIndex:
@@ -203,10 +233,7 @@ class DiskIndex:
 
     def table(self, samples: NDArray[np.int64]) -> Rows:
         """Return copies of these samples' rows; zero if missing or invalid."""
-        rows = self._rows[samples]
-        numbers = [rows[name].astype(np.uint64) for name in IndexRow._fields]
-        rows[rows["check"] != check_of(samples.astype(np.uint64), *numbers)] = 0  # guard: row-checksum
-        return rows
+        return valid(self._rows[samples], samples)  # a copy
 
     def all(self) -> Rows:
         return self.table(np.arange(self.samples))

@@ -37,6 +37,8 @@ class Listed:
     in_use: bool
     temporary: bool
     """It belongs to one run, and is removed with it."""
+    kind: str
+    """Reused "samples", or a cache's "bytes"."""
     about: str
     """Without terminal control characters."""
     used_at_s: float
@@ -79,6 +81,7 @@ def _listed(name: str, folder: str, mark: FolderMark) -> Listed:
             large_files=parts.count("large"),
             in_use=in_use,
             temporary=mark.temporary,
+            kind=mark.kind,
             about="".join(letter if letter.isprintable() else "?" for letter in mark.about),
             used_at_s=max(_changed_s(f"{folder}/{name}") for name in ("FORMAT", "index")),
         )

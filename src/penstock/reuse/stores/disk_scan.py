@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,12 +89,19 @@ class Verified:
     bytes: int = 0
 
 
-def verify(shelf: StoreParts, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> Verified:
-    """Scan all files and rows. Concurrent changes may be counted as before or after, but not as damage: doubtful rows are checked again."""
+def verify(
+    shelf: StoreParts,
+    on_progress: Callable[[int, int], None] = lambda _done, _of: None,
+    *,
+    forget: bool = False,
+) -> Verified:
+    """Scan all files and rows. Concurrent changes may be counted as before or after, but not as damage: doubtful rows are checked again. `forget`:
+    lost rows are removed, so that their entries are stored anew."""
     found, rows = Verified(), shelf.index.all()
     confirmed = np.zeros(len(rows), bool)
     ends = live_bytes(rows)
     every = {number: shelf.files.size(shelf.path_of(number)) for number in numbers(shelf)}
+    total = sum(every.values())
     for number in every:
         data = content(shelf, number)
         if data is None and not shelf.files.size(shelf.path_of(number)):
@@ -110,10 +118,15 @@ def verify(shelf: StoreParts, on_progress: Callable[[int, int], None] = lambda _
                 confirmed[met.sample] = True
             else:
                 found.dead += 1
-        on_progress(found.bytes, max(found.bytes, sum(every.values())))
+        on_progress(found.bytes, max(found.bytes, total))
     found.good = int(np.count_nonzero(confirmed))
     doubtful = np.flatnonzero((rows["segment"] != 0) & ~confirmed).tolist()
-    found.lost = sum(_is_lost(shelf, sample, IndexRow(*rows[sample].item()[:4])) for sample in doubtful)
+    before = {sample: IndexRow(*rows[sample].item()[:4]) for sample in doubtful}
+    lost = {sample: NO_ROW for sample, row in before.items() if _is_lost(shelf, sample, row)}
+    found.lost = len(lost)
+    if forget and lost:
+        with suppress(OSError):  # then a read finds the damage, as ever
+            shelf.index.switch(before, lost)
     return found
 
 

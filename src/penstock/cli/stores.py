@@ -1,4 +1,5 @@
-"""`penstock cache ls | stat | verify | clear PATH`: manage samples cached on disk (`Reuse(store="disk", path=PATH)`)."""
+"""`penstock cache ls | stat | verify | clear PATH`: manage what is kept on disk: reused samples (`Reuse(store="disk", path=PATH)`) and cached
+bytes (`Cache(disk=…, path=PATH)`)."""
 
 from __future__ import annotations
 
@@ -12,21 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.table import aligned
+from penstock.cli.warm import add_warm
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.reuse.stores.disk import DiskStore
     from penstock.reuse.stores.disk_listing import Listed
+    from penstock.reuse.stores.disk_scan import Verified
 
 Progress = Callable[[int, int], None]
 ACTIONS = {
     "ls": "what is there, whose it is, and whether it is in use",
-    "stat": "how many samples and bytes each store keeps",
+    "stat": "how many entries and bytes each store keeps",
     "verify": "read everything and check it; exit code 1 where anything is damaged",
     "clear": "remove stores that no process has open; exit code 1 where any is",
 }
+ALIASES = {"ls": ["list"]}
 EPILOG = """\
 examples:
+  penstock cache warm s3://bucket/train --path /scratch/kept --disk 500GiB
   penstock cache ls /scratch/kept
   penstock cache verify /scratch/kept 1f3a
   penstock cache clear /scratch/kept --yes"""
@@ -36,13 +41,15 @@ def add_cache(commands: Any) -> None:
     """Add the command and its options."""
     cache = commands.add_parser(
         "cache",
-        help="samples that are kept on disk: list, check and remove them",
+        help="samples and bytes that are kept on disk: fill, list, check and remove them",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = cache.add_subparsers(dest="action", required=True, metavar="action")
+    add_warm(actions)
     for name, text in ACTIONS.items():
-        action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        said = f"{text[0].upper()}{text[1:]}."
+        action = actions.add_parser(name, aliases=ALIASES.get(name, []), help=text, description=said)
         action.add_argument("path", metavar="PATH", help="the folder that loaders were given")
         if name != "ls":
             which = "the first letters of a store's name; all without it"
@@ -70,6 +77,13 @@ def nothing(options: argparse.Namespace) -> int:
     return 0
 
 
+def entries_in(path: str, each: Listed) -> int | None:
+    from penstock.reuse.stores.disk_files import Files
+    from penstock.reuse.stores.disk_index import count_rows
+
+    return count_rows(Files(), f"{path}/{each.namespace}/index", each.samples)
+
+
 @contextmanager
 def opened(options: argparse.Namespace, each: Listed) -> Iterator[DiskStore]:
     from penstock.reuse.stores.disk import DiskStore
@@ -90,15 +104,29 @@ def ls(options: argparse.Namespace) -> int:
     found = found_in(options)
     if not found:
         return nothing(options)
-    rows = [("store", "takes", "of samples", "last used", "stays", "")]
+    rows = [("store", "of", "takes", "entries", "last used", "stays", "")]
     for each in found:
-        stays = "in use" if each.in_use else "one run" if each.temporary else "lasts"
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_at_s))
+        count = entries_in(options.path, each)
+        entries = "?" if count is None else f"{count:,}"
+        if not is_of_bytes(each):
+            entries += f" of {each.samples:,}"
         rows.append(
-            (each.namespace[:12], size(each.held_bytes), f"{each.samples:,}", used, stays, each.about)
+            (each.namespace[:12], each.kind, size(each.held_bytes), entries, used, stays(each), each.about)
         )
-    print("\n".join(aligned(rows, "<>>>><")))
+    print("\n".join(aligned(rows, "<<>>><<")))
     return 0
+
+
+def is_of_bytes(each: Listed) -> bool:
+    return each.kind == "bytes"
+
+
+def stays(each: Listed) -> str:
+    """Say how long a store stays."""
+    if each.temporary:
+        return "one run, in use" if each.in_use else "left over of a killed run"
+    return "lasts, in use" if each.in_use else "lasts"
 
 
 def stat(options: argparse.Namespace) -> int:
@@ -109,18 +137,33 @@ def stat(options: argparse.Namespace) -> int:
         with opened(options, each) as store:
             said = store.stats()
         share = said["bytes"] / said["held_bytes"] if said["held_bytes"] else 0.0
+        what = "entries" if is_of_bytes(each) else "samples"
+        of = "" if is_of_bytes(each) else f" of {each.samples:,}"
         rows = [
             (f"store {each.namespace}", ""),
             ("  of", each.about),
-            ("  samples kept", f"{said['entries']:,} of {each.samples:,}"),
+            (f"  {what} kept", f"{said['entries']:,}{of}"),
             ("  bytes of these", size(said["bytes"])),
-            ("  bytes on disk", f"{size(said['held_bytes'])}, {share:.0%} of it samples"),
-            ("  files", f"{each.segments:,} segments, {each.large_files:,} of a single sample"),
+            ("  bytes on disk", f"{size(said['held_bytes'])}, {share:.0%} of it {what}"),
+            (
+                "  files",
+                f"{each.segments:,} segments, {each.large_files:,} of a single {'entry' if is_of_bytes(each) else 'sample'}",
+            ),
             ("  in use", "yes" if each.in_use else "no"),
-            ("  stays", "for the run that made it" if each.temporary else "until it is cleared"),
+            ("  stays", stays_long(each)),
         ]
         print("\n".join(aligned(rows, "<<")))
     return 0
+
+
+def stays_long(each: Listed) -> str:
+    if not each.temporary:
+        return "until it is cleared"
+    return (
+        "for the run that made it"
+        if each.in_use
+        else "it is left over of a killed run: the next run removes it"
+    )
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -129,14 +172,33 @@ def verify(options: argparse.Namespace) -> int:
         return nothing(options)
     for each in found:
         with opened(options, each) as store, bar(each.namespace[:12]) as show:
-            said = store.verify(show)
-        wrong = said.bad + said.lost
+            said = store.verify(show, forget=is_of_bytes(each))
+        # Of cached bytes only what was lost counts: the place stays in its file until that is compacted.
+        wrong = said.lost if is_of_bytes(each) else said.bad + said.lost
         damaged |= wrong > 0
-        what = f"{said.good:,} samples are right, {said.dead:,} replaced, {size(said.bytes)} in {said.files:,} files"
-        if wrong:
-            what += f"; DAMAGED: {said.bad:,} places in files, {said.lost:,} samples lost. They are prepared anew when they are needed"
-        print(f"{each.namespace[:12]}: {what}")
+        print(
+            f"{each.namespace[:12]}: {verified_bytes(said) if is_of_bytes(each) else verified_samples(said)}"
+        )
     return int(damaged)
+
+
+def verified_samples(said: Verified) -> str:
+    what = (
+        f"{said.good:,} samples are right, {said.dead:,} replaced, {size(said.bytes)} in {said.files:,} files"
+    )
+    if said.bad + said.lost:
+        what += f"; DAMAGED: {said.bad:,} places in files, {said.lost:,} samples lost. They are prepared anew when they are needed"
+    return what
+
+
+def verified_bytes(said: Verified) -> str:
+    what = f"{said.good:,} entries are right, {size(said.bytes)} in {said.files:,} files"
+    if said.lost:
+        what += (
+            f"; DAMAGED: {said.lost:,} entries are dropped. They are read from their source when they are needed, or now with "
+            "`penstock cache warm`. If that goes on, check the disk"
+        )
+    return what
 
 
 def clear(options: argparse.Namespace) -> int:
@@ -173,7 +235,7 @@ def ask(question: str) -> None:
 
 
 def size(nbytes: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")):
         if nbytes >= unit:
             return f"{nbytes / unit:,.1f} {name}"
     return f"{nbytes / 1024:,.1f} KiB"
