@@ -77,6 +77,13 @@ if "loader" in globals() and hasattr(loader, "state_dict"):
     if hasattr(iterator, "close"):
         iterator.close()
 """
+NODE_ENDS = """
+import gc
+from tests.cache_jobs import named, until
+iterator = loader = None
+gc.collect()
+until(lambda: not named("penstock node"), within_s=30, why="the node process does not end with the loader")
+"""
 ALL_OF_THEM = """
 assert "in loader" not in BLOCK or loader.stats()["samples"] == 600
 """
@@ -94,6 +101,7 @@ class Around(NamedTuple):
 
 AROUND = {
     "README.md": Around(after=ALL_OF_THEM + A_BATCH),
+    "cache.md": Around(before=DATA + PHOTOS, after=A_BATCH + NODE_ENDS, needs=("PIL",)),
     "reuse.md": Around(before=DATA + PHOTOS, needs=("PIL", "soundfile")),
     "transforms.md": Around(before=DATA + PHOTOS, needs=("PIL", "soundfile")),
     "integrations.md": Around(
@@ -187,6 +195,13 @@ def test_links_lead_somewhere_and_lines_are_short(page: Path) -> None:
     assert not long, long
 
 
+def code_of(script: Path) -> str:
+    """Of a benchmark and of the helper modules that it imports, where shared options are defined."""
+    code = script.read_text("utf-8")
+    helpers = re.findall(r"^(?:from|import) (_[a-z][a-z_]*)", code, re.MULTILINE)
+    return code + "".join((script.parent / f"{name}.py").read_text("utf-8") for name in helpers)
+
+
 def test_commands_of_benchmarks_are_known() -> None:
     """A table's command can be typed: the script is there, and so are its options."""
     found = 0
@@ -194,7 +209,7 @@ def test_commands_of_benchmarks_are_known() -> None:
         for name, options in re.findall(r"scripts/bench ([a-z_]+)([^`#\n]*)", page.read_text("utf-8")):
             script = ROOT / "benchmarks" / f"{name}.py"
             assert script.exists(), f"{page.name}: scripts/bench {name}"
-            code = script.read_text("utf-8") + (ROOT / "benchmarks" / "_campaign.py").read_text("utf-8")
+            code = code_of(script)
             for option in re.findall(r"--[a-z][a-z-]*", options):
                 assert f'"{option}"' in code, f"{page.name}: scripts/bench {name} {option}"
             found += 1
