@@ -69,6 +69,7 @@ KINDS: list[tuple[str, str, str, Callable[[Row], bool]]] = [
     ("1 to 4 workers", BEST, "settled", lambda row: is_steady(row) and row["workers"][0] <= 4),
     ("5 to 16 workers", BEST, "settled", lambda row: is_steady(row) and row["workers"][0] > 4),
     ("the first 30 batches", BEST, "early", is_steady),
+    ("whole job of 120 batches", BEST, "whole", is_steady),
     ("workers change, whole job", BEST, "whole", lambda row: not is_steady(row)),
     ("… to fewer", BEST, "whole", lambda row: row["workers"][1] < row["workers"][0]),
     ("… to more", BEST, "whole", lambda row: row["workers"][1] > row["workers"][0]),
@@ -82,7 +83,10 @@ def spread(values: Sequence[float]) -> str:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    lines = [f"| jobs | | {' | '.join(Rule)} | ours better, worse than ahead |", "|---|" + "---:|" * (len(Rule) + 2)]
+    lines = [
+        f"| jobs | | {' | '.join(Rule)} | ours better, worse than ahead |",
+        "|---|" + "---:|" * (len(Rule) + 2),
+    ]
     for name, mode, what, belongs in KINDS:
         some = [row for row in rows if belongs(row)]
         if not some:
@@ -100,9 +104,13 @@ def read(file: Path) -> list[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=1000, help="random jobs to play (1000)")
-    parser.add_argument("--out", type=Path, help="add rows to this file of JSON lines, and go on where it ends")
+    parser.add_argument(
+        "--out", type=Path, help="add rows to this file of JSON lines, and go on where it ends"
+    )
     parser.add_argument("--from", dest="rows", type=Path, help="print the tables of these rows; play nothing")
     options = parser.parse_args()
     if options.rows:

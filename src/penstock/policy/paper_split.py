@@ -45,7 +45,9 @@ class Reserve:
 
 def after_batch(reserve: Reserve, *, last: Side, tasks: int, workers: int) -> Reserve:
     """Return the reserve for the next batch, after one of so many `tasks` whose last task was done by `last`."""
-    if workers != reserve.workers:  # this batch was divided between other workers: it says nothing about these
+    if (
+        workers != reserve.workers
+    ):  # this batch was divided between other workers: it says nothing about these
         return Reserve(reserve.tasks, workers)
     if reserve.is_found:
         return reserve

@@ -38,7 +38,8 @@ class Played(NamedTuple):
     early: float
     """Of the first batches."""
     settled: float
-    """Of the second half; only of a job whose workers do not change."""
+    """Of the second half, by preparing or by training, whichever is slower: else batches that were ready before it count. Only of a job
+    whose workers do not change."""
 
 
 def division_of(job: Job, rule: Rule, mode: Sharing) -> Division:
@@ -53,7 +54,7 @@ def play(job: Job, rule: Rule, mode: Sharing) -> Played:
     early, half = round(EARLY * job.batches), round(SETTLED * job.batches)
     last = job.batches - job.window - IN_LANE  # until then, batches are prefetched as ever
     ends_s = machine.ends_s
-    settled_s = ends_s[last - 1] - ends_s[half - 1]
+    settled_s = max(times[last - 1] - times[half - 1] for times in (machine.made_s, ends_s))
     return Played(
         whole=ends_s[-1] / least_s(job, mode),
         early=ends_s[early - 1] / least_s(part_of(job, 0, early), mode),

@@ -93,12 +93,12 @@ def draw_job(seed: int, *, batches: int = BATCHES) -> Job:
         pixels *= np.where(rng.random(count) < 0.05, 8.0, 1.0)
     pixels /= pixels.mean()
     noise = rng.choice((0.05, 0.3))  # drawn ops differ
-    fixed, gpu_fixed = rng.uniform(0.05, 0.4), rng.uniform(0.1, 0.7)
+    fixed, gpu_fixed = float(rng.uniform(0.05, 0.4)), float(rng.uniform(0.1, 0.7))
     cpu = (fixed + (1 - fixed) * pixels) * rng.lognormal(0, noise, count)
-    read = rng.uniform(0.02, 0.3)
+    read = float(rng.uniform(0.02, 0.3))
     cpu_s = cpu * (SAMPLE_S * (1 - read) / cpu.mean())
-    gpu_mean_s = SAMPLE_S / np.exp(rng.uniform(np.log(1.5), np.log(30)))
-    alone_over_training = np.exp(rng.uniform(np.log(0.5), np.log(8)))
+    gpu_mean_s = SAMPLE_S / log_uniform(rng, 1.5, 30)
+    alone_over_training = log_uniform(rng, 0.5, 8)
     job = Job(
         seed=seed,
         workers=workers,
@@ -110,7 +110,7 @@ def draw_job(seed: int, *, batches: int = BATCHES) -> Job:
         train_s=SAMPLE_S * batch / workers / alone_over_training,
         beside=float(rng.uniform(0.2, 0.9)),
         burden=float(rng.uniform(0.3, 1.0)),
-        launch_s=float(gpu_mean_s * np.exp(rng.uniform(np.log(0.1), np.log(8)))),
+        launch_s=gpu_mean_s * log_uniform(rng, 0.1, 8),
         read_s=SAMPLE_S * read,
         costs=costs,
         pixels=pixels,
@@ -118,6 +118,10 @@ def draw_job(seed: int, *, batches: int = BATCHES) -> Job:
         gpu_s=(gpu_fixed + (1 - gpu_fixed) * pixels) * gpu_mean_s,
     )
     return changed(job, int(rng.integers(1, 17))) if rng.random() < CHANGING else job
+
+
+def log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
+    return float(np.exp(rng.uniform(np.log(least), np.log(most))))
 
 
 def changed(job: Job, workers_later: int) -> Job:

@@ -82,9 +82,7 @@ class Card:
     def _plan(self) -> None:
         """Plan what ends next; earlier plans are void."""
         self._plans += 1
-        ends = [
-            (left / rate, what) for what, left in self._left.items() if (rate := self._rate(what)) > 0.0
-        ]
+        ends = [(left / rate, what) for what, left in self._left.items() if (rate := self._rate(what)) > 0.0]
         if ends:
             delay_s, what = min(ends)
             self._agenda.after(max(0.0, delay_s), self._end, what, self._plans)
@@ -108,6 +106,8 @@ class Machine:
         self.card = Card(self.agenda, lane_rate=lane_rate, train_rate=train_rate)
         self.takes_turns = mode is Sharing.IDLE
         self.workers, self.free = job.workers, set(range(job.workers))
+        self.made_s: list[float] = []
+        """When each batch, and all before it, was prepared."""
         self.ends_s: list[float] = []
         """Of each training step."""
         self.taken, self.asked_s, self.taken_s, self.lane_s = 0, 0.0, 0.0, 0.0
@@ -127,9 +127,9 @@ class Machine:
 
     def _go_on(self) -> None:
         """Let everyone begin who is free."""
-        if (
-            not self.card.does("train") and self.taken < self.job.batches and self.division.is_ready(self.taken)
-        ):
+        while len(self.made_s) < self.job.batches and self.division.is_ready(len(self.made_s)):
+            self.made_s.append(self.agenda.now_s)
+        if not self.card.does("train") and self.taken < len(self.made_s):
             self._train()
         for worker in sorted(self.free):
             piece = self.division.for_worker(worker, staying=worker < self.workers)

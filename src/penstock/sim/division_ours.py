@@ -90,7 +90,11 @@ class OurDivision:
             return None
         left = job.batch - self.begun_at
         size = task_size(
-            sample_s=self.sample_s, batch=job.batch, left=left, workers=self.workers, due=self.begun == self.ready
+            sample_s=self.sample_s,
+            batch=job.batch,
+            left=left,
+            workers=self.workers,
+            due=self.begun == self.ready,
         )
         at = self.begun_at
         self.begun_at += min(size, left)
