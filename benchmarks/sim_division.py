@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.policy.sharing import Sharing
 from penstock.sim.division import Played, Rule, play
-from penstock.sim.division_jobs import Costs, draw_job
+from penstock.sim.division_jobs import CostSpread, draw_job
 
 Row = dict[str, Any]
 MODES = (Sharing.IDLE, Sharing.CONCURRENT)
@@ -63,7 +63,7 @@ KINDS: list[tuple[str, str, str, Callable[[Row], bool]]] = [
     ("balanced (0.9 to 1.5)", BEST, "settled", lambda row: is_steady(row) and 0.9 <= row["alone_over_training"] < 1.5),
     ("workers short (1.5 to 3)", BEST, "settled", lambda row: is_steady(row) and 1.5 <= row["alone_over_training"] < 3),
     ("workers far short (above 3)", BEST, "settled", lambda row: is_steady(row) and row["alone_over_training"] >= 3),
-    *((f"costs: {costs}", BEST, "settled", lambda row, costs=costs: is_steady(row) and row["costs"] == costs) for costs in Costs),
+    *((f"costs: {costs}", BEST, "settled", lambda row, costs=costs: is_steady(row) and row["costs"] == costs) for costs in CostSpread),
     ("launch below 1 sample", BEST, "settled", lambda row: is_steady(row) and row["launch_samples"] < 1),
     ("launch above 1 sample", BEST, "settled", lambda row: is_steady(row) and row["launch_samples"] >= 1),
     ("1 to 4 workers", BEST, "settled", lambda row: is_steady(row) and row["workers"][0] <= 4),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.policy.paper_split import TURNS, Deal, Reserve, Side, after_batch
+from penstock.policy.paper_split import TURNS, BatchTasks, Reserve, Side, after_batch
 
 SIDES = st.sampled_from(list(Side))
 SIZES = st.lists(st.floats(0, 1e6), max_size=70)
@@ -15,9 +15,9 @@ SIZES = st.lists(st.floats(0, 1e6), max_size=70)
 def test_every_task_is_dealt_once_and_none_is_stranded(
     sizes: list[float], reserved: int, asking: list[Side]
 ) -> None:
-    deal = Deal(sizes, reserved)
-    taken = [task for side in asking if (task := deal.take(side)) is not None]
-    while (task := deal.take(Side.GPU)) is not None:
+    batch = BatchTasks(sizes, reserved)
+    taken = [task for side in asking if (task := batch.take(side)) is not None]
+    while (task := batch.take(Side.GPU)) is not None:
         taken.append(task)
     assert sorted(taken) == list(range(len(sizes)))
 
@@ -26,10 +26,10 @@ def test_every_task_is_dealt_once_and_none_is_stranded(
 def test_workers_take_the_rest_once_the_gpu_cannot_work(
     sizes: list[float], reserved: int, asking: list[Side]
 ) -> None:
-    deal = Deal(sizes, reserved)
-    taken = [task for side in asking if (task := deal.take(side)) is not None]
-    deal.release()
-    while (task := deal.take(Side.WORKERS)) is not None:
+    batch = BatchTasks(sizes, reserved)
+    taken = [task for side in asking if (task := batch.take(side)) is not None]
+    batch.reserved = 0
+    while (task := batch.take(Side.WORKERS)) is not None:
         taken.append(task)
     assert sorted(taken) == list(range(len(sizes)))
 
@@ -38,10 +38,10 @@ def test_workers_take_the_rest_once_the_gpu_cannot_work(
 def test_workers_take_the_smallest_and_the_gpu_the_largest(
     sizes: list[float], reserved: int, asking: list[Side]
 ) -> None:
-    deal = Deal(sizes, reserved)
+    batch = BatchTasks(sizes, reserved)
     taken: dict[Side, list[float]] = {side: [] for side in Side}
     for side in asking:
-        if (task := deal.take(side)) is not None:
+        if (task := batch.take(side)) is not None:
             taken[side].append(sizes[task])
     assert taken[Side.WORKERS] == sorted(taken[Side.WORKERS])
     assert taken[Side.GPU] == sorted(taken[Side.GPU], reverse=True)
@@ -50,10 +50,10 @@ def test_workers_take_the_smallest_and_the_gpu_the_largest(
 
 @given(SIZES, st.integers(0, 80))
 def test_what_is_reserved_is_left_by_workers(sizes: list[float], reserved: int) -> None:
-    deal = Deal(sizes, reserved)
-    while deal.take(Side.WORKERS) is not None:
+    batch = BatchTasks(sizes, reserved)
+    while batch.take(Side.WORKERS) is not None:
         pass
-    assert deal.left == min(reserved, len(sizes))
+    assert batch.left == min(reserved, len(sizes))
 
 
 @given(st.lists(st.tuples(SIDES, st.integers(0, 64), st.integers(1, 4)), max_size=300))

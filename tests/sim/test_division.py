@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,19 +14,19 @@ from penstock.policy.paper_split import Side
 from penstock.policy.sharing import Sharing
 from penstock.sim.agenda import Agenda
 from penstock.sim.division import Rule, division_of, play
-from penstock.sim.division_jobs import Costs, Job, changed, draw_job, least_s
-from penstock.sim.division_machine import Card, Machine, Piece
+from penstock.sim.division_jobs import CostSpread, DivisionJob, changed, draw_job, least_s
+from penstock.sim.division_machine import Card, Machine, TimedWork
 from tests.conftest import FULL
 
 MODES = [Sharing.IDLE, Sharing.CONCURRENT]
 SEEDS = range(200 if FULL else 6)
 
 
-def plain(*, workers: int = 2, gpu_s: float = 0.5, train_s: float = 0.0, batches: int = 60) -> Job:
+def plain(*, workers: int = 2, gpu_s: float = 0.5, train_s: float = 0.0, batches: int = 60) -> DivisionJob:
     """Samples that cost a worker 1 s each, and nothing else. Their sizes differ a little: ours ranks them."""
     count = 16 * batches
     sizes = np.random.default_rng(0).uniform(0.99, 1.01, count)
-    return Job(
+    return DivisionJob(
         seed=0,
         workers=workers,
         workers_later=workers,
@@ -36,7 +39,7 @@ def plain(*, workers: int = 2, gpu_s: float = 0.5, train_s: float = 0.0, batches
         burden=1.0,
         launch_s=0.0,
         read_s=0.0,
-        costs=Costs.ALIKE,
+        costs=CostSpread.ALIKE,
         pixels=sizes,
         cpu_s=np.ones(count),
         gpu_s=np.full(count, gpu_s),
@@ -46,7 +49,7 @@ def plain(*, workers: int = 2, gpu_s: float = 0.5, train_s: float = 0.0, batches
 class Counted:
     """A machine whose finished work is counted, by side."""
 
-    def __init__(self, job: Job, rule: Rule, mode: Sharing) -> None:
+    def __init__(self, job: DivisionJob, rule: Rule, mode: Sharing) -> None:
         self.division = division_of(job, rule, mode)
         self.units = dict.fromkeys(Side, 0)
         self.machine = Machine(job, mode, self)
@@ -54,9 +57,9 @@ class Counted:
     def __getattr__(self, name: str):
         return getattr(self.division, name)
 
-    def done(self, piece: Piece, side: Side, worker: int, workers: int) -> None:
-        self.units[side] += piece.units
-        self.division.done(piece, side, worker, workers)
+    def done(self, work: TimedWork, side: Side, worker: int, workers: int) -> None:
+        self.units[side] += work.units
+        self.division.done(work, side, worker, workers)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -72,7 +75,9 @@ def test_every_sample_is_made_once_and_no_sooner_than_it_can_be(rule: Rule, mode
         else:
             assert sum(counted.units.values()) == samples // job.tiny
         assert counted.machine.ends_s == sorted(counted.machine.ends_s)
-        assert counted.machine.ends_s[-1] >= least_s(job, mode) * (1 - 1e-5)
+        assert counted.machine.ends_s[-1] >= least_s(job, mode) * (
+            1 - 1e-3
+        )  # files of the last GPU tasks may be unread
 
 
 @pytest.mark.parametrize("rule", Rule)
@@ -148,3 +153,14 @@ def test_workers_that_leave_end_what_they_have_begun() -> None:
         counted.machine.run()
         assert counted.machine.workers == 1
         assert sum(counted.units.values()) >= job.batches * job.batch
+
+
+def test_rows_of_the_benchmark_become_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    bench = importlib.import_module("sim_division")
+    row = json.loads(json.dumps(bench.row_of(0)))
+    assert row["seed"] == 0
+    everything = bench.table([row])[2]
+    assert everything.startswith("| all | 1 | ")
+    best = min(row[mode][Rule.OURS][2] for mode in MODES)
+    assert f"{best:.3f}" in everything

@@ -3,7 +3,8 @@
 The simulator plays it beside our own division (docs/benchmarks/gpu.md#the-papers-division); the loader does not use it.
 
 Rule 1: a batch is cut into small tasks, sorted by size. Workers take the smallest, the GPU the largest, until none is left.
-Rule 2: the last tasks of a batch are reserved for the GPU. Without a GPU nothing is reserved, so no task is stranded.
+Rule 2: the last tasks of a batch are reserved for the GPU. Their number may change at any time; it must be 0 where the GPU cannot work, so
+        that no task is stranded.
 Rule 3: the number reserved is searched, from 0: after a batch one more if workers finished last, one less if the GPU did.
 Rule 4: the search stops once it has turned `TURNS` times (a turn may be chance), at the median of where it turned. A new number of
         workers resumes the search from there.
@@ -63,7 +64,7 @@ def after_batch(reserve: Reserve, *, last: Side, tasks: int, workers: int) -> Re
 
 
 @dataclass(slots=True)
-class Deal:
+class BatchTasks:
     """The tasks of one batch, dealt to both sides."""
 
     sizes: Sequence[float]
@@ -84,7 +85,3 @@ class Deal:
         if side is Side.GPU:
             return self._waiting.pop() if self._waiting else None
         return self._waiting.popleft() if len(self._waiting) > self.reserved else None
-
-    def release(self) -> None:
-        """Reserve nothing: the GPU cannot work."""
-        self.reserved = 0

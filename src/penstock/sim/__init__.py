@@ -4,7 +4,8 @@
 `draw_remote(seed)` one with a remote pool that is late, partitioned and lost.
 `record` and `replay` repeat a run's events to the core; `events_per_s` measures how fast it answers.
 
-And the caches of a group of nodes (`cache_group`, `fetch_pace`), which need no torch: so names are imported on first use.
+And the caches of a group of nodes (`cache_group`, `fetch_pace`), which need no torch: so names are imported on first use. `division` plays who makes
+which samples, workers or the GPU, beside the paper's rule.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from penstock.policy.sharing import Sharing
-from penstock.sim.division_jobs import Job, least_s, part_of
+from penstock.sim.division_jobs import DivisionJob, least_s, part_of
 from penstock.sim.division_machine import IN_LANE, Division, Machine
 from penstock.sim.division_ours import OurDivision
 from penstock.sim.division_paper import PaperDivision
@@ -42,13 +42,13 @@ class Played(NamedTuple):
     whose workers do not change."""
 
 
-def division_of(job: Job, rule: Rule, mode: Sharing) -> Division:
+def division_of(job: DivisionJob, rule: Rule, mode: Sharing) -> Division:
     if rule in (Rule.OURS, Rule.RANDOM):
         return OurDivision(job, mode, drawn=rule is Rule.RANDOM)
     return PaperDivision(job, ahead=rule is not Rule.PAPER, large=rule is Rule.LARGE)
 
 
-def play(job: Job, rule: Rule, mode: Sharing) -> Played:
+def play(job: DivisionJob, rule: Rule, mode: Sharing) -> Played:
     machine = Machine(job, mode, division_of(job, rule, mode))
     machine.run()
     early, half = round(EARLY * job.batches), round(SETTLED * job.batches)

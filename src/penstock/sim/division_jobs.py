@@ -25,7 +25,7 @@ CHANGING = 1 / 3
 """Share of jobs whose number of workers changes."""
 
 
-class Costs(StrEnum):
+class CostSpread(StrEnum):
     ALIKE = "alike"
     PHOTOS = "photos"
     HEAVY = "heavy-tailed"
@@ -33,7 +33,7 @@ class Costs(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
+class DivisionJob:
     """One rank's training job."""
 
     seed: int
@@ -54,7 +54,7 @@ class Job:
     launch_s: float
     """Fixed cost of a GPU task."""
     read_s: float
-    costs: Costs
+    costs: CostSpread
     pixels: Floats
     """Of each sample."""
     cpu_s: Floats
@@ -83,13 +83,13 @@ class Job:
         return self.workers_later != self.workers
 
 
-def draw_job(seed: int, *, batches: int = BATCHES) -> Job:
+def draw_job(seed: int, *, batches: int = BATCHES) -> DivisionJob:
     rng = np.random.default_rng(seed)
     workers, batch = int(rng.integers(1, 17)), int(rng.choice((64, 128)))
-    count, costs = batch * batches, list(Costs)[rng.integers(3)]
-    spread = {Costs.ALIKE: 0.1, Costs.PHOTOS: 0.5, Costs.HEAVY: 0.7}[costs]
+    count, costs = batch * batches, list(CostSpread)[rng.integers(3)]
+    spread = {CostSpread.ALIKE: 0.1, CostSpread.PHOTOS: 0.5, CostSpread.HEAVY: 0.7}[costs]
     pixels = rng.lognormal(0, spread, count)
-    if costs is Costs.HEAVY:
+    if costs is CostSpread.HEAVY:
         pixels *= np.where(rng.random(count) < 0.05, 8.0, 1.0)
     pixels /= pixels.mean()
     noise = rng.choice((0.05, 0.3))  # drawn ops differ
@@ -99,7 +99,7 @@ def draw_job(seed: int, *, batches: int = BATCHES) -> Job:
     cpu_s = cpu * (SAMPLE_S * (1 - read) / cpu.mean())
     gpu_mean_s = SAMPLE_S / log_uniform(rng, 1.5, 30)
     alone_over_training = log_uniform(rng, 0.5, 8)
-    job = Job(
+    job = DivisionJob(
         seed=seed,
         workers=workers,
         workers_later=workers,
@@ -124,13 +124,13 @@ def log_uniform(rng: np.random.Generator, least: float, most: float) -> float:
     return float(np.exp(rng.uniform(np.log(least), np.log(most))))
 
 
-def changed(job: Job, workers_later: int) -> Job:
+def changed(job: DivisionJob, workers_later: int) -> DivisionJob:
     """Return the job with other workers from half of its time on."""
     half_s = least_s(job, Sharing.CONCURRENT) / 2
     return replace(job, workers_later=workers_later, changes_s=half_s)
 
 
-def part_of(job: Job, begin: int, end: int) -> Job:
+def part_of(job: DivisionJob, begin: int, end: int) -> DivisionJob:
     """Return the job with these batches only."""
     which = slice(begin * job.batch, end * job.batch)
     return replace(
@@ -142,7 +142,7 @@ def part_of(job: Job, begin: int, end: int) -> Job:
     )
 
 
-def least_s(job: Job, mode: Sharing) -> float:
+def least_s(job: DivisionJob, mode: Sharing) -> float:
     """Return a time that no division beats: samples divide at will, tasks cost nothing to launch, and all batches are there from the start."""
     order = np.argsort(-job.cpu_s / job.gpu_s, kind="stable")
     spared_s = np.concatenate(([0.0], np.cumsum(job.cpu_s[order])))
@@ -165,13 +165,13 @@ def least_s(job: Job, mode: Sharing) -> float:
     return low
 
 
-def capacity(job: Job, seconds: float) -> float:
+def capacity(job: DivisionJob, seconds: float) -> float:
     """Return the workers' time up to then."""
     before = min(seconds, job.changes_s)
     return job.workers * before + job.workers_later * (seconds - before)
 
 
-def rates_of(job: Job, mode: Sharing) -> tuple[float, float]:
+def rates_of(job: DivisionJob, mode: Sharing) -> tuple[float, float]:
     """Return the speed of preparing and of training while the GPU does both, of their speeds alone."""
     return (job.beside, 1.0 - job.burden * job.beside) if mode is Sharing.CONCURRENT else (0.0, 1.0)
 

@@ -1,6 +1,6 @@
 """A rank's workers, GPU and training loop under a virtual clock. Who makes which samples, the division says (`sim.division`).
 
-Rule 1: workers and the GPU take a new piece of work as soon as they are free.
+Rule 1: workers and the GPU take new work as soon as they are free.
 Rule 2: in idle mode the GPU prepares only while training waits. In concurrent mode both slow each other down.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from penstock.policy.paper_split import Side
 from penstock.policy.sharing import Sharing
 from penstock.sim.agenda import Agenda
-from penstock.sim.division_jobs import Job, rates_of
+from penstock.sim.division_jobs import DivisionJob, rates_of
 
 IN_LANE = 3
 """Batches in the lane and on the device, beyond those prefetched."""
@@ -20,7 +20,7 @@ GPU_TASK = 64
 """Samples that the GPU makes together at most."""
 
 
-class Piece(NamedTuple):
+class TimedWork(NamedTuple):
     """Work done without a break."""
 
     batch: int
@@ -43,11 +43,11 @@ class Taken(NamedTuple):
 class Division(Protocol):
     """Called by `Machine` only."""
 
-    def for_worker(self, worker: int, *, staying: bool) -> Piece | None:
-        """Return a worker's next piece; one that is leaving only ends what it began."""
+    def for_worker(self, worker: int, *, staying: bool) -> TimedWork | None:
+        """Return what a worker does next; one that is leaving only ends what it began."""
 
-    def for_gpu(self) -> Piece | None: ...
-    def done(self, piece: Piece, side: Side, worker: int, workers: int) -> None: ...
+    def for_gpu(self) -> TimedWork | None: ...
+    def done(self, work: TimedWork, side: Side, worker: int, workers: int) -> None: ...
     def is_ready(self, batch: int) -> bool: ...
     def on_taken(self, taken: Taken) -> None: ...
 
@@ -99,7 +99,7 @@ class Card:
 class Machine:
     """Workers, a GPU and the training loop of one job."""
 
-    def __init__(self, job: Job, mode: Sharing, division: Division) -> None:
+    def __init__(self, job: DivisionJob, mode: Sharing, division: Division) -> None:
         self.job, self.division = job, division
         self.agenda = Agenda()
         lane_rate, train_rate = rates_of(job, mode)
@@ -132,10 +132,10 @@ class Machine:
         if not self.card.does("train") and self.taken < len(self.made_s):
             self._train()
         for worker in sorted(self.free):
-            piece = self.division.for_worker(worker, staying=worker < self.workers)
-            if piece is not None:
+            work = self.division.for_worker(worker, staying=worker < self.workers)
+            if work is not None:
                 self.free.discard(worker)
-                self.agenda.after(piece.seconds, self._worker_done, worker, piece)
+                self.agenda.after(work.seconds, self._worker_done, worker, work)
         if not self.card.does("lane") and not (self.takes_turns and self.card.does("train")):
             begun_s, given = self.agenda.now_s, self.division.for_gpu()
             if given is not None:
@@ -153,12 +153,12 @@ class Machine:
         self.ends_s.append(self.asked_s)
         self._go_on()
 
-    def _worker_done(self, worker: int, piece: Piece) -> None:
+    def _worker_done(self, worker: int, work: TimedWork) -> None:
         self.free.add(worker)
-        self.division.done(piece, Side.WORKERS, worker, self.workers)
+        self.division.done(work, Side.WORKERS, worker, self.workers)
         self._go_on()
 
-    def _lane_done(self, piece: Piece, begun_s: float) -> None:
+    def _lane_done(self, work: TimedWork, begun_s: float) -> None:
         self.lane_s += self.agenda.now_s - begun_s
-        self.division.done(piece, Side.GPU, -1, self.workers)
+        self.division.done(work, Side.GPU, -1, self.workers)
         self._go_on()

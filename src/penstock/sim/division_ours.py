@@ -21,8 +21,8 @@ from penstock.policy.dearest import Ranks
 from penstock.policy.paper_split import Side
 from penstock.policy.sharing import Sharing
 from penstock.policy.tasks import task_size
-from penstock.sim.division_jobs import Job
-from penstock.sim.division_machine import GPU_TASK, IN_LANE, Piece, Taken
+from penstock.sim.division_jobs import DivisionJob
+from penstock.sim.division_machine import GPU_TASK, IN_LANE, Taken, TimedWork
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class WorkerTask:
 
 
 class OurDivision:
-    def __init__(self, job: Job, mode: Sharing, *, drawn: bool = False) -> None:
+    def __init__(self, job: DivisionJob, mode: Sharing, *, drawn: bool = False) -> None:
         self.job, self.drawn = job, drawn
         self.rng = random.Random(job.seed)
         self.pixels, self.cpu_s, self.gpu_s = job.pixels.tolist(), job.cpu_s.tolist(), job.gpu_s.tolist()
@@ -64,7 +64,7 @@ class OurDivision:
 
     # ---- workers
 
-    def for_worker(self, worker: int, *, staying: bool) -> Piece | None:
+    def for_worker(self, worker: int, *, staying: bool) -> TimedWork | None:
         task = self.tasks.get(worker)
         if task is None:
             task = self._next_task() if staying else None
@@ -80,7 +80,7 @@ class OurDivision:
         else:
             seconds += self.cpu_s[sample]
         task.took_s += seconds
-        return Piece(task.batch, seconds)
+        return TimedWork(task.batch, seconds)
 
     def _next_task(self) -> WorkerTask | None:
         job = self.job
@@ -111,17 +111,17 @@ class OurDivision:
 
     # ---- what is done
 
-    def done(self, piece: Piece, side: Side, worker: int, workers: int) -> None:
+    def done(self, work: TimedWork, side: Side, worker: int, workers: int) -> None:
         self.workers = workers
         if side is Side.GPU:
-            self.lane_left[piece.batch] -= piece.units
-            self.requests.made(self._entry(piece.batch), piece.units)
+            self.lane_left[work.batch] -= work.units
+            self.requests.made(self._entry(work.batch), work.units)
             return
         task = self.tasks[worker]
         if task.at == task.end:
             self.sample_s = blend(self.sample_s, task.took_s / (task.end - task.began_at))
             del self.tasks[worker]
-        self.through[piece.batch] -= 1
+        self.through[work.batch] -= 1
         while self.ready < self.job.batches and not self.through[self.ready]:
             self.ready += 1
         self._arrive()
@@ -137,11 +137,11 @@ class OurDivision:
             for at in range(0, len(files), GPU_TASK):
                 self.lane.append((batch, files[at : at + GPU_TASK]))
 
-    def for_gpu(self) -> Piece | None:
+    def for_gpu(self) -> TimedWork | None:
         if not self.lane:
             return None
         batch, files = self.lane.popleft()
-        return Piece(batch, self.job.launch_s + sum(self.gpu_s[sample] for sample in files), len(files))
+        return TimedWork(batch, self.job.launch_s + sum(self.gpu_s[sample] for sample in files), len(files))
 
     def is_ready(self, batch: int) -> bool:
         return batch < self.arrived and not self.lane_left[batch]
