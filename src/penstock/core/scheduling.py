@@ -78,6 +78,8 @@ def schedule(state: State, out: list[Action]) -> None:
                 dismiss(state, worker, out)
             elif outlook is None and pool.kind != LOCAL:
                 continue  # none of this pool may get anything
+            elif worker.rests:  # guard: rests
+                continue
             elif not worker.tasks or (has_room(state, worker, limit) and not overdue(state, worker)):
                 room.append((outlook.finish_s(worker) if outlook else worker.load, worker.id))
             elif outlook is not None:
