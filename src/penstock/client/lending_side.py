@@ -32,8 +32,10 @@ log = logging.getLogger("penstock")
 
 OFF = "PENSTOCK_LENDING"
 """With "0" no loader lends or borrows."""
-RETRY_S = (0.1, 1.0, 5.0)
+RETRY_S = (0.1, 1.0, 5.0, 60.0)
 """Pauses before a manager is looked for again; the last one repeats."""
+TOGETHER_S = 1.0
+"""Loaders of one process that run together for less need no manager."""
 ANSWER_S = 2.0
 
 
@@ -52,7 +54,7 @@ class LendingSide:
             self.join()
         elif others:
             for side in [*others, self]:
-                side.join()
+                side.join(after_s=TOGETHER_S)
 
     @property
     def left(self) -> bool:
@@ -62,18 +64,18 @@ class LendingSide:
         """Return the agent's end of a socket by which it gets streams to the manager, as they come."""
         return self._theirs
 
-    def join(self) -> None:
+    def join(self, *, after_s: float = 0.0) -> None:
         """Look for the manager, unless we have joined."""
         if not self._ties.joined:
-            self.renew()
+            self.renew(after_s=after_s)
 
-    def renew(self) -> None:
+    def renew(self, *, after_s: float = 0.0) -> None:
         """Look for a manager in a thread, and give the agent a stream to it."""
         if self.left or (self._thread is not None and self._thread.is_alive()):
             return
         ties, facts = self._ties, self.facts
         self._thread = threading.Thread(
-            target=joined, args=(ties, facts.pack()), name="penstock lending", daemon=True
+            target=joined, args=(ties, facts.pack(), after_s), name="penstock lending", daemon=True
         )
         leaves(self._thread, ties.leave.set)
         self._thread.start()
@@ -163,8 +165,10 @@ class LendingTies:
             link.close()
 
 
-def joined(ties: LendingTies, facts: bytes) -> None:
+def joined(ties: LendingTies, facts: bytes, after_s: float) -> None:
     """Look for the manager until there is one, or the engine has ended."""
+    if ties.leave.wait(after_s):
+        return
     for tries in itertools.count():
         try:
             with contextlib.closing(ties.link().open(SERVICE)) as sock:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from penstock.errors import ConfigError
 from penstock.lending.frames import GRANT, MOST_BYTES, BadFrame, LenderFacts, LendMsg, Report, pack_stats
 from penstock.measure.host import cpu_quota
 from penstock.node.messages import close_all
@@ -25,6 +26,8 @@ from penstock.policy.lending import RULES, RankView
 from penstock.policy.loans import Loans, Standing, pools
 from penstock.wire.frames import Channel
 
+RULE = "PENSTOCK_LENDING_RULE"
+"""Of benchmarks: another rule than ours."""
 PAUSE_S = 0.005
 """Between two decisions."""
 BEAT_S = 0.2
@@ -244,4 +247,7 @@ def budget(lenders: list[Lender], quota: float | None) -> int:
 
 def main(openings: Openings) -> None:
     """Be the manager, until the node is gone."""
-    Manager(os.environ.get("PENSTOCK_LENDING_RULE", "evened")).run(openings)
+    rule = os.environ.get(RULE, "evened")
+    if rule not in RULES:
+        raise ConfigError(f"{RULE} must be one of {', '.join(RULES)}, got {rule!r}")
+    Manager(rule).run(openings)
