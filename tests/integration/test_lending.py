@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,26 +94,29 @@ def test_ranks_in_step_get_the_same_batches_sooner(tmp_path: Path) -> None:
 # ---- loaders of one process
 
 
+def next_and(batches: Iterator[Any], found: Callable[[], bool]) -> Callable[[], bool]:
+    """A condition that is looked at after one more batch."""
+
+    def look() -> bool:
+        next(batches)
+        return found()
+
+    return look
+
+
 def test_a_loader_that_is_full_lends_to_another_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_GROUP")
     full = DataLoader(Sleeping(64), batch_size=BATCH, num_workers=2)
     waiting = DataLoader(Sleeping(4000), batch_size=BATCH, num_workers=1)
     held, batches = iter(full), iter(waiting)
     next(held)
-    until(
-        lambda: next(batches) is not None and bool(node_of(waiting)), within_s=20.0, why="nobody has joined"
-    )
-    until(
-        lambda: (
-            next(batches) is not None and sum(one["borrowed_s"] for one in node_of(waiting)["loaders"]) > 0
-        ),
-        within_s=20.0,
-        why="nothing is lent",
-    )
+
+    def borrows() -> bool:
+        return any(one["borrowed_s"] > 0 for one in node_of(waiting).get("loaders", []))
+
+    until(next_and(batches, borrows), within_s=20.0, why="nothing is lent")
     assert node_of(waiting)["cores"] == 3
     assert [row[0] for row in next(held).tolist()] == list(range(BATCH, 2 * BATCH))
-    del held, batches
-    full, waiting = None, None  # type: ignore[assignment]
 
 
 def test_a_loader_alone_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,5 +147,3 @@ def test_loaders_that_follow_the_cores_have_no_more_workers_at_work_than_cores(
         return len(found) == 2 and sum(one["allowed"] for one in found) <= len(os.sched_getaffinity(0))
 
     until(cores_are_shared, within_s=20.0, why="the cores are not shared")
-    del batches
-    loaders.clear()
