@@ -100,6 +100,11 @@ GUARDS = [
         changed("late-writers-copy", "0 if late_writers(batch) else ", ""),
     ),
     guard(
+        "a worker whose core is lent begins nothing",
+        "unit/test_core_lending.py::test_workers_whose_cores_are_lent_finish_what_they_have_and_begin_nothing",
+        changed("rests", "worker.rests or ", ""),
+    ),
+    guard(
         "a worker that hangs while it starts is noticed",
         "unit/test_core.py::test_a_worker_that_hangs_while_it_starts_is_killed_and_the_second_time_given_up",
         changed("hang-at-start", "not worker.starting and ", ""),

@@ -13,6 +13,7 @@ from tests.fault.guards_of_device_store import DEVICE_GUARDS
 from tests.fault.guards_of_disk_store import DISK_GUARDS
 from tests.fault.guards_of_ferry import FERRY_GUARDS
 from tests.fault.guards_of_fetch import FETCH_GUARDS
+from tests.fault.guards_of_lending import LENDING_GUARDS
 from tests.fault.guards_of_node import NODE_GUARDS
 from tests.fault.guards_of_peers import PEER_GUARDS
 from tests.fault.guards_of_readers import READER_GUARDS
@@ -40,6 +41,7 @@ ALL = [
     *FERRY_GUARDS,
     *FETCH_GUARDS,
     *NODE_GUARDS,
+    *LENDING_GUARDS,
     *CACHE_GUARDS,
     *PEER_GUARDS,
     *READER_GUARDS,

@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "config", "torch_private", "daemon_threads", "version"}),
     frozenset({"accel", "plan", "policy", "measure"}),
     frozenset({"dataset", "node", "wire", "sources", "transforms", "kernels"}),
-    frozenset({"core", "worker", "pipeline"}),
+    frozenset({"core", "worker", "pipeline", "lending"}),
     frozenset({"remote"}),
     frozenset({"agent", "cache", "epochs", "gpu", "reuse"}),
     frozenset({"client"}),

@@ -122,6 +122,7 @@ def run_agent(
         lambda worker: fork_worker(agent, spec, worker, context),
         ways.ferry_link(),
         ways.fetching(),
+        ways.cores(),
     )
     agent.run()
 
@@ -155,5 +156,6 @@ def close_inherited(agent: Agent) -> None:
         agent.ferry.close()
     if agent.fetching is not None:
         agent.fetching.close()
+    agent.staffing.close()
     for worker in agent.workers.values():
         worker.disinherit()

@@ -17,14 +17,15 @@ from collections.abc import Callable
 from functools import partial
 from struct import unpack_from
 
-from penstock.agent.capacity import Capacity
 from penstock.agent.config import AgentConfig
 from penstock.agent.fetching import Fetching
 from penstock.agent.handles import ANSWERS, WorkerHandle
+from penstock.agent.lending import Lending
 from penstock.agent.offloading import Offloading
 from penstock.agent.posting import packed_span, post_numbers
 from penstock.agent.processes import sent_worker
 from penstock.agent.record import Recorder
+from penstock.agent.staffing import Staffing
 from penstock.agent.troubles import after_text, apart, grown_text, packed
 from penstock.core import events as ev
 from penstock.core.core import new_state, on_event
@@ -34,7 +35,7 @@ from penstock.measure import host
 from penstock.measure.endings import open_pidfd
 from penstock.remote.handles import FerryLink
 from penstock.wire import frames as wire
-from penstock.wire.arena import AS_CORES, Arena, Board
+from penstock.wire.arena import Arena, Board
 from penstock.wire.frames import Channel, Fed, Msg, slice_keys
 
 TICK_S = 0.05
@@ -54,6 +55,7 @@ class Agent:
         start_worker: Callable[[int], WorkerHandle | None],
         ferry: FerryLink | None = None,
         fetching: Fetching | None = None,
+        lending: Lending | None = None,
     ) -> None:
         self.config, self.trainer, self.arena, self.start_worker = config, trainer, arena, start_worker
         self.ferry, self.fetching = ferry, fetching
@@ -69,9 +71,9 @@ class Agent:
         self.layouts: dict[bytes, int] = {}
         self.blobs: list[bytes] = []
         self.ooms = host.oom_kills()
-        self.capacity = Capacity(config.parent, config.local_world, lane=config.has_gpu_lane)
+        self.staffing = Staffing(config, self.state, arena, self, lending)
         self.next_tick_s = self.next_memory_s = 0.0
-        self.follows, self.stopping, self.polite = config.follows, False, False
+        self.stopping = self.polite = False
         self.begun = b""
         """The last message about a new epoch; empty during the first."""
 
@@ -87,7 +89,8 @@ class Agent:
         if self.ferry is not None:
             self.ferry.bind(self.selector, self)
         if self.fetching is not None:
-            self.fetching.bind(self.selector, self.happen, lambda: self._tell(Msg.CACHE_LOST))
+            self.fetching.bind(self.selector, self.happen, lambda: self.tell(Msg.CACHE_LOST))
+        self.staffing.bind()
         self.arena.has_room_for(len(self.state.workers))
         for worker in self.state.workers:
             if adoptions is None or worker.pool.kind != LOCAL:
@@ -105,6 +108,7 @@ class Agent:
     def _hear(self, within_s: float) -> None:
         for key, mask in self.selector.select(within_s):
             key.data(mask)
+        self.staffing.look()
 
     # ---- the core
 
@@ -135,15 +139,13 @@ class Agent:
                 tail = b"".join(ordinal.to_bytes(4, "little") for ordinal in dropped)
                 if self.offloading is not None:
                     self.offloading.delivered(time.monotonic())
-                self._tell(Msg.BATCH, wire.BATCH.pack(seq, offset, nbytes, layout, len(dropped)), tail)
+                self.tell(Msg.BATCH, wire.BATCH.pack(seq, offset, nbytes, layout, len(dropped)), tail)
             case ev.DeliverError(seq, error):
                 self._leaves(seq)
-                self._tell(
-                    Msg.ERROR, wire.SEQ.pack(seq), error if isinstance(error, bytes) else packed(error)
-                )
+                self.tell(Msg.ERROR, wire.SEQ.pack(seq), error if isinstance(error, bytes) else packed(error))
             case ev.DeliverEnd(seq):
                 self.fed.clear()
-                self._tell(Msg.END, wire.SEQ.pack(seq))
+                self.tell(Msg.END, wire.SEQ.pack(seq))
             case ev.Start(worker):
                 self.to_start.append(worker)
             case ev.Stop(worker):
@@ -157,7 +159,7 @@ class Agent:
             case ev.Shrink(start, end):
                 self.arena.unback(start, end)
             case ev.Starved(seq, need):
-                self._tell(Msg.STARVED, wire.NEED.pack(seq, need))
+                self.tell(Msg.STARVED, wire.NEED.pack(seq, need))
 
     def _leaves(self, seq: int) -> None:
         """Forget a batch that is delivered."""
@@ -251,7 +253,7 @@ class Agent:
     def _on_parent_end(self, _: int) -> None:
         self.stopping = True  # guard: trainer-ends
 
-    def _tell(self, kind: Msg, *chunks: bytes) -> None:
+    def tell(self, kind: Msg, *chunks: bytes) -> None:
         self.trainer.post(kind, *chunks)
         if self.trainer.clogged:
             both = selectors.EVENT_READ | selectors.EVENT_WRITE
@@ -268,7 +270,7 @@ class Agent:
             self.ferry.start(worker)
 
     def _adopt_sent(self, adoptions: socket.socket) -> None:
-        handle = sent_worker(adoptions, self._tell)
+        handle = sent_worker(adoptions, self.tell)
         if handle is not None:
             self.adopt(handle)
         else:
@@ -285,7 +287,7 @@ class Agent:
         return self.state.layouts[layout]
 
     def warn(self, text: str) -> None:
-        self._tell(Msg.WARN, text.encode())
+        self.tell(Msg.WARN, text.encode())
 
     def retire(self, worker: int) -> None:
         self.happen(ev.Retire(worker))
@@ -316,7 +318,7 @@ class Agent:
             task, took_ns, holds, refers, count = wire.DONE.unpack_from(payload)
             dropped = unpack_from(f"<{count}i", payload, wire.DONE.size)
             if self.config.spans and (span := packed_span(self.state, worker, task, took_ns, self.fed)):
-                self._tell(Msg.SPAN, span)
+                self.tell(Msg.SPAN, span)
             self.happen(ev.Done(worker, task, took_ns / 1e9, now, bool(holds), dropped, bool(refers)))
         elif kind == Msg.PREPARED:
             task, nbytes, described = wire.PREPARED.unpack_from(payload)
@@ -333,7 +335,7 @@ class Agent:
         elif kind == Msg.INIT_FAILED:
             self.happen(ev.InitFailed(worker, payload))
         elif kind in wire.PASSED_ON:
-            self._tell(wire.PASSED_ON[Msg(kind)], payload)
+            self.tell(wire.PASSED_ON[Msg(kind)], payload)
         else:
             (task,) = wire.TASK.unpack(payload)
             self.happen(ANSWERS[Msg(kind)](worker, task))
@@ -345,7 +347,7 @@ class Agent:
         if number is None:
             number = self.layouts[blob] = len(self.blobs)
             self.blobs.append(blob)
-            self._tell(Msg.LAYOUT, wire.LAYOUT.pack(number), blob)
+            self.tell(Msg.LAYOUT, wire.LAYOUT.pack(number), blob)
             self.happen(ev.LayoutKnown(number, items))
         return number
 
@@ -374,7 +376,7 @@ class Agent:
             what, stack = apart(cause)
             streams, surplus = self.state.kind is Kind.STREAM, worker.surplus
             then = after_text(streams=streams, surplus=surplus)
-            self._tell(Msg.WARN, f"{what}; {then}{stack}".encode())
+            self.tell(Msg.WARN, f"{what}; {then}{stack}".encode())
         self.happen(ev.WorkerLost(handle.id, task, ordinal, cause, handle.hung))
 
     def _tick(self, now: float) -> None:
@@ -389,12 +391,12 @@ class Agent:
         if self.ferry is not None:
             self.ferry.look_after(now)
             self._offload(now)
-        self._follow(now)
+        self.staffing.look_after(now, [handle for handle in self.workers.values() if not handle.ended])
         self._post_board()
         self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT)), self._waits(now)))
         for handle in list(self.workers.values()):
             if report := handle.look_after(now):
-                self._tell(Msg.WARN, report.encode())
+                self.tell(Msg.WARN, report.encode())
         if self.config.worker_memory and now >= self.next_memory_s:
             self.next_memory_s = now + MEMORY_CHECK_S
             self._check_memory()
@@ -402,19 +404,6 @@ class Agent:
     def _waits(self, now: float) -> tuple[float, ...]:
         workers = (self.workers.get(worker.id) for worker in self.state.workers)
         return tuple(0.0 if handle is None or handle.ended else handle.waited_s(now) for handle in workers)
-
-    def _follow(self, now: float) -> None:
-        """Resize the pool to what the training process asks for, or to the cores it may use."""
-        row = self.arena.board.agent
-        if row[Board.WANTED]:
-            self.follows = row[Board.WANTED] == AS_CORES
-        number = 0 if self.follows else max(0, row[Board.WANTED]) or self.config.core.workers
-        alive = [handle for handle in self.workers.values() if not handle.ended]
-        wanted = self.capacity.wanted(number, now, alive, lane=bool(row[Board.LANE]))
-        if wanted != self.state.local.size and self.arena.has_room_for(wanted):
-            self.happen(ev.ResizePool(wanted))
-            if self.follows:
-                self._tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
 
     def _offload(self, now: float) -> None:
         """Use remote workers as measured."""
@@ -424,7 +413,7 @@ class Agent:
         if wish is not None and self.arena.has_room_for(len(self.state.workers) + wish.workers):
             self.happen(ev.Offload(wish.workers, wish.share))
         if report := self.offloading.report(now):
-            self._tell(Msg.OFFLOAD, report)
+            self.tell(Msg.OFFLOAD, report)
 
     def _post_board(self, *, more: int = 0) -> None:
         post_numbers(self.arena.board.agent, self.state, more=more)
@@ -433,7 +422,7 @@ class Agent:
         for handle in self.workers.values():
             used = 0 if handle.ended else handle.private_bytes()
             if used > self.config.worker_memory and not self.state.workers[handle.id].retiring:
-                self._tell(Msg.WARN, grown_text(handle.name, used, self.config.worker_memory).encode())
+                self.tell(Msg.WARN, grown_text(handle.name, used, self.config.worker_memory).encode())
                 self.happen(ev.Retire(handle.id))
 
     def _stop_workers(self) -> None:

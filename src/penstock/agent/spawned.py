@@ -84,7 +84,7 @@ def agent_main() -> None:
     def ask(worker: int) -> None:
         trainer.post(Msg.NEED_WORKER, wire.WORKER.pack(worker, agent.state.local.size))
 
-    agent = Agent(config, trainer, arena, ask, ways.ferry_link(), ways.fetching())
+    agent = Agent(config, trainer, arena, ask, ways.ferry_link(), ways.fetching(), ways.cores())
     agent.run(socket.socket(fileno=adoptions_fd))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from functools import partial
 
 import torch.multiprocessing
 from torch.utils.data import IterableDataset
@@ -11,6 +12,7 @@ from torch.utils.data import IterableDataset
 from penstock.agent.config import AgentConfig
 from penstock.client.arguments import TorchArguments, check_on_error
 from penstock.client.cache_side import CacheSide
+from penstock.client.lending_side import side_of as lending_side_of
 from penstock.client.remote_side import RemoteSide
 from penstock.client.session import Blueprint
 from penstock.client.worker_count import enough_of, lane_keeps_cores
@@ -112,4 +114,5 @@ def blueprint_of(
         limit_bytes=limit,
         remote=None if streams else remote,
         cache=None if streams else cache,
+        lends=partial(lending_side_of, epochs.source, auto=follows),
     )

@@ -101,6 +101,8 @@ class EngineIterator(Batches):
             self._abort(begun)
         self._asks, self.epoch, self._ended, self._asking = asks, epoch, False, False
         self._first_seq = self._next_seq
+        if self._session is not None:
+            self._session.takes_next(self._next_seq, epoch, 0)
         self._width = self._window(self._all_workers)
         for _ in range(self._width):
             if not self._ask():
@@ -201,6 +203,7 @@ class EngineIterator(Batches):
             ask = ask._replace(state=self._stream.advance(worker, place))
         self._restarts = 0
         if self._session is not None:
+            self._session.takes_next(seq + 1, ask.epoch, ask.batch + 1)
             self._session.give_back()  # before asking for more: a loop that never waits must not take new memory for each batch
         try:
             self._ask_on()
@@ -319,6 +322,8 @@ class EngineIterator(Batches):
             self._blueprint.remote.record.note(payload)
         elif kind == Msg.CACHE_LOST and self._blueprint.cache is not None:
             self._blueprint.cache.on_lost()
+        elif kind == Msg.LENDING_LOST and self._session.lending is not None:
+            self._session.lending.on_lost()
         elif kind == Msg.SPAN:
             self._counters.span(*wire.SPAN.unpack(payload))
 
@@ -379,6 +384,9 @@ class EngineIterator(Batches):
         self._session = session
         session.want(self._wish)
         session.leave_cores(self._leaves_cores)
+        for seq, ask in self._open.items():
+            session.takes_next(seq, ask.epoch, ask.batch)
+            break
         self._closer = weakref.finalize(self, session.close)
         self._counters.attach(session.live, session.show)
 

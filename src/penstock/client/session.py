@@ -19,6 +19,7 @@ from penstock.agent.spawned import SpawnedWorkers, exec_agent
 from penstock.agent.ways import Ways
 from penstock.client.cache_side import CacheSide
 from penstock.client.leases import Leases
+from penstock.client.lending_side import LendingSide
 from penstock.client.pinning import Pins
 from penstock.client.remote_side import RemoteSide
 from penstock.measure.counters import BY_WORKER, Live
@@ -55,6 +56,8 @@ class Blueprint:
     """Workers on other machines, if there are any."""
     cache: CacheSide | None = None
     """The cache of bytes, if there is one."""
+    lends: Callable[[], LendingSide | None] = lambda: None
+    """How a session joins those that share the machine's cores."""
 
     def resized(self, workers: int, *, follows: bool) -> Blueprint:
         """Return the same blueprint with another initial worker count."""
@@ -73,6 +76,7 @@ class Session:
         self._pins: Pins | None = None
         self._limit = blueprint.limit_bytes
         self.spawned: SpawnedWorkers | None = None
+        self.lending: LendingSide | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.pid = self._pidfd = -1
         self._poll = select.poll()
@@ -99,7 +103,9 @@ class Session:
             supply = None if blueprint.cache is None else blueprint.cache.supply_now()
             if supply is not None:
                 ours.enter_context(supply)
-            self._start_agent(blueprint, Ways(ferry, supply))
+            self.lending = blueprint.lends()
+            cores = None if self.lending is None else ours.enter_context(self.lending.supply())
+            self._start_agent(blueprint, Ways(ferry, supply, cores))
 
     def _start_agent(self, blueprint: Blueprint, ways: Ways) -> None:
         if blueprint.context.get_start_method() == "fork":
@@ -140,6 +146,12 @@ class Session:
             row[Board.TAKEN], row[Board.BATCHES] = steady.samples, steady.batches
             row[Board.ELAPSED_NS] = int(steady.elapsed_s * 1e9)
             row[Board.WAITED_NS] = int(steady.waited_s * 1e9)
+
+    def takes_next(self, seq: int, epoch: int, batch: int) -> None:
+        """Show the agent which batch training takes next."""
+        if not self._closed:
+            row = self.arena.board.agent
+            row[Board.NEXT], row[Board.EPOCH], row[Board.BATCH] = seq, epoch, batch
 
     def send(self, kind: Msg, *chunks: bytes) -> None:
         with contextlib.suppress(OSError):  # the agent has ended, as `receive` will notice, or we close
@@ -285,6 +297,8 @@ class Session:
             self._reap(time.monotonic() + CLOSE_S)
         if self.spawned is not None:
             self.spawned.close()
+        if self.lending is not None:
+            self.lending.close()
         if channel is not None:
             channel.close()
         if self._pins is not None:

@@ -325,6 +325,11 @@ def on_take_whole(state: State, event: ev.TakeWhole, _: list[Action]) -> None:
     state.pools[event.pool].whole = event.whole
 
 
+def on_allow(state: State, event: ev.Allow, _: list[Action]) -> None:
+    if state.kind is not Kind.STREAM:  # each of its workers owes its share, and nobody else can do that
+        state.local.allowed = event.workers
+
+
 def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
     """Fail the due batch if it still does not fit: the consumer has given back all it can, so it never will."""
     if state.starved != event.seq:
@@ -393,5 +398,5 @@ HANDLERS: dict[type, Callable[..., None]] = {
     ev.Misfit: on_mismatch, ev.Refused: on_refused, ev.Unreached: on_unreached, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
     ev.Dropped: on_dropped, ev.InitFailed: lambda state, event, out: break_down(state, event.error, out), ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
     ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.ResizePool: on_resize, ev.TakeWhole: on_take_whole,
-    ev.Offload: on_offload,
+    ev.Offload: on_offload, ev.Allow: on_allow,
 }  # fmt: skip

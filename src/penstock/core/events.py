@@ -211,6 +211,13 @@ class TakeWhole(NamedTuple):
     whole: bool
 
 
+class Allow(NamedTuple):
+    """From now on so many local workers may begin tasks, because other ranks of the machine use the cores of the rest, or lend theirs.
+    Not for streams."""
+
+    workers: int
+
+
 class Grown(NamedTuple):
     start: int
     end: int
@@ -238,7 +245,7 @@ class Tick(NamedTuple):
 
 Event = (
     Feed | BytesHere | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Misfit | Refused
-    | Unreached | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Offload | TakeWhole | Grown | GrowDenied | Stuck | Tick
+    | Unreached | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Offload | TakeWhole | Allow | Grown | GrowDenied | Stuck | Tick
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def chosen_size(state: State, batch: Batch, pool: WorkerPool) -> int:
         return batch.size
     if state.config.task_size:
         return state.config.task_size
-    workers: float = pool.size
+    workers: float = pool.helpers if pool.kind == LOCAL else pool.size
     if len(state.pools) > 1:
         workers = equal_workers(pool.pace_s, ((one.helpers, one.pace_s) for one in state.pools))
     return task_size(
@@ -164,7 +164,11 @@ def task_samples(state: State, batch: Batch, pool: WorkerPool) -> int:
 
 
 def can_be_counted_on(state: State, worker: WorkerState) -> bool:
-    return worker.up and not (worker.retiring or worker.surplus) and overdue(state, worker) is None
+    return (
+        worker.up
+        and not (worker.retiring or worker.surplus or worker.rests)
+        and overdue(state, worker) is None
+    )
 
 
 def room_in_bytes(state: State, pool: WorkerPool) -> int | None:

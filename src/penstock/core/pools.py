@@ -4,7 +4,8 @@ Rule 1: worker numbers run over all pools, in order of arrival. A growing pool f
 then takes new numbers.
 Rule 2: costs are learned per pool. The pace says how fast a worker is; `latency_s` (a task's time beyond its work: the
 way there and back) says how far ahead it needs work.
-Rule 3: a share is kept by a credit: every sample issued to anyone earns the pool its share of one, every sample it gets costs one.
+Rule 3: a pool may be `allowed` fewer workers than it has: those behind them finish what they have and then rest, at no cost but memory.
+Rule 4: a share is kept by a credit: every sample issued to anyone earns the pool its share of one, every sample it gets costs one.
 It gets tasks while the credit is not below 0, so it is over its share by one task at most.
 """
 
@@ -18,6 +19,7 @@ from penstock.core.ledger import Issued
 from penstock.policy.tasks import QUEUE_S
 
 LOCAL, REMOTE = "local", "remote"
+UNBOUNDED = 1 << 30
 NEWEST = 0.2
 """Weight of the newest task in the moving averages."""
 
@@ -62,6 +64,8 @@ class WorkerPool:
     """Time per task beyond its work; 0 for local workers, whose pace includes it."""
     heard_s: float = 0.0
     """When it last got or finished work: old measurements may no longer hold."""
+    allowed: int = UNBOUNDED
+    """Workers that may begin tasks: the first ones of `members`."""
     owed_bytes: int = 0
     """Bytes of results in flight, if bounded."""
     credit: float = 0.0
@@ -88,7 +92,7 @@ class WorkerPool:
     def helpers(self) -> int:
         """Workers that batches are divided among: of another pool only those that are there and may get something."""
         if self.kind == LOCAL:
-            return self.size
+            return min(self.size, self.allowed)
         return sum(one.up for one in self.members[: self.size]) if self.helps else 0
 
     @property
@@ -160,6 +164,11 @@ class WorkerState:
     dumped_s: float = 0.0
     expected: bool = False
     """A beat was expected at the last tick: silence counts from then on."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether its core is another rank's for now: it begins nothing new."""
+        return self.place >= self.pool.allowed
 
     @property
     def surplus(self) -> bool:

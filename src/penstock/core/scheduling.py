@@ -76,8 +76,8 @@ def schedule(state: State, out: list[Action]) -> None:
                 continue
             if worker.retiring or (limit.staffed and worker.place >= pool.size):
                 dismiss(state, worker, out)
-            elif outlook is None and pool.kind != LOCAL:
-                continue  # none of this pool may get anything
+            elif worker.rests or (outlook is None and pool.kind != LOCAL):  # guard: rests
+                continue  # its core is lent, or none of its pool may get anything
             elif not worker.tasks or (has_room(state, worker, limit) and not overdue(state, worker)):
                 room.append((outlook.finish_s(worker) if outlook else worker.load, worker.id))
             elif outlook is not None:

@@ -15,6 +15,7 @@ SERVICES: Mapping[str, str] = MappingProxyType(
         "ferry": "penstock.remote.ferry:main",
         "fetch": "penstock.sources.fetch:main",
         "cache": "penstock.cache.service:main",
+        "lending": "penstock.lending.manager:main",
     }
 )
 """Services by name, as "module:function". The function gets an `Openings` (see `service`) in a process of its own."""

@@ -164,6 +164,9 @@ class FakeAgent:
             raise Violation(f"task id {task.id} is used twice")
         self.last_task = task.id
         pool = self.state.workers[hand.worker.id].pool
+        stalled = hand.issued and hand.issued.keys() == hand.offered.keys()
+        if self.state.workers[hand.worker.id].rests and not stalled:
+            raise Violation(f"{task} is given to worker {hand.worker.id}, whose core is lent")
         if hand.issued.keys() != hand.offered.keys():
             if len(hand.issued) >= deepest(pool.latency_s):
                 raise Violation(f"{task} is given to worker {hand.worker.id}, which has {list(hand.issued)}")

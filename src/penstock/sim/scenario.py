@@ -20,7 +20,7 @@ class Fault(NamedTuple):
     """Simulation step before which it strikes."""
     what: str
     """`kill` a worker, or `freeze` it; kill the `agent`; kill the training process and `restore` it; `retire` a worker that uses too
-    much memory; `resize` the pool. Of a pool beside the local one: messages of a worker come `late`; in a `partition` all its workers are
+    much memory; `resize` the pool; `lend` workers' cores to other ranks for a while. Of a pool beside the local one: messages of a worker come `late`; in a `partition` all its workers are
     silent for a while; in an `outage` they are silent and then lost, with all messages under way; `share` changes its share."""
     which: int = 0
     """Worker, modulo the living; for `restore` and `resize` the new worker count."""
@@ -197,9 +197,9 @@ def draw_remote(seed: int) -> Scenario:
     return replace(base, pools=(remote, *base.pools), faults=tuple(sorted([*base.faults, *faults])))
 
 
-def draw(seed: int, *, resizes: bool = True, pools: bool = True) -> Scenario:
+def draw(seed: int, *, resizes: bool = True, pools: bool = True, lends: bool = True) -> Scenario:
     """Draw a scenario from all that can happen; most have a few faults, some many, some none. Without `resizes` the worker
-    count stays; without `pools` all workers are local and equal; all else is the same."""
+    count stays; without `pools` all workers are local and equal; without `lends` all of them may always work; all else is the same."""
     rng = random.Random(seed)
 
     def maybe(chance: float, value: float) -> float:
@@ -224,6 +224,12 @@ def draw(seed: int, *, resizes: bool = True, pools: bool = True) -> Scenario:
         faults += [
             Fault(apart.randrange(steps), "resize", apart.randrange(8))
             for _ in range(apart.choice((0, 0, 0, 1, 2, 5)))
+        ]
+    if lends and kind is not Kind.STREAM:
+        apart = random.Random(f"loans of {seed}")
+        faults += [
+            Fault(apart.randrange(steps), "lend", apart.randrange(1000))
+            for _ in range(apart.choice((0, 0, 1, 2, 5, 20)))
         ]
     pages = rng.choice((2, 3, 4, 6, 10, 1000, 1000, 1000))
     return Scenario(

@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.core import events as ev
 from penstock.core.events import Action, Event, Kind
+from penstock.core.pools import UNBOUNDED
 from penstock.core.state import State
 from penstock.epochs.feed import Ask
 from penstock.sim.agenda import Agenda, Link
@@ -148,6 +149,8 @@ class World:
                 pool = fault.step % len(self.agent.pools)
                 workers = fault.which % 5 if pool else 1 + fault.which % 8
                 self.agent.happen(ev.ResizePool(workers, pool))
+            case "lend" if self.scenario.kind is not Kind.STREAM:
+                self._lend(fault.which)
             case "share" if self.scenario.pools and self.scenario.kind is not Kind.STREAM:
                 number = 1 + fault.which % len(self.scenario.pools)
                 workers = self.agent.state.pools[number].size if fault.which % 3 else fault.which % 7
@@ -155,6 +158,16 @@ class World:
                 self.agent.happen(ev.Offload(workers, share, number))
             case "late" | "partition" | "outage" if self.scenario.pools:
                 self._silence(fault)
+
+    def _lend(self, which: int) -> None:
+        """Allow some workers only, more than there are, or none; all again after a while."""
+        agent = self.agent
+        agent.happen(ev.Allow(which % (agent.state.local.size + 2)))
+        self.agenda.after(10.0 * self.rng.random() ** 3, self._give_back, agent)
+
+    def _give_back(self, agent: FakeAgent) -> None:
+        if agent.alive:
+            agent.happen(ev.Allow(UNBOUNDED))
 
     def _silence(self, fault: Fault) -> None:
         """Hold back all messages of a pool's workers (late: of one of them) until an end, at which they are lost (outage)."""

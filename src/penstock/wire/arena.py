@@ -35,7 +35,8 @@ class Board:
 
     Rows of workers that never start are not backed by memory; the agent's row, the first, counts those started (`LANES`).
     The training process writes some columns of that row: the `WANTED` worker count (0: no wish; or AS_CORES), whether a GPU
-    lane (`LANE`) needs cores now, and sums over its steady state: `BATCHES`, `TAKEN` samples, `ELAPSED_NS` and `WAITED_NS`.
+    lane (`LANE`) needs cores now, and sums over its steady state: `BATCHES`, `TAKEN` samples, `ELAPSED_NS` and `WAITED_NS`;
+    and the batch that it takes next: the number by which it asked for it (`NEXT`), its `EPOCH`, and its number there (`BATCH`).
     """
 
     TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS = range(6)
@@ -44,6 +45,7 @@ class Board:
     """Number of the worker's pool; written by the agent."""
     BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED, LANE = range(7)
     BATCHES, TAKEN, ELAPSED_NS, WAITED_NS, OFFLOADED, SAMPLE_BYTES = range(7, 13)
+    NEXT, EPOCH, BATCH = range(13, 16)
     """Columns of the agent's row. OFFLOADED: samples prepared by other pools than the local one."""
 
     def __init__(self, view: memoryview, workers: int) -> None:

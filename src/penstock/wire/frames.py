@@ -61,6 +61,7 @@ class Msg(IntEnum):
     SHARE = 58
     OFFLOAD = 59
     CACHE_LOST = 60
+    LENDING_LOST = 61
 
 
 PASSED_ON = {Msg.SKIPPED: Msg.REPORT, Msg.STANDS: Msg.SHARE}

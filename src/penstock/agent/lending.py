@@ -1,0 +1,173 @@
+"""The agent's side of the manager of cores: says how this rank stands, and hears with how many workers it may begin tasks.
+
+Rule 1: without a manager, or with one that is silent, a rank uses its own cores, all of them and no more.
+Rule 2: workers for borrowed cores are started when they are first needed, and stay: one that rests costs memory alone.
+Rule 3: the more a report is needed the sooner it is sent; one that says nothing new is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from struct import error
+
+from penstock.core.standing import Next, standing
+from penstock.core.state import State
+from penstock.lending.frames import GRANT, MOST_BYTES, LendMsg, Report
+from penstock.node.messages import BadMessage, NodeMsg, receive
+from penstock.policy.lending import SHORT, RankView
+from penstock.wire.arena import Board
+from penstock.wire.frames import Channel
+
+PAUSE_S, CALM_PAUSE_S = 0.005, 0.025
+"""Between two reports; where training need not wait and nothing is lent, the longer one."""
+BEAT_S = 0.3
+"""A report without news says that we are there."""
+SILENT_S = 1.0
+"""The manager says several times a second that it is there to those who have not their own number of cores."""
+FINE = 16
+"""Parts of a batch that make a report new."""
+
+
+class Lending:
+    """`supply`: where streams to the manager come from, as they are opened by the training process."""
+
+    def __init__(self, supply: socket.socket, clock: Callable[[], float] = time.monotonic) -> None:
+        supply.setblocking(False)
+        self._supply, self._clock = supply, clock
+        self._channel: Channel | None = None
+        self._selector: selectors.BaseSelector | None = None
+        self._allow: Callable[[int | None], None] = lambda _: None
+        self._tell_lost: Callable[[], None] = lambda: None
+        self._granted: int | None = None
+        """Workers that may begin tasks; None: nobody has said."""
+        self._home = 0
+        self._heard_s = self._reported_s = self._looked_s = self._new_s = 0.0
+        self._short = False
+        """Whether training waits, or soon will, by the last report."""
+        self._told: tuple[float, ...] = ()
+        """What was reported, as far as a change of it counts."""
+
+    def bind(
+        self,
+        selector: selectors.BaseSelector,
+        allow: Callable[[int | None], None],
+        tell_lost: Callable[[], None],
+    ) -> None:
+        """Serve an agent from now on; `allow` lets so many of its workers begin tasks (None: its own)."""
+        self._selector, self._allow, self._tell_lost = selector, allow, tell_lost
+        selector.register(self._supply, selectors.EVENT_READ, lambda _: self._on_supply())
+
+    def _on_supply(self) -> None:
+        assert self._selector is not None
+        try:
+            message = receive(self._supply, fds=1)
+        except (BlockingIOError, BadMessage):
+            return
+        if message is None or message.kind != NodeMsg.OPENED or len(message.fds) != 1:
+            self._selector.unregister(self._supply)
+            return
+        self._leave()
+        sock = socket.socket(fileno=message.fds[0])
+        sock.setblocking(False)
+        self._channel, self._told = Channel(sock, MOST_BYTES), ()
+        self._selector.register(sock, selectors.EVENT_READ, self._on_ready)
+        self._channel.post(LendMsg.JOIN, message.payload)
+
+    # ---- reports
+
+    def look(self, state: State, agent_row: memoryview, home: int) -> None:
+        """Report how this rank stands, if it is time and there is something to say."""
+        now_s = self._clock()
+        calm = not self._short and self._granted in (None, home)
+        if self._channel is None or now_s < self._reported_s + (CALM_PAUSE_S if calm else PAUSE_S):
+            return
+        view = standing(state, next_of(agent_row), home=home)
+        told = told_by(view)
+        self._reported_s, self._home, self._short = now_s, home, view.ahead < SHORT
+        if (told != self._told or now_s >= self._new_s + BEAT_S) and not self._channel.clogged:
+            self._told, self._new_s = told, now_s
+            self._post(LendMsg.REPORT, Report(view, agent_row[Board.WAITED_NS] / 1e9).pack())
+
+    def _post(self, kind: LendMsg, payload: bytes) -> None:
+        assert self._channel is not None
+        self._channel.post(kind, payload)
+        self._watch()
+
+    # ---- the manager
+
+    def look_after(self, now_s: float) -> None:
+        """Leave a manager that is silent although it lends our cores, or others to us. Time in which we did not look does not count."""
+        paused = now_s - self._looked_s > SILENT_S / 2
+        self._looked_s = now_s
+        if self._channel is None or paused or self._granted in (None, self._home):
+            self._heard_s = now_s
+        elif now_s - self._heard_s > SILENT_S:  # guard: silent-manager
+            self._leave()
+            self._tell_lost()
+
+    def _watch(self) -> None:
+        assert self._selector is not None
+        assert self._channel is not None
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.clogged else 0)
+        if self._selector.get_key(self._channel.sock).events != wanted:
+            self._selector.modify(self._channel.sock, wanted, self._on_ready)
+
+    def _on_ready(self, mask: int) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        if mask & selectors.EVENT_WRITE:
+            channel.flush()
+            self._watch()
+        grants: list[int] | None = None
+        with contextlib.suppress(OSError, ValueError, error):
+            frames = channel.receive(wait=False) if mask & selectors.EVENT_READ else []
+            if frames is not None:
+                grants = [GRANT.unpack(payload)[0] for kind, payload in frames if kind == LendMsg.GRANT]
+        if grants is None:  # guard: manager-gone
+            self._leave()
+            self._tell_lost()
+        elif grants:
+            self._heard_s = self._clock()
+            if grants[-1] != self._granted:
+                self._granted = grants[-1]
+                self._allow(max(0, self._granted))
+
+    def _leave(self) -> None:
+        """Use our own cores from now on."""
+        if self._channel is not None:
+            assert self._selector is not None
+            self._selector.unregister(self._channel.sock)
+            self._channel.close()
+            self._channel = None
+        if self._granted is not None:
+            self._granted = None
+            self._allow(None)
+
+    def close(self) -> None:
+        self._supply.close()
+        if self._channel is not None:
+            self._channel.close()
+
+
+def next_of(agent_row: memoryview) -> Next:
+    """Return the batch that training takes next, as the training process shows it."""
+    return Next(agent_row[Board.EPOCH], agent_row[Board.BATCH], agent_row[Board.NEXT])
+
+
+def told_by(view: RankView) -> tuple[float, ...]:
+    """Return what of a report counts as news."""
+    return (
+        view.home,
+        view.epoch,
+        view.taken,
+        int(view.ahead * FINE),
+        view.ahead < SHORT,
+        view.waiting.bit_length(),
+        view.waiting_due.bit_length(),
+        view.busy,
+    )

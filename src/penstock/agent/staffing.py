@@ -1,0 +1,93 @@
+"""How many workers an agent has, and how many of them may begin tasks.
+
+Rule 1: a rank's own workers are as many as the user has said, or as its cores allow; both may change at any time.
+Rule 2: with a manager of cores, more or fewer may begin tasks. Workers for borrowed cores are started when they are first needed, and stay:
+        one that rests costs memory alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from penstock.agent.capacity import Capacity
+from penstock.agent.config import AgentConfig
+from penstock.agent.handles import WorkerHandle
+from penstock.agent.lending import Lending
+from penstock.core import events as ev
+from penstock.core.events import Kind
+from penstock.core.state import State
+from penstock.wire import frames as wire
+from penstock.wire.arena import AS_CORES, Arena, Board
+from penstock.wire.frames import Msg
+
+MOST_TIMES = 4
+"""Workers of a rank at most, as a multiple of its own."""
+
+
+class Staffed(Protocol):
+    """The agent, as far as this module knows it."""
+
+    selector: Any
+
+    def happen(self, event: ev.Event) -> None: ...
+
+    def tell(self, kind: Msg, *chunks: bytes) -> None: ...
+
+
+class Staffing:
+    def __init__(
+        self, config: AgentConfig, state: State, arena: Arena, agent: Staffed, lending: Lending | None
+    ) -> None:
+        self._config, self._state, self._arena, self._agent = config, state, arena, agent
+        self._lending = lending if state.kind is not Kind.STREAM else None
+        self._capacity = Capacity(config.parent, config.local_world, lane=config.has_gpu_lane)
+        self._follows = config.follows
+        self._home = config.core.workers
+        self._spare = 0
+        """Workers that were started for borrowed cores, and the rank's own."""
+        self._allowed: int | None = None
+        """Workers that may begin tasks, by the manager."""
+
+    def bind(self) -> None:
+        if self._lending is not None:
+            lost = Msg.LENDING_LOST
+            self._lending.bind(self._agent.selector, self._allow, lambda: self._agent.tell(lost))
+
+    def look(self) -> None:
+        """Report how this rank stands; called after every few events."""
+        if self._lending is not None:
+            self._lending.look(self._state, self._arena.board.agent, self._home)
+
+    def look_after(self, now_s: float, alive: Sequence[WorkerHandle]) -> None:
+        """Have as many workers as the training process asks for, or as the cores allow."""
+        if self._lending is not None:
+            self._lending.look_after(now_s)
+        row = self._arena.board.agent
+        if row[Board.WANTED]:
+            self._follows = row[Board.WANTED] == AS_CORES
+        number = 0 if self._follows else max(0, row[Board.WANTED]) or self._config.core.workers
+        wanted = self._capacity.wanted(number, now_s, alive, lane=bool(row[Board.LANE]))
+        if wanted != self._home and self._arena.has_room_for(wanted):
+            self._home, self._spare = wanted, 0
+            self._staff()
+            if self._follows:
+                self._agent.tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
+
+    def _allow(self, workers: int | None) -> None:
+        self._allowed = workers
+        self._staff()
+
+    def _staff(self) -> None:
+        """Have the workers that we may use, and let them work."""
+        wanted = min(self._allowed or 0, MOST_TIMES * self._home)
+        self._spare = max(self._spare, wanted)
+        size = max(self._home, self._spare)
+        if size != self._state.local.size and self._arena.has_room_for(size):
+            self._agent.happen(ev.ResizePool(size))
+        if self._lending is not None:
+            self._agent.happen(ev.Allow(self._home if self._allowed is None else self._allowed))
+
+    def close(self) -> None:
+        if self._lending is not None:
+            self._lending.close()

@@ -1,0 +1,182 @@
+"""An engine's way to the manager of cores, which all loaders of a machine's job share.
+
+Rule 1: a loader joins if there is another to share cores with: of another rank, of a named group, or of the same process.
+Rule 2: it works without a manager as with one. A manager that has died is replaced in a thread of its own: training does not wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import socket
+import threading
+from typing import Any
+from weakref import WeakSet
+
+from penstock.agent.capacity import affinity_of
+from penstock.daemon_threads import leaves
+from penstock.epochs.epochs import OrderSource
+from penstock.epochs.replay import length_of
+from penstock.errors import NodeUnavailable, PenstockError
+from penstock.lending.frames import SERVICE, LenderFacts, LendMsg
+from penstock.measure.host import local_world
+from penstock.node.job import job_name
+from penstock.node.link import NodeLink
+from penstock.node.messages import NodeMsg, send
+from penstock.wire.frames import Channel
+
+log = logging.getLogger("penstock")
+
+OFF = "PENSTOCK_LENDING"
+"""With "0" no loader lends or borrows."""
+RETRY_S = (0.1, 1.0, 5.0, 60.0)
+"""Pauses before a manager is looked for again; the last one repeats."""
+TOGETHER_S = 1.0
+"""Loaders of one process that run together for less need no manager."""
+ANSWER_S = 2.0
+
+
+class LendingSide:
+    """One engine's membership; it ends with the engine's session."""
+
+    def __init__(self, *, rank: int, crew: str, auto: bool) -> None:
+        cores = tuple(sorted(affinity_of(os.getpid())))
+        self.facts = LenderFacts(pid=os.getpid(), rank=rank, crew=crew, cores=cores, auto=auto)
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ties = LendingTies(job_name(), self._ours)
+        self._thread: threading.Thread | None = None
+        others = [side for side in _sides if not side.left]
+        _sides.add(self)
+        if local_world() > 1 or os.environ.get("PENSTOCK_GROUP"):
+            self.join()
+        elif others:
+            for side in [*others, self]:
+                side.join(after_s=TOGETHER_S)
+
+    @property
+    def left(self) -> bool:
+        return self._ties.leave.is_set()
+
+    def supply(self) -> socket.socket:
+        """Return the agent's end of a socket by which it gets streams to the manager, as they come."""
+        return self._theirs
+
+    def join(self, *, after_s: float = 0.0) -> None:
+        """Look for the manager, unless we have joined."""
+        if not self._ties.joined:
+            self.renew(after_s=after_s)
+
+    def renew(self, *, after_s: float = 0.0) -> None:
+        """Look for a manager in a thread, and give the agent a stream to it."""
+        if self.left or (self._thread is not None and self._thread.is_alive()):
+            return
+        ties, facts = self._ties, self.facts
+        self._thread = threading.Thread(
+            target=joined, args=(ties, facts.pack(), after_s), name="penstock lending", daemon=True
+        )
+        leaves(self._thread, ties.leave.set)
+        self._thread.start()
+
+    def on_lost(self) -> None:
+        """The agent says that the manager is gone."""
+        log.debug(
+            "lending: the manager of cores has ended or does not answer: each loader uses its own cores"
+        )
+        self._ties.joined = False
+        self.renew()
+
+    def stats(self) -> dict[str, Any]:
+        """Ask the manager how cores are lent; empty if it does not answer."""
+        return self._ties.stats()
+
+    def close(self) -> None:
+        _sides.discard(self)
+        self._ties.close()
+        self._theirs.close()
+
+
+def side_of(source: OrderSource, *, auto: bool) -> LendingSide | None:
+    """Return a loader's side; None if it neither lends nor borrows."""
+    if source.streams or os.environ.get(OFF) == "0":
+        return None
+    rank, world = source.rank, source.world
+    if world == 1:  # torch's DistributedSampler, perhaps
+        with contextlib.suppress(KeyError, ValueError):
+            rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    size = getattr(source.batch_sampler, "batch_size", 1)
+    crew = f"{world} ranks, {length_of(source.dataset)} samples in batches of {size}" if world > 1 else ""
+    return LendingSide(rank=rank, crew=crew, auto=auto)
+
+
+_sides: WeakSet[LendingSide] = WeakSet()
+"""Of the engines that run in this process."""
+
+
+class LendingTies:
+    """What an engine has open for its membership."""
+
+    def __init__(self, job: str, ours: socket.socket) -> None:
+        self.job, self.ours = job, ours
+        self.leave = threading.Event()
+        self.joined = False
+        self._lock = threading.Lock()
+        self._link: NodeLink | None = None
+
+    def link(self) -> NodeLink:
+        """Attach to the job's node process, if we are not."""
+        with self._lock:
+            link = self._link
+        if link is not None and link.alive():
+            return link
+        new = NodeLink.attach(self.job)
+        with self._lock:
+            before, self._link = self._link, new
+        if before is not None:
+            before.close()
+        if self.leave.is_set():  # closed meanwhile
+            self.close()
+            raise NodeUnavailable("its loader has ended")
+        return new
+
+    def stats(self) -> dict[str, Any]:
+        with self._lock:
+            link = self._link
+        if not self.joined or link is None or not link.alive():
+            return {}
+        try:
+            with link.open(SERVICE, within_s=ANSWER_S) as sock:
+                sock.settimeout(ANSWER_S)
+                channel = Channel(sock)
+                channel.send(LendMsg.STATS)
+                frames = channel.receive()
+            return dict(json.loads(frames[0][1])) if frames else {}
+        except (OSError, ValueError, PenstockError):
+            return {}
+
+    def close(self) -> None:
+        self.leave.set()
+        with self._lock:
+            link, self._link = self._link, None
+        self.ours.close()
+        if link is not None:
+            link.close()
+
+
+def joined(ties: LendingTies, facts: bytes, after_s: float) -> None:
+    """Look for the manager until there is one, or the engine has ended."""
+    if ties.leave.wait(after_s):
+        return
+    for tries in itertools.count():
+        try:
+            with contextlib.closing(ties.link().open(SERVICE)) as sock:
+                sock.setblocking(False)
+                send(ties.ours, NodeMsg.OPENED, facts, [sock.fileno()])
+            ties.joined = True
+            return
+        except (OSError, PenstockError) as exc:
+            log.debug("lending: no manager of cores yet: %s", exc)
+        if ties.leave.wait(RETRY_S[min(tries, len(RETRY_S) - 1)]):
+            return

@@ -1,0 +1,89 @@
+"""Messages between agents and the manager of cores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from struct import Struct, error
+from typing import Any
+
+from penstock.policy.lending import RankView
+
+SERVICE = "lending"
+REPORT = Struct("<iiqqdddiiii")
+GRANT = Struct("<i")
+MOST_BYTES = 64 << 10
+
+
+class LendMsg(IntEnum):
+    # to the manager
+    JOIN = 1
+    REPORT = 2
+    STATS = 3
+    # from it
+    GRANT = 16
+    STATED = 17
+
+
+class BadFrame(ValueError):
+    """What arrived is no message of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LenderFacts:
+    """What does not change while a loader runs."""
+
+    pid: int
+    """The training process."""
+    rank: int
+    crew: str
+    """Same for loaders that may be in step; "": none other is."""
+    cores: tuple[int, ...]
+    """Those that the training process may use."""
+    auto: bool
+    """Whether its workers are a share of the cores, not a number that the user has given."""
+
+    def pack(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> LenderFacts:
+        try:
+            facts = json.loads(payload)
+            return cls(**{**facts, "cores": tuple(facts["cores"])})
+        except (ValueError, TypeError, KeyError) as exc:
+            raise BadFrame(f"no facts of a loader: {exc}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a loader stands."""
+
+    view: RankView
+    waited_s: float = 0.0
+    """Time that training has waited for batches."""
+
+    def pack(self) -> bytes:
+        one = self.view
+        return REPORT.pack(
+            one.home, one.allowed, one.epoch, one.taken, one.ahead, one.batch_s, self.waited_s,
+            one.waiting, one.waiting_due, one.soon, one.busy,
+        )  # fmt: skip
+
+    @classmethod
+    def unpack(cls, payload: bytes, crew: str) -> Report:
+        try:
+            home, allowed, epoch, taken, ahead, batch_s, waited_s, *counts = REPORT.unpack(payload)
+        except error as exc:
+            raise BadFrame(f"no report: {exc}") from None
+        waiting, due, soon, busy = counts
+        if min(home, allowed, waiting, due, soon, busy) < 0 or not (ahead >= 0 and batch_s >= 0):
+            raise BadFrame("a report has negative numbers")
+        return cls(
+            RankView(home, allowed, crew, epoch, taken, ahead, batch_s, waiting, due, soon, busy), waited_s
+        )
+
+
+def pack_stats(stats: dict[str, Any]) -> bytes:
+    return json.dumps(stats).encode()

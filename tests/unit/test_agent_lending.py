@@ -1,0 +1,161 @@
+"""An agent and the manager of cores: it says how it stands when that is news, does as it is told, and goes on alone when nobody tells."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.agent.lending import BEAT_S, CALM_PAUSE_S, PAUSE_S, SILENT_S, Lending
+from penstock.core import events as ev
+from penstock.core.state import State
+from penstock.lending.frames import GRANT, LendMsg, Report
+from penstock.node.messages import NodeMsg, send
+from penstock.wire.arena import FIELDS, Board
+from penstock.wire.frames import Channel
+from tests.unit.core_steps import laid_out, tell
+
+HOME = 2
+FACTS = b"the facts of a loader"
+
+
+@dataclass
+class Rank:
+    """An agent's side, and the other ends of its sockets."""
+
+    lending: Lending
+    supply: socket.socket
+    selector: selectors.BaseSelector
+    state: State = field(default_factory=lambda: laid_out(workers=HOME))
+    row: memoryview = field(default_factory=lambda: memoryview(bytearray(8 * FIELDS)).cast("q"))
+    at_s: float = 100.0
+    allowed: list[int | None] = field(default_factory=list)
+    lost: int = 0
+    managers: list[socket.socket] = field(default_factory=list)
+
+    def open(self) -> Channel:
+        """Give it a stream; return the manager's end."""
+        ours, theirs = socket.socketpair()
+        send(self.supply, NodeMsg.OPENED, FACTS, [theirs.fileno()])
+        theirs.close()
+        self.turn()
+        self.managers.append(ours)
+        return Channel(ours)
+
+    def turn(self) -> None:
+        """Let it hear what has arrived."""
+        for key, mask in self.selector.select(0):
+            key.data(mask)
+
+    def look(self, passed_s: float) -> None:
+        self.at_s += passed_s
+        self.lending.look_after(self.at_s)
+        self.lending.look(self.state, self.row, HOME)
+
+    def count_lost(self) -> None:
+        self.lost += 1
+
+
+@pytest.fixture
+def rank() -> Iterator[Rank]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    selector = selectors.DefaultSelector()
+    made = Rank(Lending(theirs, lambda: made.at_s), ours, selector)
+    made.lending.bind(selector, made.allowed.append, made.count_lost)
+    yield made
+    made.lending.close()
+    for sock in (ours, *made.managers):
+        sock.close()
+    selector.close()
+
+
+def told(manager: Channel) -> list[tuple[int, bytes]]:
+    return manager.receive(wait=False) or []
+
+
+def test_it_joins_and_says_how_it_stands(rank: Rank) -> None:
+    manager = rank.open()
+    assert told(manager) == [(LendMsg.JOIN, FACTS)]
+    tell(rank.state, ev.Feed(1, 8))
+    rank.row[Board.NEXT], rank.row[Board.EPOCH], rank.row[Board.BATCH] = 1, 3, 7
+    rank.row[Board.WAITED_NS] = 2_000_000_000
+    rank.look(CALM_PAUSE_S)
+    ((kind, payload),) = told(manager)
+    assert kind == LendMsg.REPORT
+    report = Report.unpack(payload, "a crew")
+    assert (report.view.home, report.view.epoch, report.view.taken, report.view.busy) == (HOME, 3, 7, 2)
+    assert report.view.waiting == 4
+    assert report.waited_s == 2.0
+
+
+def test_what_is_no_news_is_said_seldom(rank: Rank) -> None:
+    manager = rank.open()
+    rank.look(CALM_PAUSE_S)
+    told(manager)
+    for _ in range(int(BEAT_S / PAUSE_S) - 2):
+        rank.look(PAUSE_S)
+    assert told(manager) == []
+    rank.look(BEAT_S)
+    assert len(told(manager)) == 1
+
+
+def test_it_does_as_it_is_told(rank: Rank) -> None:
+    manager = rank.open()
+    for number in (0, 0, 3):
+        manager.send(LendMsg.GRANT, GRANT.pack(number))
+        rank.turn()
+    assert rank.allowed == [0, 3]
+
+
+@pytest.mark.parametrize("nonsense", [b"", b"\1\2\3"])
+def test_it_uses_its_own_cores_when_the_manager_ends_or_talks_nonsense(rank: Rank, nonsense: bytes) -> None:
+    manager = rank.open()
+    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    rank.turn()
+    if nonsense:
+        manager.send(LendMsg.GRANT, nonsense)
+    else:
+        manager.sock.close()
+    rank.turn()
+    assert rank.allowed == [0, None]
+    assert rank.lost == 1
+    assert rank.open() is not None, "another manager may come"
+
+
+def test_it_takes_back_what_it_has_lent_when_the_manager_is_silent(rank: Rank) -> None:
+    manager = rank.open()
+    rank.look(0.1)
+    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    rank.turn()
+    for _ in range(int(SILENT_S / 0.1) - 1):
+        rank.look(0.1)
+    assert rank.allowed == [0]
+    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    rank.turn()
+    for _ in range(int(SILENT_S / 0.1) + 2):
+        rank.look(0.1)
+    assert rank.allowed == [0, None]
+    assert rank.lost == 1
+
+
+def test_time_in_which_the_agent_was_stopped_is_not_the_managers_silence(rank: Rank) -> None:
+    manager = rank.open()
+    rank.look(0.1)
+    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    rank.turn()
+    rank.look(60.0)
+    rank.look(0.1)
+    assert rank.allowed == [0]
+
+
+def test_a_manager_need_not_say_anything_to_whom_it_owes_nothing(rank: Rank) -> None:
+    manager = rank.open()
+    manager.send(LendMsg.GRANT, GRANT.pack(HOME))
+    rank.turn()
+    for _ in range(int(3 * SILENT_S / 0.1)):
+        rank.look(0.1)
+    assert rank.allowed == [HOME]
+    assert not rank.lost

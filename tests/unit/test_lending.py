@@ -1,0 +1,75 @@
+"""How cores move between ranks: by our rule, and by the paper's."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.policy.lending import RULES, RankView, by_waiting, evened, in_step
+
+BUSY = RankView(home=2, allowed=2, batch_s=1.0, waiting=100, waiting_due=20, busy=2)
+FULL = BUSY._replace(ahead=4.0, waiting=0, waiting_due=0, busy=0)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("view", [BUSY, FULL])
+def test_equal_ranks_keep_what_they_have(rule: str, view: RankView) -> None:
+    assert RULES[rule]([view] * 3, 6) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("rule", ["evened", "paper"])
+def test_a_rank_whose_batches_are_complete_lends_to_the_one_that_is_behind(rule: str) -> None:
+    assert RULES[rule]([BUSY, FULL], 4) == [4, 0]
+
+
+def test_nobody_borrows_while_training_need_not_wait() -> None:
+    ahead = BUSY._replace(ahead=1.0)
+    assert evened([ahead, FULL], 4) == [2, 2]
+
+
+def test_a_borrower_keeps_the_cores_until_it_is_two_batches_ahead() -> None:
+    borrower = BUSY._replace(allowed=4, ahead=1.9)
+    assert evened([borrower, FULL], 4) == [4, 0]
+    assert evened([borrower._replace(ahead=2.0), FULL], 4) == [2, 2]
+
+
+def test_dear_samples_get_cores_in_proportion() -> None:
+    dear, cheap = BUSY._replace(home=4, allowed=4, batch_s=3.0), BUSY._replace(home=4, allowed=4)
+    assert evened([dear, cheap], 8) == [6, 2]
+
+
+def test_a_rank_that_is_ahead_gets_less_than_one_that_is_behind() -> None:
+    behind, ahead = BUSY._replace(ahead=0.1), BUSY._replace(ahead=0.9)
+    assert evened([behind, ahead], 4) == [3, 1]
+
+
+def test_a_rank_past_the_barrier_is_ahead_although_it_has_nothing_complete() -> None:
+    behind, past = BUSY._replace(taken=6, ahead=0.1), BUSY._replace(taken=7)
+    assert evened([behind, past], 4) == [3, 1]
+
+
+def test_loaders_out_of_step_get_what_is_theirs_first() -> None:
+    far_behind, far_ahead = BUSY._replace(taken=3), BUSY._replace(taken=900)
+    assert in_step([far_behind, far_ahead]) == [[0], [1]]
+    assert evened([far_behind, far_ahead], 4) == [2, 2]
+    assert evened([far_behind, FULL._replace(crew="another")], 4) == [4, 0]
+
+
+def test_the_last_batch_of_an_epoch_is_one_step_before_the_first_of_the_next() -> None:
+    last, first = BUSY._replace(taken=99), BUSY._replace(epoch=1, taken=0)
+    assert in_step([last, first]) == [[0, 1]]
+    assert in_step([last, first._replace(taken=1)]) == [[0], [1]]
+
+
+def test_a_shared_budget_below_the_sum_of_workers_is_divided() -> None:
+    assert evened([BUSY, BUSY._replace(crew="another")], 2) == [1, 1]
+    assert evened([BUSY, FULL._replace(crew="another")], 2) == [2, 0]
+
+
+def test_the_paper_counts_workers_that_are_soon_free() -> None:
+    done = FULL._replace(home=3)
+    many, few = BUSY._replace(waiting_due=6), BUSY._replace(waiting_due=6, soon=3)
+    assert by_waiting([done, many, few], 7) == [0, 4, 3]
+
+
+def test_the_paper_has_all_workers_home_when_the_step_is_complete() -> None:
+    assert by_waiting([FULL, FULL._replace(allowed=0)], 4) == [2, 2]
