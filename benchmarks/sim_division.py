@@ -1,4 +1,4 @@
-"""The paper's division of batches beside ours, simulated: scripts/bench sim_division [--jobs 1000] [--out FILE]
+"""The paper's division of batches beside ours, simulated: scripts/bench sim_division [--jobs 1000] [--batches 120] [--out FILE]
 
 Each job is random (`penstock.sim.division_jobs`) and played with every rule, in idle and in concurrent mode. Times are over the least possible.
 Nothing is measured here. `--from FILE` prints the tables of earlier rows. Rows that are in `--out` already are not played again.
@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.policy.sharing import Sharing
 from penstock.sim.division import Played, Rule, play
-from penstock.sim.division_jobs import CostSpread, draw_job
+from penstock.sim.division_jobs import BATCHES, CostSpread, draw_job
 
 Row = dict[str, Any]
 MODES = (Sharing.IDLE, Sharing.CONCURRENT)
@@ -27,8 +27,8 @@ BEST = "best"
 """The mode in which a rule is faster, as both systems choose it by measurement."""
 
 
-def row_of(seed: int) -> Row:
-    job = draw_job(seed)
+def row_of(seed: int, batches: int = BATCHES) -> Row:
+    job = draw_job(seed, batches=batches)
     return {
         "seed": seed,
         "workers": [job.workers, job.workers_later],
@@ -68,9 +68,9 @@ KINDS: list[tuple[str, str, str, Callable[[Row], bool]]] = [
     ("launch above 1 sample", BEST, "settled", lambda row: is_steady(row) and row["launch_samples"] >= 1),
     ("1 to 4 workers", BEST, "settled", lambda row: is_steady(row) and row["workers"][0] <= 4),
     ("5 to 16 workers", BEST, "settled", lambda row: is_steady(row) and row["workers"][0] > 4),
-    ("the first 30 batches", BEST, "early", is_steady),
-    ("whole job of 120 batches", BEST, "whole", is_steady),
-    ("workers change, whole job", BEST, "whole", lambda row: not is_steady(row)),
+    ("the first quarter of the batches", BEST, "early", is_steady),
+    ("all batches", BEST, "whole", is_steady),
+    ("workers change, all batches", BEST, "whole", lambda row: not is_steady(row)),
     ("… to fewer", BEST, "whole", lambda row: row["workers"][1] < row["workers"][0]),
     ("… to more", BEST, "whole", lambda row: row["workers"][1] > row["workers"][0]),
 ]  # fmt: skip
@@ -108,6 +108,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=1000, help="random jobs to play (1000)")
+    parser.add_argument("--batches", type=int, default=BATCHES, help=f"batches of a job ({BATCHES})")
     parser.add_argument(
         "--out", type=Path, help="add rows to this file of JSON lines, and go on where it ends"
     )
@@ -118,7 +119,7 @@ def main() -> int:
         return 0
     rows, begin_s = read(options.out) if options.out else [], time.monotonic()
     for seed in range(len(rows), options.jobs):
-        rows.append(row_of(seed))
+        rows.append(row_of(seed, options.batches))
         if options.out:
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(rows[-1], separators=(",", ":")) + "\n")

@@ -73,11 +73,10 @@ def test_every_sample_is_made_once_and_no_sooner_than_it_can_be(rule: Rule, mode
         if rule in (Rule.OURS, Rule.RANDOM):  # a worker is through with each, whoever makes it
             assert counted.units[Side.WORKERS] == samples
         else:
-            assert sum(counted.units.values()) == samples // job.tiny
+            # Workers make a task, or read it for the GPU.
+            assert counted.units[Side.WORKERS] == samples // job.tiny
         assert counted.machine.ends_s == sorted(counted.machine.ends_s)
-        assert counted.machine.ends_s[-1] >= least_s(job, mode) * (
-            1 - 1e-3
-        )  # files of the last GPU tasks may be unread
+        assert counted.machine.ends_s[-1] >= least_s(job, mode) * (1 - 1e-5)
 
 
 @pytest.mark.parametrize("rule", Rule)

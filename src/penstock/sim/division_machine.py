@@ -26,7 +26,7 @@ class TimedWork(NamedTuple):
     batch: int
     seconds: float
     units: int = 1
-    """Tasks or samples that are done then; 0 for files read for the GPU."""
+    """Tasks or samples that are done then."""
 
 
 class Taken(NamedTuple):

@@ -1,7 +1,7 @@
 """The paper's division of batches (`policy.paper_split`), for `sim.division`.
 
-A file is read at the expense of the workers, as in our division, also for a task of the GPU. The GPU does not wait for that, which favours
-the paper.
+Files are read at the expense of the workers, as in our division, also for tasks of the GPU. Its tasks do not wait for that, only their batch
+does, which favours the paper.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class PaperDivision:
         self.open: dict[int, BatchTasks] = {}
         """Of batches with tasks that nobody has taken."""
         self.left: list[int] = []
-        """Tasks not done, of each batch dealt so far."""
-        self.to_read: deque[float] = deque()
-        """Tasks of the GPU whose files are still to be read."""
+        """Tasks not done and GPU tasks not read, of each batch dealt so far."""
+        self.to_read: deque[int] = deque()
+        """The batches of GPU tasks whose files are still to be read."""
         self.taken = 0
         self._open_more()
 
@@ -46,7 +46,7 @@ class PaperDivision:
         if not staying:
             return None
         if self.to_read:
-            return TimedWork(-1, self.to_read.popleft(), 0)
+            return TimedWork(self.to_read.popleft(), self.read_s)
         for batch, tasks in self.open.items():
             if (task := tasks.take(Side.WORKERS)) is not None:
                 self._close_if_taken(batch)
@@ -62,7 +62,8 @@ class PaperDivision:
             count = max(1, min(GPU_TASK // self.job.tiny, int(tasks.left * self.gpu_share / 2)))
         taken = [task for _ in range(count) if (task := tasks.take(Side.GPU)) is not None]
         self._close_if_taken(batch)
-        self.to_read.extend([self.read_s] * len(taken))
+        self.to_read.extend([batch] * len(taken))
+        self.left[batch] += len(taken)
         return TimedWork(
             batch, self.job.launch_s + sum(self.gpu_s[batch][task] for task in taken), len(taken)
         )
@@ -72,8 +73,6 @@ class PaperDivision:
             del self.open[batch]
 
     def done(self, work: TimedWork, side: Side, worker: int, workers: int) -> None:  # noqa: ARG002
-        if not work.units:
-            return
         self.left[work.batch] -= work.units
         if not self.left[work.batch]:
             self.reserve = after_batch(self.reserve, last=side, tasks=self.per_batch, workers=workers)
