@@ -27,6 +27,8 @@ class TimedWork(NamedTuple):
     seconds: float
     units: int = 1
     """Tasks or samples that are done then."""
+    makes: bool = True
+    """Whether pixels are made: files may be read alone, for the GPU."""
 
 
 class Taken(NamedTuple):

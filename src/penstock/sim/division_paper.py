@@ -32,6 +32,8 @@ class PaperDivision:
         """Of batches with tasks that nobody has taken."""
         self.left: list[int] = []
         """Tasks not done and GPU tasks not read, of each batch dealt so far."""
+        self.last: dict[int, Side] = {}
+        """Who made the newest task of a batch under way. Reading does not count: more for the GPU to make would be more to read."""
         self.to_read: deque[int] = deque()
         """The batches of GPU tasks whose files are still to be read."""
         self.taken = 0
@@ -46,7 +48,7 @@ class PaperDivision:
         if not staying:
             return None
         if self.to_read:
-            return TimedWork(self.to_read.popleft(), self.read_s)
+            return TimedWork(self.to_read.popleft(), self.read_s, makes=False)
         for batch, tasks in self.open.items():
             if (task := tasks.take(Side.WORKERS)) is not None:
                 self._close_if_taken(batch)
@@ -73,9 +75,12 @@ class PaperDivision:
             del self.open[batch]
 
     def done(self, work: TimedWork, side: Side, worker: int, workers: int) -> None:  # noqa: ARG002
+        if work.makes:
+            self.last[work.batch] = side
         self.left[work.batch] -= work.units
         if not self.left[work.batch]:
-            self.reserve = after_batch(self.reserve, last=side, tasks=self.per_batch, workers=workers)
+            last = self.last.pop(work.batch)
+            self.reserve = after_batch(self.reserve, last=last, tasks=self.per_batch, workers=workers)
             for tasks in self.open.values():
                 tasks.reserved = self.reserve.tasks
 
