@@ -124,11 +124,12 @@ def test_with_a_heavy_tail_the_slowest_rank_is_near_the_least_possible(world: in
 
 
 def chi_squared_p(counts: NDArray[np.int64]) -> float:
-    """The probability of counts (samples x ranks) that differ at least so much, if samples and ranks are independent."""
-    expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
-    freedom = (counts.shape[0] - 1) * (counts.shape[1] - 1)
+    """The probability of counts (samples x ranks) that differ at least so much, if each sample is equally likely on each rank."""
+    expected = counts.sum(axis=1, keepdims=True) / counts.shape[1]
     statistic = float(((counts - expected) ** 2 / expected).sum())
-    return float(torch.special.gammaincc(torch.tensor(freedom / 2.0).double(), torch.tensor(statistic / 2.0)))
+    freedom = counts.shape[0] * (counts.shape[1] - 1)
+    halves = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(halves[0], halves[1]))
 
 
 @pytest.mark.parametrize("kind", ["heavy", "even", "equal"])
@@ -147,9 +148,7 @@ def test_each_sample_is_equally_likely_on_each_rank(kind: str) -> None:
 
 
 def test_epochs_without_shuffle_are_dealt_alike() -> None:
-    one, other = (
-        replace(plan_of(costs_like("heavy", 96), 4, 8, epoch), shuffle=False) for epoch in (0, 1)
-    )
+    one, other = (replace(plan_of(costs_like("heavy", 96), 4, 8, epoch), shuffle=False) for epoch in (0, 1))
     for batch in range(one.batches):
         assert (one.dealt(batch)[1] == other.dealt(batch)[1]).all()
 
