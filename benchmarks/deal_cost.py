@@ -5,7 +5,7 @@ in the mean of all steps (and in the worst). A step takes as long as its slowest
 the dearest sample with the cheapest others. *chance*: the p-value of the chi-squared test that each sample is equally likely on each rank, over many epochs, for
 all samples and for the dearest 5 %; below 0.001 would show that a rank gets dear samples more often.
 
-With --photos, CPU time of each photo of a folder is measured, and batches dealt by what is known beforehand: bytes, pixels, both.
+With --photos, CPU time of each photo of a folder is measured instead, and batches are dealt by what is known beforehand: bytes, pixels, both (bytes + pixels / 4).
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from numpy.typing import NDArray
 
 from penstock import ImageFolder
 from penstock import transforms as T  # noqa: N812
+from penstock.dataset.offers import known_costs
 from penstock.pipeline.header import read_header
 from penstock.plan.deal_cost import SampleCosts
 from penstock.plan.epoch import EpochPlan
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "deal" / "cost.jsonl"
 STEPS = 40
 EPOCHS, CHI_SAMPLES, CHI_BATCH = 4000, 512, 4
 PHOTO_ROUNDS = 5
+HEADER_BYTES = 64 << 10
+DEALT_BY = ("bytes", "pixels", "both", "times")
 Floats = NDArray[np.float64]
 
 
@@ -156,14 +158,20 @@ def measured(folder: Path) -> dict[str, Floats]:
             began = time.thread_time()
             dataset[index]
             row[index] = 1e6 * (time.thread_time() - began)
-    sizes = np.array([Path(path).stat().st_size for path, _ in dataset.samples], np.float64)
-    pixels = [read_header(dataset.read_header_bytes(index)).pixels for index in range(len(dataset))]
-    # The line of `both`: least squares of the time over bytes and pixels. A constant does not matter, batches have one size.
-    times = np.median(took, axis=0)
-    facts = np.stack([sizes, np.array(pixels, np.float64), np.ones(len(sizes))], axis=1)
-    line = np.linalg.lstsq(facts, times, rcond=None)[0]
-    both = np.maximum(facts[:, :2] @ line[:2], 0.0)
-    return {"times": times, "bytes": sizes, "pixels": facts[:, 1], "both": both}
+    known = known_costs(dataset)
+    assert known is not None
+    began = time.perf_counter()
+    sizes = np.array(list(known.of(range(len(dataset)))), np.float64)
+    sized = time.perf_counter()
+    pixels = np.array([pixels_of(path) for path, _ in dataset.samples], np.float64)
+    for name, seconds in {"sizes": sized - began, "headers": time.perf_counter() - sized}.items():
+        print(f"{name} of files, in the page cache: {1e6 * seconds / len(dataset):.1f} µs each")
+    return {"times": np.median(took, axis=0), "bytes": sizes, "pixels": pixels, "both": sizes + pixels / 4}
+
+
+def pixels_of(path: str) -> int:
+    with Path(path).open("rb") as file:
+        return read_header(file.read(HEADER_BYTES)).pixels
 
 
 def predicted(facts: dict[str, Floats], ranks: int, batch: int) -> dict[str, Any]:
@@ -184,25 +192,7 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ranks", type=numbers, default=[2, 8, 64], help="(2,8,64)")
-    parser.add_argument(
-        "--batches", type=numbers, default=[32, 256], help="samples of a rank's batch (32,256)"
-    )
-    parser.add_argument("--photos", type=Path, help="a folder with one folder per class")
-    parser.add_argument("--seed", type=int, default=1, help="of the costs (1)")
-    parser.add_argument("--out", type=Path, help=f"rows are appended there, for instance {RESULTS.name}")
-    options = parser.parse_args()
-    machine, rows = describe(ROOT), []
-
-    def done(row: dict[str, Any]) -> None:
-        rows.append(row)
-        if options.out is not None:
-            append_line(options.out, row | {"command": "scripts/bench deal_cost", "machine": machine})
-
+def simulated(options: argparse.Namespace, done: Callable[[dict[str, Any]], None]) -> None:
     print(f"{STEPS} steps; slowest / mean: in the mean (worst)")
     print("| costs | ranks | batch | shuffled | dealt | least possible | dealt / least, worst | deal, ms |")
     print("|---|---|---|---|---|---|---|---|")
@@ -211,34 +201,59 @@ def main() -> int:
             for batch in options.batches:
                 row = cell(kind, ranks, batch, options.seed)
                 done(row)
+                shuffled, dealt = (
+                    f"{row['shuffled']:.3f} ({row['shuffled_worst']:.3f})",
+                    f"{row['dealt']:.4f}",
+                )
                 print(
-                    f"| {kind} | {ranks} | {batch} | {row['shuffled']:.3f} ({row['shuffled_worst']:.3f}) | {row['dealt']:.4f} ({row['dealt_worst']:.4f}) | "
-                    f"{row['least']:.4f} | {row['over_least']:.4f} | {row['deal_ms']:.2f} |",
+                    f"| {kind} | {ranks} | {batch} | {shuffled} | {dealt} ({row['dealt_worst']:.4f}) | {row['least']:.4f} | "
+                    f"{row['over_least']:.4f} | {row['deal_ms']:.2f} |",
                     flush=True,
                 )
-    print(
-        f"\n{EPOCHS} epochs of {CHI_SAMPLES} samples\n| costs | ranks | chance, all samples | dearest 5 % |\n|---|---|---|---|"
-    )
+    print(f"\n{EPOCHS} epochs of {CHI_SAMPLES} samples")
+    print("| costs | ranks | chance, all samples | dearest 5 % |\n|---|---|---|---|")
     for kind, draw in KINDS.items():
         costs = draw(np.random.default_rng(options.seed), CHI_SAMPLES)
         for ranks in options.ranks:
             every, dear = chances(costs, ranks)
             done({"kind": kind, "ranks": ranks, "epochs": EPOCHS, "p_all": every, "p_dear": dear})
-            print(f"| {kind} | {ranks} | {every:.3f} | {dear:.3f} |", flush=True)
-    if options.photos is not None:
-        print("\n| photos, dealt by | " + " | ".join(["R²", *(f"{r} x {b}" for r, b in PHOTO_CELLS)]) + " |")
-        facts = measured(options.photos)
-        found = [predicted(facts, ranks, batch) for ranks, batch in PHOTO_CELLS]
-        for row in found:
-            done(row)
-        for name in ("shuffled", "bytes", "pixels", "both", "times"):
-            r2 = f"{found[0][f'r2_{name}']:.2f}" if f"r2_{name}" in found[0] else ""
-            print(f"| {name} | {r2} | " + " | ".join(f"{row[name]:.3f}" for row in found) + " |")
+            print(f"| {kind} | {ranks} | {every:.4f} | {dear:.4f} |", flush=True)
+
+
+def of_photos(options: argparse.Namespace, done: Callable[[dict[str, Any]], None]) -> None:
+    facts = measured(options.photos)
+    cells = [(ranks, batch) for ranks in options.ranks for batch in options.batches]
+    found = [predicted(facts, ranks, batch) for ranks, batch in cells]
+    print("| dealt by | R² | " + " | ".join(f"{ranks} x {batch}" for ranks, batch in cells) + " |")
+    print("|---" * (2 + len(cells)) + "|")
+    for name in ("shuffled", *DEALT_BY):
+        r2 = f"{found[0][f'r2_{name}']:.2f}" if name in DEALT_BY else ""
+        print(f"| {name} | {r2} | " + " | ".join(f"{row[name]:.3f}" for row in found) + " |")
+    for row in found:
+        done(row)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=numbers, default=[2, 8, 64], help="(2,8,64)")
+    parser.add_argument(
+        "--batches", type=numbers, default=[32, 256], help="samples of a rank's batch (32,256)"
+    )
+    parser.add_argument("--photos", type=Path, help="measure those of a folder with one folder per class")
+    parser.add_argument("--seed", type=int, default=1, help="of the costs (1)")
+    parser.add_argument("--out", type=Path, help="rows are appended there")
+    options = parser.parse_args()
+    machine = describe(ROOT)
+
+    def done(row: dict[str, Any]) -> None:
+        if options.out is not None:
+            append_line(options.out, row | {"command": "scripts/bench deal_cost", "machine": machine})
+
+    (simulated if options.photos is None else of_photos)(options, done)
     print(f"\n{machine}")
     return 0
-
-
-PHOTO_CELLS = [(8, 32), (8, 256)]
 
 
 if __name__ == "__main__":
