@@ -19,6 +19,7 @@ from penstock.epochs.costs import read_costs
 from tests.integration.groups import RANKS, facts_of_ranks
 from tests.integration.noisy import Noisy, epoch, order_of
 from tests.integration.test_tar_dataset import folder, images, shards  # noqa: F401 - fixtures
+from tests.torchvision_here import torchvision
 
 SIZE, BATCH = 90, 4
 COSTS = np.random.default_rng(5).lognormal(0, 0.7, SIZE)
@@ -237,9 +238,10 @@ def test_ranks_that_found_other_costs_do_not_deal_by_them(tmp_path: Path) -> Non
 def test_a_folder_and_a_shard_know_the_bytes_of_their_images(folder: Path, shards: Path) -> None:  # noqa: F811
     photos = ImageFolder(folder)
     sizes = [Path(path).stat().st_size for path, _ in photos.samples]
-    known = known_costs(photos)
-    assert known is not None
-    assert list(known.of(range(len(photos)))) == sizes
+    for dataset in (photos, torchvision().datasets.ImageFolder(folder)):
+        known = known_costs(dataset)
+        assert known is not None
+        assert list(known.of(range(len(dataset)))) == sizes
     tar = TarDataset(sorted(shards.glob("*.tar")), index_dir=False)
     known = known_costs(tar)
     assert known is not None
