@@ -40,6 +40,7 @@ class Sleeping(Dataset[torch.Tensor]):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PENSTOCK_LENDING", "1")
     monkeypatch.setenv("PENSTOCK_GROUP", str(uuid.uuid4()))
     yield
     until(lambda: not named("penstock node"), within_s=10.0, why="a node does not end")
