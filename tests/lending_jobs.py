@@ -39,12 +39,15 @@ BATCH = 8
 SAMPLE_S = 0.002
 SLOWER = 3
 """So much longer does a sample of rank 0 take."""
+MOST_EPOCHS = 100
 STEP_S = 20.0
 """No step takes longer, whatever happens."""
 END_S = 15.0
 ANSWER_S = 1.0
 MANAGER, NODE = "penstock lendin", "penstock node"
 """Names of processes, as the kernel cuts them."""
+GO, LAST = b"go", b"last"
+"""Answers to ranks at the barrier; the second one says that the epoch is the last."""
 Stats = dict[str, Any]
 
 
@@ -64,19 +67,16 @@ def alone(rank: int, world: int, steps: int, epochs: int) -> list[str]:
 # ---- a rank
 
 
-def train(barrier: str, rank: int, world: int, steps: int, epochs: int, **options: Any) -> None:
-    """Be a rank: take a batch, say what it is, wait until all have theirs."""
+def train(barrier: str, rank: int, world: int, steps: int, **options: Any) -> None:
+    """Be a rank: take a batch, say what it is, wait until all have theirs; epoch after epoch until told that it was the last."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(f"\0{barrier}")
         say(sock, rank=rank)
-        made = loader(rank, world, steps, **options)
-        for _ in range(epochs):
-            began_s = time.monotonic()
+        made, answer = loader(rank, world, steps, **options), GO
+        while answer == GO:
             for batch in made:
-                waited_s = time.monotonic() - began_s
-                say(sock, digest=digest(batch), waited_s=waited_s)
-                sock.recv(8)
-                began_s = time.monotonic()
+                say(sock, digest=digest(batch))
+                answer = sock.recv(8)
         say(sock, done=True)
         sock.recv(8)
 
@@ -97,7 +97,6 @@ class Rank:
     sock: socket.socket | None = None
     """None: it has not come yet, or is gone."""
     digests: list[str] = field(default_factory=list)
-    waits_s: list[float] = field(default_factory=list)
     arrived: bool = False
     done: bool = False
     doomed: bool = False
@@ -120,6 +119,9 @@ class Rank:
         found = [(name.removeprefix("penstock w"), pid) for pid, name in self._below()]
         return sorted((int(number), pid) for number, pid in found if number.isdigit())
 
+    def worker_pids(self) -> list[int]:
+        return [pid for _, pid in self.workers()]
+
     def descriptors(self) -> int:
         """How many it has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -133,11 +135,12 @@ class Rank:
                         found.append((child.pid, child.name()))
         return found
 
-    def go(self) -> None:
+    def answer(self, said: bytes) -> None:
+        """Let it go on."""
         self.arrived = False
         if self.sock is not None:
             with contextlib.suppress(OSError):
-                self.sock.send(b"go")
+                self.sock.send(said)
 
     def hang_up(self) -> None:
         if self.sock is not None:
@@ -146,19 +149,12 @@ class Rank:
 
 
 class Job:
-    """`world` ranks of `epochs` epochs of `steps` batches."""
+    """`world` ranks, with epochs of `steps` batches."""
 
     def __init__(
-        self,
-        zygote: Zygote,
-        *,
-        world: int = 2,
-        steps: int = 30,
-        epochs: int = 2,
-        lends: bool = True,
-        **options: Any,
+        self, zygote: Zygote, *, world: int = 2, steps: int = 20, lends: bool = True, **options: Any
     ) -> None:
-        self._zygote, self.world, self.steps, self.epochs = zygote, world, steps, epochs
+        self._zygote, self.world, self.steps, self.epochs = zygote, world, steps, 0
         options = {"pause_s": SAMPLE_S, "num_workers": 2, "persistent_workers": True} | options
         run = f"lending-{secrets.token_hex(6)}"
         self.name = job_name({"TORCHELASTIC_RUN_ID": run})
@@ -170,7 +166,7 @@ class Job:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(f"\0{run}")
         self._listener.listen(world)
-        shape = {"barrier": run, "world": world, "steps": steps, "epochs": epochs}
+        shape = {"barrier": run, "world": world, "steps": steps}
         self.ranks = [
             Rank(rank, zygote.start("tests.lending_jobs:train", env=environ(rank, world, run, lends=lends), rank=rank, **shape, **options))
             for rank in range(world)
@@ -180,17 +176,27 @@ class Job:
     def living(self) -> list[Rank]:
         return [rank for rank in self.ranks if not rank.gone]
 
-    def run(self, act: Callable[[int], Any] = lambda _: None) -> None:
-        """Let it train to its end. `act` is called with each step's number when all have their batch and wait."""
-        for step in range(self.steps * self.epochs + 1):
+    def run(self, act: Callable[[int], Any], enough: Callable[[], bool]) -> None:
+        """Let it train until it is `enough` at an epoch's end. `act` is called with each step's number when all have their batch and wait."""
+        step, answer = 0, GO
+        while True:
             self._gather(step)
-            if all(rank.done for rank in self.living):
+            if answer == LAST:
                 break
             act(step)
+            step += 1
+            if step % self.steps == 0:
+                self.epochs += 1
+                assert self.epochs < MOST_EPOCHS, f"it never is enough: {self.stats()}"
+                answer = LAST if enough() else GO
             for rank in self.living:
-                rank.go()
+                rank.answer(answer)
         for timer in self._timers:
             timer.join()
+        for rank in self.living:
+            if rank.doomed:  # just killed, behind its last batch
+                rank.program.wait(within_s=fair(END_S))
+                rank.hang_up()
 
     def _gather(self, step: int) -> None:
         """Wait until every living rank is at the barrier."""
@@ -231,7 +237,6 @@ class Job:
         rank.arrived, rank.done = True, facts.get("done", False)
         if not rank.done:
             rank.digests.append(facts["digest"])
-            rank.waits_s.append(facts["waited_s"])
         return True
 
     # ---- harm
@@ -301,7 +306,7 @@ class Job:
     def end(self) -> None:
         """Let the ranks end, and wait until nothing is left of the job."""
         for rank in self.living:
-            rank.go()
+            rank.answer(GO)
         for rank in self.living:
             assert rank.program.wait(within_s=fair(END_S)) == 0, rank.program.errors()
         until(lambda: not left(), within_s=END_S, why="processes are left behind")

@@ -19,6 +19,7 @@ from tests.fault.programs import Zygote
 from tests.leaks import Snapshot, brand_this_process
 from tests.lending_jobs import MANAGER, NODE, Job, Rank, named_here
 
+EPOCHS = 4
 MOST_FAULTS = 16
 SOON_S = 0.03
 DULL_S = 4.0
@@ -101,7 +102,7 @@ class Played:
 
     def found(self, whom: str, rank: Rank) -> list[int]:
         """Processes that can be harmed."""
-        agent, workers = rank.agent(), [pid for _, pid in rank.workers()]
+        agent, workers = rank.agent(), rank.worker_pids()
         return {
             "manager": lambda: named_here(MANAGER),
             "node": lambda: named_here(NODE),
@@ -118,7 +119,6 @@ def run(seed: int) -> dict[str, Any]:
     shape = {
         "world": rng.choice((2, 2, 3)),
         "steps": rng.choice((20, 40)),
-        "epochs": 4,
         "num_workers": rng.choice((1, 2)),
         "prefetch_factor": rng.choice((1, 2, 4)),
         "persistent_workers": rng.random() < 0.6,
@@ -149,7 +149,7 @@ def run(seed: int) -> dict[str, Any]:
 def trained(played: Played, *, keeps: bool) -> float | None:
     """Train to the end with faults; return how long cores then took to be back. Raises AssertionError if anything is not as it must be."""
     job = played.job
-    job.run(played.act)
+    job.run(played.act, lambda: job.epochs >= EPOCHS)
     home_s = job.come_home() if keeps else None  # else its agents have ended with the epoch
     if keeps:
         for rank in job.living:
