@@ -28,7 +28,7 @@ from penstock import DataLoader
 from penstock.errors import PenstockError
 from penstock.lending.frames import SERVICE, LendMsg
 from penstock.node.job import address, job_name
-from penstock.node.link import NodeLink, connect
+from penstock.node.link import NodeLink, TryAgain, connect
 from penstock.wire.frames import Channel
 from tests.cache_jobs import named
 from tests.fault.kill_schedules import Noisy, digest
@@ -342,7 +342,7 @@ def environ(rank: int, world: int, run: str, *, lends: bool) -> dict[str, str]:
 
 def told(job: str) -> Stats:
     """What a job's manager of cores says; empty without one. Starts nothing but the manager, and stays no member of the node."""
-    with contextlib.suppress(OSError, ValueError, PenstockError):
+    with contextlib.suppress(OSError, ValueError, PenstockError, TryAgain):
         found = connect(address(job, os.geteuid()), os.geteuid(), time.monotonic() + ANSWER_S)
         if found is not None:
             with contextlib.closing(NodeLink(*found)) as link, link.open(SERVICE, within_s=ANSWER_S) as sock:

@@ -19,8 +19,9 @@ from tests.fault.programs import Zygote
 from tests.leaks import Snapshot, brand_this_process
 from tests.lending_jobs import MANAGER, NODE, Job, Rank, named_here
 
-EPOCHS = 4
-MOST_FAULTS = 16
+FAULTS_OF_A_JOB = 16
+LIMIT_S = 25.0
+"""A job that has had fewer faults by then ends with the epoch."""
 SOON_S = 0.03
 DULL_S = 4.0
 """So long faults wait for a job that lends; then one comes all the same."""
@@ -53,6 +54,7 @@ class Played:
     faults: Counter[str] = field(default_factory=Counter)
     living: int = 0
     """Faults that came when the job lent and had lent."""
+    began_s: float = field(default_factory=time.monotonic)
     last_s: float = field(default_factory=time.monotonic)
     killed: tuple[int, float] = (0, 0.0)
     """The manager that was killed, itself or with its node, and when; (0, 0): all ranks have one."""
@@ -67,13 +69,19 @@ class Played:
         if pid and self.job.is_joined() and pid not in named_here(MANAGER):
             self.back_s.append(round(time.monotonic() - at_s, 2))
             self.killed = (0, 0.0)
-        if sum(self.faults.values()) >= MOST_FAULTS or self.rng.random() < 0.5:
+        if self.is_full() or self.rng.random() < 0.5:
             return
         lends = self.job.lends()
         if lends and not self.descriptors:
             self.descriptors = {rank.number: rank.descriptors() for rank in self.job.living}
         if lends or time.monotonic() > self.last_s + DULL_S:
             self.living += self.harm(self.rng.choice(FAULTS)) and lends
+
+    def is_full(self) -> bool:
+        return self.faults.total() >= FAULTS_OF_A_JOB
+
+    def is_enough(self) -> bool:
+        return self.is_full() or time.monotonic() > self.began_s + LIMIT_S
 
     def harm(self, what: str) -> bool:
         """Have some harm done soon; False: there is nobody to whom."""
@@ -120,9 +128,9 @@ def run(seed: int) -> dict[str, Any]:
         "world": rng.choice((2, 2, 3)),
         "steps": rng.choice((20, 40)),
         "num_workers": rng.choice((1, 2)),
-        "prefetch_factor": rng.choice((1, 2, 4)),
+        "prefetch_factor": rng.choice((2, 3, 4)),
         "persistent_workers": rng.random() < 0.6,
-        "pause_s": rng.choice((0.001, 0.002)),
+        "pause_s": rng.choice((0.001, 0.002, 0.004)),
     }
     before, row = Snapshot.take(), {"seed": seed, "ok": True, "shape": shape}
     with Job(starter, **shape) as job:
@@ -135,7 +143,7 @@ def run(seed: int) -> dict[str, Any]:
     before.kill_new_processes()
     row["ok"] = row["ok"] and not row["left"]
     return row | {
-        "faults": sum(played.faults.values()),
+        "faults": played.faults.total(),
         "kinds": dict(played.faults),
         "living": played.living,
         "moves": sum(job.moves.values()),
@@ -149,7 +157,7 @@ def run(seed: int) -> dict[str, Any]:
 def trained(played: Played, *, keeps: bool) -> float | None:
     """Train to the end with faults; return how long cores then took to be back. Raises AssertionError if anything is not as it must be."""
     job = played.job
-    job.run(played.act, lambda: job.epochs >= EPOCHS)
+    job.run(played.act, played.is_enough)
     home_s = job.come_home() if keeps else None  # else its agents have ended with the epoch
     if keeps:
         for rank in job.living:
