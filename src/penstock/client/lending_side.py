@@ -138,7 +138,7 @@ class LendingTies:
     def take_order(self) -> bool:
         """Begin with what was ordered; False: nothing was since, and the thread ends."""
         with self._lock:
-            self.looking, self._ordered = self._ordered, False
+            self.looking, self._ordered = self._ordered, False  # guard: lost-while-looking
             return self.looking
 
     def link(self, within_s: float = ATTACH_S) -> NodeLink:
@@ -162,6 +162,7 @@ class LendingTies:
             return {}
         try:
             # A link over which the last answer did not come in time is closed.
+            # guard: silent-once
             with self.link(ANSWER_S).open(SERVICE, within_s=ANSWER_S) as sock:
                 sock.settimeout(ANSWER_S)
                 channel = Channel(sock)
