@@ -39,7 +39,7 @@ BATCH = 8
 SAMPLE_S = 0.002
 SLOWER = 3
 """So much longer does a sample of rank 0 take."""
-MOST_EPOCHS = 100
+MOST_EPOCHS = 1000
 STEP_S = 20.0
 """No step takes longer, whatever happens."""
 END_S = 15.0
@@ -122,6 +122,10 @@ class Rank:
     def worker_pids(self) -> list[int]:
         return [pid for _, pid in self.workers()]
 
+    def tree(self) -> list[int]:
+        """Itself, its agent and its workers."""
+        return [self.pid, *filter(None, [self.agent()]), *self.worker_pids()]
+
     def descriptors(self) -> int:
         """How many it has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -202,9 +206,8 @@ class Job:
         """Wait until every living rank is at the barrier."""
         began_s = time.monotonic()
         with selectors.DefaultSelector() as selector:
-            for rank in self.living:
-                if rank.sock is None:
-                    self._admit()
+            while any(rank.sock is None for rank in self.living):
+                self._admit()
             for rank in self.living:
                 assert rank.sock is not None
                 selector.register(rank.sock, selectors.EVENT_READ, rank)
@@ -262,6 +265,10 @@ class Job:
         rank.doomed = True
         os.kill(rank.pid, signal.SIGKILL)
 
+    def is_calm(self) -> bool:
+        """Whether all harm is done, and who was stopped goes on."""
+        return not any(timer.is_alive() for timer in self._timers)
+
     # ---- what is known of it
 
     def stats(self) -> Stats:
@@ -290,9 +297,13 @@ class Job:
         return home and len(found.get("loaders", [])) == len(self._numbers(found)) == len(self.living)
 
     def come_home(self) -> float:
-        """Wait until all cores are where they belong, with every rank at the barrier; return how long it took."""
+        """Wait until all cores are where they belong, with every rank at the barrier; return how long it took. They must have joined: a rank
+        looks for another manager only while it takes batches."""
         began_s = time.monotonic()
-        until(self.are_home, within_s=END_S, why="cores are not back where they belong")
+        try:
+            until(self.are_home, within_s=END_S, why="cores are not back where they belong")
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}: {self.stats()}") from None
         return time.monotonic() - began_s
 
     def check_batches(self) -> None:

@@ -81,7 +81,8 @@ class Played:
         return self.faults.total() >= FAULTS_OF_A_JOB
 
     def is_enough(self) -> bool:
-        return self.is_full() or time.monotonic() > self.began_s + LIMIT_S
+        over = self.is_full() or time.monotonic() > self.began_s + LIMIT_S
+        return over and self.job.is_calm() and self.job.is_joined()
 
     def harm(self, what: str) -> bool:
         """Have some harm done soon; False: there is nobody to whom."""
@@ -110,14 +111,13 @@ class Played:
 
     def found(self, whom: str, rank: Rank) -> list[int]:
         """Processes that can be harmed."""
-        agent, workers = rank.agent(), rank.worker_pids()
         return {
             "manager": lambda: named_here(MANAGER),
             "node": lambda: named_here(NODE),
-            "agent": lambda: [agent] if agent else [],
-            "worker": lambda: workers,
+            "agent": lambda: [*filter(None, [rank.agent()])],
+            "worker": rank.worker_pids,
             "rank": lambda: [rank.pid],
-            "all of a rank": lambda: [rank.pid, *([agent] if agent else []), *workers],
+            "all of a rank": rank.tree,
         }[whom]()
 
 

@@ -18,7 +18,6 @@ from tests.fault.programs import Zygote, fair, until
 from tests.lending_jobs import MANAGER, NODE, Job, Rank, named_here, one_here
 from tests.node_faults import stopped
 
-BORROWER, LENDER = 0, 1
 SOON_S = 3.0
 """No step takes longer but where something of the rank itself is stopped; the manager's silence costs a second of it."""
 WORKERS = 2
@@ -53,9 +52,9 @@ class Harm:
     """Whether cores must be lent (again)."""
 
 
-def harmed(job: Job, *harms: Harm) -> None:
-    """Train until all is done, and the job lends once more."""
-    todo, last = [*harms, Harm(lambda: None)], 0
+def harmed(job: Job, *harms: Harm, lends_at_the_end: bool = True) -> None:
+    """Train until all is done, and the job lends once more, if it can."""
+    todo, last = [*harms, Harm(lambda: None, lends=lends_at_the_end)], 0
 
     def act(step: int) -> None:
         nonlocal last
@@ -145,31 +144,32 @@ def test_agents_and_workers_that_die(job: Job) -> None:
     assert job.longest_s < fair(SOON_S)
 
 
-@pytest.mark.parametrize("number", [BORROWER, LENDER], ids=["borrower", "lender"])
-def test_agents_and_ranks_that_are_stopped(job: Job, number: int) -> None:
-    rank = job.ranks[number]
-    harmed(
-        job,
-        Harm(lambda: job.pause(rank.agent(), PAUSE_S)),
-        Harm(lambda: job.pause(rank.pid, PAUSE_S)),
-        Harm(lambda: [job.pause(pid, PAUSE_S) for pid in (rank.pid, rank.agent(), *rank.worker_pids())]),
-    )
+def test_agents_and_ranks_that_are_stopped(job: Job) -> None:
+    harms = []
+    for rank in job.ranks:
+        harms += [
+            Harm(lambda rank=rank: job.pause(rank.agent(), PAUSE_S)),
+            Harm(lambda rank=rank: job.pause(rank.pid, PAUSE_S)),
+            Harm(lambda rank=rank: [job.pause(pid, PAUSE_S) for pid in rank.tree()]),
+        ]
+    harmed(job, *harms)
     assert job.longest_s < fair(PAUSE_S + SOON_S)
 
 
-@pytest.mark.parametrize("number", [BORROWER, LENDER], ids=["borrower", "lender"])
-def test_the_cores_of_a_killed_rank_go_and_the_other_has_its_own(job: Job, number: int) -> None:
-    harmed_ = job.ranks[number]
-    job_is_over = []
-
-    def act(step: int) -> None:
-        if step >= job.steps and not harmed_.doomed and job.lends():
-            job.kill_rank(harmed_)
-            job_is_over.append(step)
-
-    job.run(act, lambda: bool(job_is_over))
-    assert job.living == [job.ranks[1 - number]]
-    assert job.longest_s < fair(SOON_S)
+def test_the_cores_of_killed_ranks_go_and_the_others_have_their_own(starter: Zygote) -> None:
+    with Job(starter, world=3, num_workers=WORKERS) as job:
+        borrower, lender, last = job.ranks
+        harmed(
+            job,
+            Harm(lambda: job.kill_rank(lender), behind=job.steps),
+            Harm(lambda: job.kill_rank(borrower)),
+            lends_at_the_end=False,
+        )
+        assert job.living == [last]
+        assert job.longest_s < fair(SOON_S)
+        job.check_batches()
+        job.come_home()
+        job.end()
 
 
 def test_stats_are_there_again_behind_a_manager_that_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
