@@ -32,6 +32,11 @@ LENDING_GUARDS = [
         replaced("lost-while-looking", "self.looking = self._ordered = False"),
     ),
     guard(
+        "a forked child leaves its parent's loaders alone",
+        f"{SIDE}a_forked_child_shares_no_cores_with_its_parents_loaders",
+        changed("sides-of-a-parent", " and side.facts.pid == ours", ""),
+    ),
+    guard(
         "a manager that did not answer once is asked again",
         f"{JOBS}stats_are_there_again_behind_a_manager_that_was_silent",
         changed("silent-once", "self.link(ANSWER_S)", "self._link"),

@@ -57,7 +57,10 @@ class LendingSide:
 
     def begin(self) -> None:
         """Join if there are others to share cores with. Behind the agent's fork: it must have no copies of what a thread is opening."""
-        others = [side for side in _sides if not side.left]
+        ours = os.getpid()  # a forked child also sees its parent's
+        others = [
+            side for side in _sides if not side.left and side.facts.pid == ours
+        ]  # guard: sides-of-a-parent
         _sides.add(self)
         if local_world() > 1 or os.environ.get("PENSTOCK_GROUP"):
             self.join()
