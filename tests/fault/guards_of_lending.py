@@ -34,4 +34,9 @@ LENDING_GUARDS = [
         f"{MANAGER}a_loader_that_is_silent_lends_nothing_more_and_borrows_nothing",
         replaced("silent-lender", "heard = joined"),
     ),
+    guard(
+        "no thread forks while another starts the node process",
+        "unit/test_interpreter.py::test_a_start_in_a_thread_does_not_wait_for_children_that_are_forked_meanwhile",
+        changed("no-fork-while-starting", "forks_held()", "threading.Lock()"),
+    ),
 ]

@@ -24,7 +24,7 @@ from penstock.errors import NodeUnavailable, PenstockError
 from penstock.lending.frames import SERVICE, LenderFacts, LendMsg
 from penstock.measure.host import local_world
 from penstock.node.job import job_name
-from penstock.node.link import NodeLink
+from penstock.node.link import ATTACH_S, NodeLink
 from penstock.node.messages import NodeMsg, send
 from penstock.wire.frames import Channel
 
@@ -35,7 +35,7 @@ SWITCH = "PENSTOCK_LENDING"
 OFF, WATCH = "0", "watch"
 RETRY_S = (0.1, 1.0, 5.0)
 """Pauses before a manager is looked for again; the last one repeats."""
-ANSWER_S = 0.5
+ANSWER_S = 1.0
 
 
 class LendingSide:
@@ -128,13 +128,13 @@ class LendingTies:
         self._lock = threading.Lock()
         self._link: NodeLink | None = None
 
-    def link(self) -> NodeLink:
+    def link(self, within_s: float = ATTACH_S) -> NodeLink:
         """Attach to the job's node process, if we are not."""
         with self._lock:
             link = self._link
         if link is not None and link.alive():
             return link
-        new = NodeLink.attach(self.job)
+        new = NodeLink.attach(self.job, within_s)
         with self._lock:
             before, self._link = self._link, new
         if before is not None:
@@ -145,12 +145,11 @@ class LendingTies:
         return new
 
     def stats(self) -> dict[str, Any]:
-        with self._lock:
-            link = self._link
-        if not self.joined or link is None or not link.alive():
+        if not self.joined or self.leave.is_set():
             return {}
         try:
-            with link.open(SERVICE, within_s=ANSWER_S) as sock:
+            # A link that has not answered in time is closed for good, so this may be a new one.
+            with self.link(ANSWER_S).open(SERVICE, within_s=ANSWER_S) as sock:
                 sock.settimeout(ANSWER_S)
                 channel = Channel(sock)
                 channel.send(LendMsg.STATS)
