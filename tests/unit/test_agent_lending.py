@@ -14,7 +14,7 @@ from penstock.core import events as ev
 from penstock.core.state import State
 from penstock.lending.frames import GRANT, LendMsg, Report
 from penstock.node.messages import NodeMsg, send
-from penstock.policy.stragglers import Tally
+from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import FIELDS, Board
 from penstock.wire.frames import Channel
 from tests.unit.core_steps import laid_out, tell
@@ -91,7 +91,7 @@ def test_it_joins_and_says_how_it_stands(rank: Rank) -> None:
     report = Report.unpack(payload, "a crew")
     assert (report.view.home, report.view.epoch, report.view.taken, report.view.busy) == (HOME, 3, 7, 2)
     assert report.view.waiting == 4
-    assert report.tally == Tally(batches=5, waited_s=2.0, samples=9, busy_s=4.0, cpu_s=3.0, extra_s=-1.0)
+    assert report.sums == RankSums(batches=5, waited_s=2.0, samples=9, busy_s=4.0, cpu_s=3.0, extra_s=-1.0)
 
 
 def test_what_is_no_news_is_said_seldom(rank: Rank) -> None:

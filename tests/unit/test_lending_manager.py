@@ -16,7 +16,7 @@ from penstock.lending.frames import GRANT, LenderFacts, LendMsg, Report
 from penstock.lending.manager import BEAT_S, MOST_CREWS, PAUSE_S, SILENT_S, Manager
 from penstock.node.service import Opening
 from penstock.policy.lending import RankView
-from penstock.policy.stragglers import Tally, Why
+from penstock.policy.stragglers import RankSums, Why
 from penstock.wire.frames import Channel
 
 BUSY = RankView(home=2, allowed=2, batch_s=1.0, waiting=100, waiting_due=20, busy=2)
@@ -131,8 +131,8 @@ def test_loaders_that_have_what_is_theirs_hear_nothing(house: House) -> None:
         (LendMsg.REPORT, b"short"),
         (LendMsg.REPORT, Report(BUSY._replace(waiting=-1)).pack()),
         (LendMsg.REPORT, Report(BUSY._replace(ahead=float("nan"))).pack()),
-        (LendMsg.REPORT, Report(BUSY, Tally(batches=-1)).pack()),
-        (LendMsg.REPORT, Report(BUSY, Tally(extra_s=float("inf"))).pack()),
+        (LendMsg.REPORT, Report(BUSY, RankSums(batches=-1)).pack()),
+        (LendMsg.REPORT, Report(BUSY, RankSums(extra_s=float("inf"))).pack()),
         (LendMsg.JOIN, Report(BUSY).pack()),
         (LendMsg.GRANT, GRANT.pack(5)),
         (99, b""),
@@ -215,8 +215,8 @@ def asked(house: House) -> dict[str, Any]:
 def test_it_tells_who_holds_up_the_others_though_one_of_them_has_left(house: House) -> None:
     late, early = house.join(BUSY, rank=0), house.join(FULL, rank=1)
     for count in range(1, 41):
-        late.send(LendMsg.REPORT, Report(BUSY, Tally(count, count / 10, count / 20)).pack())
-        early.send(LendMsg.REPORT, Report(FULL, Tally(count, count / 10, 0.0)).pack())
+        late.send(LendMsg.REPORT, Report(BUSY, RankSums(count, count / 10, count / 20)).pack())
+        early.send(LendMsg.REPORT, Report(FULL, RankSums(count, count / 10, 0.0)).pack())
         house.turn()
     early.sock.close()
     house.turn()

@@ -9,10 +9,10 @@ import pytest
 from penstock.policy.straggler_text import straggler_remark
 from penstock.policy.stragglers import (
     CrewBook,
-    Member,
+    CrewMember,
     RankRecent,
+    RankSums,
     Slowest,
-    Tally,
     Why,
     slowest_of,
 )
@@ -141,10 +141,12 @@ def test_what_costs_little_is_not_worth_a_word() -> None:
 # ---- the book
 
 
-def told(number: int, batches: int, waited_s: float, *, before: int = 0) -> Member:
+def told(number: int, batches: int, waited_s: float, *, before: int = 0) -> CrewMember:
     """A rank that takes ten batches a second."""
     count = before + batches
-    return Member(number, 2, Tally(count, count / 10, waited_s, 8 * count, count / 5, count / 10, 0.0, 0.0))
+    return CrewMember(
+        number, 2, RankSums(count, count / 10, waited_s, 8 * count, count / 5, count / 10, 0.0, 0.0)
+    )
 
 
 def played(book: CrewBook, batches: range, *, before: int = 0) -> None:
@@ -170,7 +172,7 @@ def test_the_window_slides() -> None:
 def test_slow_steps_make_the_window_longer() -> None:
     book = CrewBook()
     for count in range(1, 100):
-        book.note({one: Member(one, 2, Tally(count, 5.0 * count)) for one in (0, 1)})
+        book.note({one: CrewMember(one, 2, RankSums(count, 5.0 * count)) for one in (0, 1)})
     assert 40 <= book.recent()[0].batches <= 41
 
 
@@ -186,14 +188,17 @@ def test_who_has_left_stays_until_somebody_joins() -> None:
 
 def test_a_loader_that_has_taken_nothing_has_not_joined() -> None:
     book = CrewBook()
-    book.note({7: Member(0, 2, Tally())})
+    book.note({7: CrewMember(0, 2, RankSums())})
     assert book.recent() == []
 
 
 def test_borrowed_and_lent_cores_count() -> None:
     book = CrewBook()
-    book.note({0: Member(0, 2, Tally(1)), 1: Member(1, 2, Tally(1))})
+    book.note({0: CrewMember(0, 2, RankSums(1)), 1: CrewMember(1, 2, RankSums(1))})
     book.note(
-        {0: Member(0, 2, Tally(11, 10.0, extra_s=15.0)), 1: Member(1, 2, Tally(11, 10.0, extra_s=-15.0))}
+        {
+            0: CrewMember(0, 2, RankSums(11, 10.0, extra_s=15.0)),
+            1: CrewMember(1, 2, RankSums(11, 10.0, extra_s=-15.0)),
+        }
     )
     assert [one.cores for one in book.recent()] == [3.5, 0.5]

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable
 from struct import error
 
-from penstock.agent.posting import tally_of, training_of
+from penstock.agent.posting import sums_of, training_of
 from penstock.core.standing import Next, standing
 from penstock.core.state import State
 from penstock.lending.frames import GRANT, MOST_BYTES, LendMsg, Report
 from penstock.node.messages import BadMessage, NodeMsg, receive
 from penstock.policy.lending import SHORT, RankView
-from penstock.policy.stragglers import Tally
+from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import Board
 from penstock.wire.frames import Channel
 
@@ -50,7 +50,7 @@ class Lending:
         """Workers that may begin tasks; None: nobody has said."""
         self._home = 0
         self._heard_s = self._reported_s = self._looked_s = self._new_s = self._summed_s = 0.0
-        self._tally = Tally()
+        self._sums = RankSums()
         self._short = False
         """Whether training waits, or soon will, by the last report."""
         self._told: tuple[float, ...] = ()
@@ -95,13 +95,13 @@ class Lending:
         self._reported_s, self._home, self._short = now_s, home, view.ahead < SHORT
         if (told != self._told or now_s >= self._new_s + BEAT_S) and not self._channel.clogged:
             self._told, self._new_s = told, now_s
-            self._post(LendMsg.REPORT, Report(view, self._tally_now(state, board, now_s)).pack())
+            self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())
 
-    def _tally_now(self, state: State, board: Board, now_s: float) -> Tally:
+    def _sums_now(self, state: State, board: Board, now_s: float) -> RankSums:
         """Return how training goes now, with the sums of workers as they were a moment ago: they are many."""
         if now_s >= self._summed_s + SUMS_S:
-            self._summed_s, self._tally = now_s, tally_of(board, state)
-        return self._tally._replace(**training_of(board.agent))
+            self._summed_s, self._sums = now_s, sums_of(board, state)
+        return self._sums._replace(**training_of(board.agent))
 
     def _post(self, kind: LendMsg, payload: bytes) -> None:
         assert self._channel is not None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.core.state import State
-from penstock.policy.stragglers import Tally
+from penstock.policy.stragglers import RankSums
 from penstock.wire import frames as wire
 from penstock.wire.arena import Board
 from penstock.wire.frames import Fed
@@ -43,10 +43,10 @@ def training_of(row: memoryview) -> dict[str, Any]:
     }
 
 
-def tally_of(board: Board, state: State) -> Tally:
+def sums_of(board: Board, state: State) -> RankSums:
     """Sum up how training goes and what the workers of this machine have done."""
     rows = [board.row(worker.id) for worker in state.local.members]
-    return Tally(
+    return RankSums(
         **training_of(board.agent),
         samples=sum(row[Board.SAMPLES] for row in rows),
         busy_s=sum(sum(row[Board.PREPARE_NS : Board.COLLATE_NS + 1]) for row in rows) / 1e9,

@@ -10,7 +10,7 @@ from struct import Struct, error
 from typing import Any
 
 from penstock.policy.lending import RankView
-from penstock.policy.stragglers import Tally
+from penstock.policy.stragglers import RankSums
 
 SERVICE = "lending"
 REPORT = Struct("<iiqqddiiiiqddqdddd")
@@ -28,7 +28,7 @@ class LendMsg(IntEnum):
     STATED = 17
 
 
-class BadFrame(ValueError):
+class BadLendingFrame(ValueError):
     """What arrived is no message of ours."""
 
 
@@ -57,7 +57,7 @@ class LenderFacts:
             facts = json.loads(payload)
             return cls(**{**facts, "cores": tuple(facts["cores"])})
         except (ValueError, TypeError, KeyError) as exc:
-            raise BadFrame(f"no facts of a loader: {exc}") from None
+            raise BadLendingFrame(f"no facts of a loader: {exc}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class Report:
     """How a loader stands."""
 
     view: RankView
-    tally: Tally = field(default_factory=Tally)
+    sums: RankSums = field(default_factory=RankSums)
 
     def pack(self) -> bytes:
         one = self.view
         return REPORT.pack(
             one.home, one.allowed, one.epoch, one.taken, one.ahead, one.batch_s,
-            one.waiting, one.waiting_due, one.soon, one.busy, *self.tally,
+            one.waiting, one.waiting_due, one.soon, one.busy, *self.sums,
         )  # fmt: skip
 
     @classmethod
@@ -79,15 +79,15 @@ class Report:
         try:
             home, allowed, epoch, taken, ahead, batch_s, *counts = REPORT.unpack(payload)
         except error as exc:
-            raise BadFrame(f"no report: {exc}") from None
-        waiting, due, soon, busy, *sums = counts
-        tally = Tally._make(sums)
+            raise BadLendingFrame(f"no report: {exc}") from None
+        waiting, due, soon, busy, *rest = counts
+        sums = RankSums._make(rest)
         if min(home, allowed, waiting, due, soon, busy) < 0 or not (ahead >= 0 and batch_s >= 0):
-            raise BadFrame("a report has negative numbers")
-        if min(tally[:-1]) < 0 or not all(map(isfinite, tally)):
-            raise BadFrame("a report has impossible sums")
+            raise BadLendingFrame("a report has negative numbers")
+        if min(sums[:-1]) < 0 or not all(map(isfinite, sums)):
+            raise BadLendingFrame("a report has impossible sums")
         view = RankView(home, allowed, crew, epoch, taken, ahead, batch_s, waiting, due, soon, busy)
-        return cls(view, tally)
+        return cls(view, sums)
 
 
 def pack_stats(stats: dict[str, Any]) -> bytes:

@@ -17,13 +17,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock.lending.frames import GRANT, MOST_BYTES, BadFrame, LenderFacts, LendMsg, Report, pack_stats
+from penstock.lending.frames import (
+    GRANT,
+    MOST_BYTES,
+    BadLendingFrame,
+    LenderFacts,
+    LendMsg,
+    Report,
+    pack_stats,
+)
 from penstock.measure.host import cpu_quota
 from penstock.node.messages import close_all
 from penstock.node.service import Opening, Openings
 from penstock.policy.lending import RULES, RankView
 from penstock.policy.loans import Loans, Standing, pools
-from penstock.policy.stragglers import CrewBook, Member, slowest_of
+from penstock.policy.stragglers import CrewBook, CrewMember, slowest_of
 from penstock.wire.frames import Channel
 
 PAUSE_S = 0.005
@@ -160,7 +168,7 @@ class Manager:
         elif kind == LendMsg.STATS:
             self._post(one, LendMsg.STATED, pack_stats(self.stats()))
         else:
-            raise BadFrame(f"a message of kind {kind} is not expected")
+            raise BadLendingFrame(f"a message of kind {kind} is not expected")
         self._news = True
 
     def _post(self, one: Lender, kind: LendMsg, payload: bytes) -> bool:
@@ -214,7 +222,7 @@ class Manager:
             "allowed": allowed_to(one),
             "lent_s": sums.lent_s if sums else 0.0,
             "borrowed_s": sums.borrowed_s if sums else 0.0,
-            "waited_s": one.report.tally.waited_s,
+            "waited_s": one.report.sums.waited_s,
             "epoch": view.epoch,
             "batch": view.taken,
             "ahead": view.ahead,
@@ -246,10 +254,10 @@ def is_of(one: Lender, crew: str) -> bool:
     return one.facts is not None and one.facts.crew == crew
 
 
-def member_of(one: Lender) -> Member:
+def member_of(one: Lender) -> CrewMember:
     assert one.facts is not None
     assert one.report is not None
-    return Member(one.facts.rank, one.report.view.home, one.report.tally)
+    return CrewMember(one.facts.rank, one.report.view.home, one.report.sums)
 
 
 def crew_numbers(book: CrewBook) -> dict[str, Any]:

@@ -35,7 +35,7 @@ CROWDED = 0.1
 """Share of its workers' time waiting for a core by which a rank must exceed the others."""
 
 
-class Tally(NamedTuple):
+class RankSums(NamedTuple):
     """Sums of a loader so far."""
 
     batches: int = 0
@@ -55,10 +55,10 @@ class Tally(NamedTuple):
     """Core-seconds borrowed, less those lent."""
 
 
-class Member(NamedTuple):
+class CrewMember(NamedTuple):
     rank: int
     home: int
-    tally: Tally
+    sums: RankSums
 
 
 class RankRecent(NamedTuple):
@@ -116,25 +116,25 @@ class Slowest(NamedTuple):
 class CrewBook:
     """The recent past of one crew."""
 
-    now: dict[int, Member] = field(default_factory=dict)
+    now: dict[int, CrewMember] = field(default_factory=dict)
     """Newest numbers, by loader."""
-    marks: deque[dict[int, Tally]] = field(default_factory=deque)
+    marks: deque[dict[int, RankSums]] = field(default_factory=deque)
 
-    def note(self, members: Mapping[int, Member]) -> None:
+    def note(self, members: Mapping[int, CrewMember]) -> None:
         """Note how its loaders stand now."""
-        begun = {one: member for one, member in members.items() if member.tally.batches}
+        begun = {one: member for one, member in members.items() if member.sums.batches}
         if begun.keys() - self.now.keys():
-            self.now, self.marks = begun, deque([tallies(begun)])
+            self.now, self.marks = begun, deque([all_sums(begun)])
             return
         self.now |= begun
         if begun and self._since(self.marks[-1]).elapsed_s >= MARK_S:
-            self.marks.append(tallies(self.now))
+            self.marks.append(all_sums(self.now))
             while len(self.marks) > 1 and is_enough(self._since(self.marks[1])):
                 self.marks.popleft()
 
-    def _since(self, mark: Mapping[int, Tally]) -> Tally:
+    def _since(self, mark: Mapping[int, RankSums]) -> RankSums:
         """Return what the rank that has gone furthest has done since."""
-        return max(difference(member.tally, mark[one]) for one, member in self.now.items())
+        return max(difference(member.sums, mark[one]) for one, member in self.now.items())
 
     def recent(self) -> list[RankRecent]:
         """Return its ranks' recent numbers."""
@@ -144,20 +144,20 @@ class CrewBook:
         return sorted(recent_of(member, first[one]) for one, member in self.now.items())
 
 
-def tallies(members: Mapping[int, Member]) -> dict[int, Tally]:
-    return {one: member.tally for one, member in members.items()}
+def all_sums(members: Mapping[int, CrewMember]) -> dict[int, RankSums]:
+    return {one: member.sums for one, member in members.items()}
 
 
-def difference(now: Tally, then: Tally) -> Tally:
-    return Tally._make(one - other for one, other in zip(now, then, strict=True))
+def difference(now: RankSums, then: RankSums) -> RankSums:
+    return RankSums._make(one - other for one, other in zip(now, then, strict=True))
 
 
-def is_enough(done: Tally) -> bool:
+def is_enough(done: RankSums) -> bool:
     return done.elapsed_s >= WINDOW_S and done.batches >= WINDOW_BATCHES
 
 
-def recent_of(member: Member, then: Tally) -> RankRecent:
-    done = difference(member.tally, then)
+def recent_of(member: CrewMember, then: RankSums) -> RankRecent:
+    done = difference(member.sums, then)
     extra = done.extra_s / done.elapsed_s if done.elapsed_s > 0 else 0.0
     samples, worked_s = max(1, done.samples), done.busy_s + done.delayed_s
     return RankRecent(
