@@ -30,21 +30,22 @@ from penstock.wire.frames import Channel
 
 log = logging.getLogger("penstock")
 
-OFF = "PENSTOCK_LENDING"
-"""With "0" no loader lends or borrows."""
+SWITCH = "PENSTOCK_LENDING"
+"""With "watch" loaders are compared, and none lends or borrows; with "0" they know nothing of each other."""
+OFF, WATCH = "0", "watch"
 RETRY_S = (0.1, 1.0, 5.0, 60.0)
 """Pauses before a manager is looked for again; the last one repeats."""
 TOGETHER_S = 1.0
 """Loaders of one process that run together for less need no manager."""
-ANSWER_S = 2.0
+ANSWER_S = 1.0
 
 
 class LendingSide:
     """One engine's membership; it ends with the engine's session."""
 
-    def __init__(self, *, rank: int, crew: str, auto: bool) -> None:
+    def __init__(self, *, rank: int, crew: str, auto: bool, lends: bool = True) -> None:
         cores = tuple(sorted(affinity_of(os.getpid())))
-        self.facts = LenderFacts(pid=os.getpid(), rank=rank, crew=crew, cores=cores, auto=auto)
+        self.facts = LenderFacts(pid=os.getpid(), rank=rank, crew=crew, cores=cores, auto=auto, lends=lends)
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ties = LendingTies(job_name(), self._ours)
         self._thread: threading.Thread | None = None
@@ -95,8 +96,12 @@ class LendingSide:
         self.renew()
 
     def stats(self) -> dict[str, Any]:
-        """Ask the manager how cores are lent; empty if it does not answer."""
-        return self._ties.stats()
+        """Ask the manager how cores are lent, and how the ranks in step with ours compare; empty if it does not answer."""
+        if os.getpid() != self.facts.pid:  # a forked child has no business on our connection
+            return {}
+        told = self._ties.stats()
+        crews = told.pop("crews", {})
+        return told and {**told, **crews.get(self.facts.crew, {"ranks": [], "slowest": None})}
 
     def close(self) -> None:
         _sides.discard(self)
@@ -106,7 +111,7 @@ class LendingSide:
 
 def side_of(source: OrderSource, *, auto: bool) -> LendingSide | None:
     """Return a loader's side; None if it neither lends nor borrows."""
-    if source.streams or os.environ.get(OFF) == "0":
+    if source.streams or os.environ.get(SWITCH) == OFF:
         return None
     rank, world = source.rank, source.world
     if world == 1:  # torch's DistributedSampler, perhaps
@@ -114,7 +119,7 @@ def side_of(source: OrderSource, *, auto: bool) -> LendingSide | None:
             rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     size = getattr(source.batch_sampler, "batch_size", 1)
     crew = f"{world} ranks, {length_of(source.dataset)} samples in batches of {size}" if world > 1 else ""
-    return LendingSide(rank=rank, crew=crew, auto=auto)
+    return LendingSide(rank=rank, crew=crew, auto=auto, lends=os.environ.get(SWITCH) != WATCH)
 
 
 _sides: WeakSet[LendingSide] = WeakSet()
@@ -163,7 +168,7 @@ class LendingTies:
         return new
 
     def stats(self) -> dict[str, Any]:
-        if not self.joined:
+        if not self.joined or self.leave.is_set():
             return {}
         try:
             # A link over which the last answer did not come in time is closed.

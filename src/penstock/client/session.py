@@ -241,7 +241,13 @@ class Session:
             held_bytes=self.leases.held_bytes,
             private_copies=self.leases.private_copies,
             sample_bytes=agent[Board.SAMPLE_BYTES],
+            own_workers=agent[Board.OWN],
+            extra_ns=agent[Board.EXTRA_NS],
         )
+
+    def node(self) -> dict[str, Any]:
+        """Ask how the ranks of this machine share its cores; empty if they do not."""
+        return {} if self.lending is None else self.lending.stats()
 
     def end_of_agent(self) -> str:
         """Say how the agent ended."""
