@@ -60,7 +60,12 @@ def train(rank: int, meeting: str, folder: str, job: dict[str, Any]) -> None:
 
 def trained(folder: Path, **job: Any) -> list[Any]:
     folder.mkdir(exist_ok=True)
-    plain = {"sleep_s": (DEAR_S, CHEAP_S), "workers": (2, 2), "environ": {}, "meets": True}
+    plain = {
+        "sleep_s": (DEAR_S, CHEAP_S),
+        "workers": (2, 2),
+        "environ": {"PENSTOCK_LENDING": "1"},
+        "meets": True,
+    }
     found = facts_of_ranks(train, folder, plain | job)
     until(lambda: not named("penstock node"), within_s=30, why="the node process ends with the last rank")
     return found
