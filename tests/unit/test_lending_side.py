@@ -45,7 +45,8 @@ def test_a_forked_child_shares_no_cores_with_its_parents_loaders(monkeypatch: py
     def child() -> None:
         mine = LendingSide(rank=0, crew="", auto=False)
         mine.begin()
-        assert not (mine._ties.looking or ours._ties.looking)
+        assert not mine._ties.looking
+        assert not ours._ties.looking
 
     _, status = os.waitpid(start(child), 0)
     ours.close()
