@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -378,12 +378,3 @@ def one_here(name: str) -> int:
 def left() -> list[str]:
     """Our processes of jobs that are over."""
     return [f"{name} {pid}" for name in (NODE, MANAGER, "penstock agent") for pid in named_here(name)]
-
-
-@contextlib.contextmanager
-def job(zygote: Zygote, **facts: Any) -> Iterator[Job]:
-    """A job whose batches and leftovers are checked at its end."""
-    with Job(zygote, **facts) as made:
-        yield made
-        made.check_batches()
-        made.end()

@@ -87,9 +87,10 @@ class Played:
     def harm(self, what: str) -> bool:
         """Have some harm done soon; False: there is nobody to whom."""
         verb, _, whom = what.partition(" ")
-        rank = self.rng.choice(self.job.living)
+        whole = [rank for rank in self.job.living if not rank.doomed]
+        rank = self.rng.choice(whole)
         pids = self.found(whom, rank)
-        if not pids or (what == "kill rank" and len(self.job.living) < 2):
+        if not pids or (what == "kill rank" and len(whole) < 2):
             return False
         self.faults[what] += 1
         self.last_s = time.monotonic()

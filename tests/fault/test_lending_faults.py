@@ -24,17 +24,10 @@ WORKERS = 2
 PAUSE_S = 0.6
 
 
-@pytest.fixture(scope="module")
-def starter() -> Iterator[Zygote]:
-    zygote = Zygote("tests.lending_jobs")
-    yield zygote
-    zygote.close()
-
-
 @pytest.fixture
-def job(starter: Zygote) -> Iterator[Job]:
+def job(programs: Zygote) -> Iterator[Job]:
     """A job in which cores are lent. Its batches, its cores and what it leaves are checked at its end."""
-    with Job(starter, num_workers=WORKERS) as made:
+    with Job(programs, num_workers=WORKERS) as made:
         yield made
         made.check_batches()
         made.come_home()
@@ -89,10 +82,10 @@ def worker_of(rank: Rank, *, spare: bool) -> int:
     return pids[0]
 
 
-def test_batches_are_those_of_a_job_that_lends_nothing(starter: Zygote) -> None:
+def test_batches_are_those_of_a_job_that_lends_nothing(programs: Zygote) -> None:
     found = []
     for lends in (True, False):
-        with Job(starter, lends=lends) as job:
+        with Job(programs, lends=lends) as job:
             job.run(
                 lambda _: None, lambda job=job, lends=lends: job.epochs > 1 and (job.lends() or not lends)
             )  # type: ignore[misc]
@@ -156,8 +149,8 @@ def test_agents_and_ranks_that_are_stopped(job: Job) -> None:
     assert job.longest_s < fair(PAUSE_S + SOON_S)
 
 
-def test_the_cores_of_killed_ranks_go_and_the_others_have_their_own(starter: Zygote) -> None:
-    with Job(starter, world=3, num_workers=WORKERS) as job:
+def test_the_cores_of_killed_ranks_go_and_the_others_have_their_own(programs: Zygote) -> None:
+    with Job(programs, world=3, num_workers=WORKERS) as job:
         borrower, lender, last = job.ranks
         harmed(
             job,
