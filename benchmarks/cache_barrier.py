@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _cache_rows import Rows, met, options_of, spread, table
 from _cache_samples import make, total_bytes
 from _group import Group, Row
+from _rows import Rows, met, options_of, spread, table
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 600.0
@@ -65,7 +65,7 @@ def measured(group: Group, spec: Row, subject: str, options: Any) -> Row:
 
 
 def main() -> int:
-    parser = options_of(__doc__, "barrier", repeats=3)
+    parser = options_of(__doc__, "cache_barrier", repeats=3, kept="cache/barrier.jsonl")
     parser.add_argument("--ranks", type=int, default=4, help="(4)")
     parser.add_argument("--share", type=float, default=0.7, help="of the data that the cache holds (0.7)")
     parser.add_argument("--load", type=float, default=0.9, help="of the source (0.9)")

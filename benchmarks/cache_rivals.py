@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import _prepare_envs
-from _cache_rows import Rows, met, options_of, progress, spread, table
 from _group import Row
 from _prepare_envs import Environment
+from _rows import Rows, met, options_of, progress, spread, table
 from _store_control import Store
 from cache_store import fresh, photos_in
 
@@ -146,7 +146,7 @@ def where_of(subject: Subject, folder: Path) -> str:
 
 
 def main() -> int:
-    parser = options_of(__doc__, "rivals", repeats=3)
+    parser = options_of(__doc__, "cache_rivals", repeats=3, kept="cache/rivals.jsonl")
     parser.add_argument("--data", metavar="DIR|TAR", help="photos; without it, generated ones")
     parser.add_argument("--photos", type=int, help="how many of them (1000; 200 with --quick)")
     parser.add_argument("--copies", type=int, help="of each photo, in an epoch (4; 2 with --quick)")

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import _prepare_data
-from _cache_rows import Rows, met, options_of, progress, spread, table
 from _cache_samples import BUCKET, FOLDER, make, total_bytes
 from _group import Group, Row
 from _harness import Case, FreshProcess
 from _machine import cores, cpu_clocks
+from _rows import Rows, met, options_of, progress, spread, table
 from _store_control import Store
 
 HERE = Path(__file__).resolve().parent
@@ -180,7 +180,7 @@ def link(rows: Rows, options: Any, folder: Path) -> str:
 
 
 def main() -> int:
-    parser = options_of(__doc__, "store", repeats=3)
+    parser = options_of(__doc__, "cache_store", repeats=3, kept="cache/store.jsonl")
     parser.add_argument("--part", default=",".join(PARTS), help=f"({','.join(PARTS)})")
     parser.add_argument("--data", metavar="DIR|TAR", help="photos for `cores`; without it, generated ones")
     parser.add_argument("--photos", type=int, help="how many of them (1000; 200 with --quick)")

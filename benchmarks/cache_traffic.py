@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _cache_rows import Rows, met, options_of, table
 from _cache_samples import make, total_bytes
 from _group import Group, Row
+from _rows import Rows, met, options_of, table
 
 HERE = Path(__file__).resolve().parent
 POLICIES = "auto,lobster,lobster-guarded,lru,no-evict"
@@ -64,7 +64,7 @@ def cells(options: Any) -> Iterator[tuple[str, float]]:
 
 
 def main() -> int:
-    parser = options_of(__doc__, "traffic", repeats=1)
+    parser = options_of(__doc__, "cache_traffic", repeats=1, kept="cache/traffic.jsonl")
     parser.add_argument("--nodes", default="1,2,4", help="numbers of machines (1,2,4)")
     parser.add_argument("--ranks", type=int, default=1, help="per machine (1)")
     parser.add_argument("--shares", default="0.1,0.25,0.5", help="of the data that a machine's memory holds")

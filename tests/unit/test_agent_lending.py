@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from penstock.agent.lending import BEAT_S, CALM_PAUSE_S, PAUSE_S, SILENT_S, Lending
+from penstock.agent.loop import SLOW_TICK_S
 from penstock.core import events as ev
 from penstock.core.state import State
 from penstock.lending.frames import GRANT, LendMsg, Report
@@ -140,6 +141,18 @@ def test_it_takes_back_what_it_has_lent_when_the_manager_is_silent(rank: Rank) -
     rank.turn()
     for _ in range(int(SILENT_S / 0.1) + 2):
         rank.look(0.1)
+    assert rank.allowed == [0, None]
+    assert rank.lost == 1
+
+
+def test_an_idle_agent_that_looks_seldom_notices_a_silent_manager_too(rank: Rank) -> None:
+    """One that has lent all its cores has nothing else to do."""
+    manager = rank.open()
+    rank.look(SLOW_TICK_S)
+    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    rank.turn()
+    for _ in range(3):
+        rank.look(1.01 * SLOW_TICK_S)
     assert rank.allowed == [0, None]
     assert rank.lost == 1
 

@@ -112,7 +112,7 @@ class Lending:
 
     def look_after(self, now_s: float) -> None:
         """Leave a manager that is silent although it lends our cores, or others to us. Time in which we did not look does not count."""
-        paused = now_s - self._looked_s > SILENT_S / 2
+        paused = now_s - self._looked_s > SILENT_S  # guard: pause-of-an-agent
         self._looked_s = now_s
         if self._channel is None or paused or self._granted in (None, self._home):
             self._heard_s = now_s

@@ -33,8 +33,10 @@ log = logging.getLogger("penstock")
 SWITCH = "PENSTOCK_LENDING"
 """With "watch" loaders are compared, and none lends or borrows; with "0" they know nothing of each other."""
 OFF, WATCH = "0", "watch"
-RETRY_S = (0.1, 1.0, 5.0)
+RETRY_S = (0.1, 1.0, 5.0, 60.0)
 """Pauses before a manager is looked for again; the last one repeats."""
+TOGETHER_S = 1.0
+"""Loaders of one process that run together for less need no manager."""
 ANSWER_S = 1.0
 
 
@@ -47,13 +49,6 @@ class LendingSide:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ties = LendingTies(job_name(), self._ours)
         self._thread: threading.Thread | None = None
-        others = [side for side in _sides if not side.left]
-        _sides.add(self)
-        if local_world() > 1 or os.environ.get("PENSTOCK_GROUP"):
-            self.join()
-        elif others:
-            for side in [*others, self]:
-                side.join()
 
     @property
     def left(self) -> bool:
@@ -63,18 +58,31 @@ class LendingSide:
         """Return the agent's end of a socket by which it gets streams to the manager, as they come."""
         return self._theirs
 
-    def join(self) -> None:
-        """Look for the manager, unless we have joined."""
-        if not self._ties.joined:
-            self.renew()
+    def begin(self) -> None:
+        """Join if there are others to share cores with. Behind the agent's fork: it must have no copies of what a thread is opening."""
+        ours = os.getpid()  # a forked child also sees its parent's
+        others = [
+            side for side in _sides if not side.left and side.facts.pid == ours
+        ]  # guard: sides-of-a-parent
+        _sides.add(self)
+        if local_world() > 1 or os.environ.get("PENSTOCK_GROUP"):
+            self.join()
+        elif others:
+            for side in [*others, self]:
+                side.join(after_s=TOGETHER_S)
 
-    def renew(self) -> None:
+    def join(self, *, after_s: float = 0.0) -> None:
+        """Look for the manager, unless we have joined."""
+        if not (self._ties.joined or self._ties.looking):
+            self.renew(after_s=after_s)
+
+    def renew(self, *, after_s: float = 0.0) -> None:
         """Look for a manager in a thread, and give the agent a stream to it."""
-        if self.left or (self._thread is not None and self._thread.is_alive()):
+        if self.left or not self._ties.order():
             return
         ties, facts = self._ties, self.facts
         self._thread = threading.Thread(
-            target=joined, args=(ties, facts.pack()), name="penstock lending", daemon=True
+            target=joined, args=(ties, facts.pack(), after_s), name="penstock lending", daemon=True
         )
         leaves(self._thread, ties.leave.set)
         self._thread.start()
@@ -127,6 +135,21 @@ class LendingTies:
         self.joined = False
         self._lock = threading.Lock()
         self._link: NodeLink | None = None
+        self.looking = False
+        """Whether a thread looks for a manager."""
+        self._ordered = False
+
+    def order(self) -> bool:
+        """Have a stream looked for; return whether the caller must start the thread that does it."""
+        with self._lock:
+            self._ordered, looking, self.looking = True, self.looking, True
+        return not looking
+
+    def take_order(self) -> bool:
+        """Begin with what was ordered; False: nothing was since, and the thread ends."""
+        with self._lock:
+            self.looking, self._ordered = self._ordered, False  # guard: lost-while-looking
+            return self.looking
 
     def link(self, within_s: float = ATTACH_S) -> NodeLink:
         """Attach to the job's node process, if we are not."""
@@ -148,7 +171,8 @@ class LendingTies:
         if not self.joined or self.leave.is_set():
             return {}
         try:
-            # A link that has not answered in time is closed for good, so this may be a new one.
+            # A link over which the last answer did not come in time is closed.
+            # guard: silent-once
             with self.link(ANSWER_S).open(SERVICE, within_s=ANSWER_S) as sock:
                 sock.settimeout(ANSWER_S)
                 channel = Channel(sock)
@@ -167,16 +191,26 @@ class LendingTies:
             link.close()
 
 
-def joined(ties: LendingTies, facts: bytes) -> None:
+def joined(ties: LendingTies, facts: bytes, after_s: float) -> None:
+    """Find a manager as often as one is ordered: the agent may lose a stream before we have ended."""
+    ties.leave.wait(after_s)
+    while ties.take_order():
+        look(ties, facts)
+
+
+def look(ties: LendingTies, facts: bytes) -> None:
     """Look for the manager until there is one, or the engine has ended."""
+    if ties.leave.is_set():
+        return
     for tries in itertools.count():
         try:
             with contextlib.closing(ties.link().open(SERVICE)) as sock:
                 sock.setblocking(False)
+                ties.joined = True  # first: the agent may say at once that it has lost it
                 send(ties.ours, NodeMsg.OPENED, facts, [sock.fileno()])
-            ties.joined = True
             return
         except (OSError, PenstockError) as exc:
+            ties.joined = False
             log.debug("lending: no manager of cores yet: %s", exc)
         if ties.leave.wait(RETRY_S[min(tries, len(RETRY_S) - 1)]):
             return

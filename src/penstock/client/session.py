@@ -106,6 +106,8 @@ class Session:
             self.lending = blueprint.lends()
             cores = None if self.lending is None else ours.enter_context(self.lending.supply())
             self._start_agent(blueprint, Ways(ferry, supply, cores))
+            if self.lending is not None:
+                self.lending.begin()
 
     def _start_agent(self, blueprint: Blueprint, ways: Ways) -> None:
         if blueprint.context.get_start_method() == "fork":

@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
+from penstock.errors import ConfigError
 from penstock.lending.frames import (
     GRANT,
     MOST_BYTES,
@@ -34,6 +36,8 @@ from penstock.policy.loans import Loans, Standing, pools
 from penstock.policy.stragglers import CrewBook, CrewMember, slowest_of
 from penstock.wire.frames import Channel
 
+RULE = "PENSTOCK_LENDING_RULE"
+"""Of benchmarks: another rule than ours."""
 PAUSE_S = 0.005
 """Between two decisions."""
 BEAT_S = 0.2
@@ -207,7 +211,7 @@ class Manager:
             "for_s": now_s - self._began_s,
             "cores": budget(joined, self._quota),
             "moves": self._loans.moves,
-            "loaders": [self._numbers(one, now_s) for one in joined],
+            "loaders": sorted((self._numbers(one, now_s) for one in joined), key=itemgetter("rank", "pid")),
             "crews": {crew: crew_numbers(book) for crew, book in self._crews.items()},
         }
 
@@ -287,4 +291,7 @@ def budget(lenders: list[Lender], quota: float | None) -> int:
 
 def main(openings: Openings) -> None:
     """Be the manager, until the node is gone."""
-    Manager(os.environ.get("PENSTOCK_LENDING_RULE", "evened")).run(openings)
+    rule = os.environ.get(RULE, "evened")
+    if rule not in RULES:
+        raise ConfigError(f"{RULE} must be one of {', '.join(RULES)}, got {rule!r}")
+    Manager(rule).run(openings)

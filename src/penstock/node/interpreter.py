@@ -1,18 +1,18 @@
 """Start a bare interpreter: our own code, without torch and without what a training process has open.
 
-No thread forks meanwhile: its child would inherit the pipe by which `Popen` learns that the program has begun, and `Popen` would wait until that child
-ends. An agent is forked just when another thread may start the node process.
+Rule: no fork comes in between. Its child would have a copy of the pipe by which the start is awaited: an agent that is forked by another thread
+just then would have this thread wait for the agent's end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import subprocess
 import sys
 import threading
-from contextlib import AbstractContextManager
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ def start(
     """Run `module:function` with `facts` as JSON in its one argument. It finds modules where this process does."""
     module, _, function = run.partition(":")
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    with forks_held():  # guard: no-fork-while-starting
+    _watch_forks()
+    with _starts:
         return subprocess.Popen(
             # -P: a file of the working directory must not stand for a module of the standard library
             [
@@ -42,9 +43,17 @@ def start(
         )
 
 
+_starts = threading.RLock()
+"""Taken while an interpreter is started, and while this process forks."""
+
+
 @functools.cache
-def forks_held() -> AbstractContextManager[Any]:
-    """Return a lock that every `os.fork` of this process takes. `Popen` forks by other means, so it may hold it."""
-    lock = threading.RLock()  # a signal handler may fork in the thread that holds it
-    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
-    return lock
+def _watch_forks() -> None:
+    os.register_at_fork(
+        before=_starts.acquire, after_in_parent=_forked, after_in_child=_forked
+    )  # guard: no-fork-while-starting
+
+
+def _forked() -> None:
+    with contextlib.suppress(RuntimeError):  # the fork had begun before we watched, or was interrupted
+        _starts.release()

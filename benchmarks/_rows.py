@@ -1,4 +1,4 @@
-"""What the benchmarks of the byte cache have in common: options, rows in a file, and lines about the machine."""
+"""What benchmarks in rounds have in common: options, rows in a file, and lines about the machine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from _harness import columns, progress, sharing, spread
 from _lines import Row, append_line
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "cache"
+RESULTS = ROOT / "benchmarks" / "results"
 
 
-def options_of(doc: str | None, name: str, *, repeats: int) -> argparse.ArgumentParser:
+def options_of(doc: str | None, script: str, *, repeats: int, kept: str) -> argparse.ArgumentParser:
+    """`kept`: where rows are kept, below the folder of results."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short round")
     parser.add_argument("--repeats", type=int, help=f"rounds ({repeats}; 1 with --quick)")
-    kept = (RESULTS / f"{name}.jsonl").relative_to(ROOT)
+    where = (RESULTS / kept).relative_to(ROOT)
     parser.add_argument(
-        "--out", type=Path, help=f"rows are appended there, as JSON lines ({kept}; out/ with --quick)"
+        "--out", type=Path, help=f"rows are appended there, as JSON lines ({where}; out/ with --quick)"
     )
-    parser.set_defaults(name=name, rounds=repeats)
+    parser.set_defaults(script=script, kept=kept, rounds=repeats)
     return parser
 
 
@@ -35,10 +36,10 @@ class Rows:
     """Rows of one run, appended to a file as they are made, with the machine and what others took of it meanwhile."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        folder = ROOT / "out" if options.quick else RESULTS
-        self.out: Path = options.out or folder / f"{options.name}.jsonl"
+        usual = ROOT / "out" / Path(options.kept).name if options.quick else RESULTS / options.kept
+        self.out: Path = options.out or usual
         self.repeats: int = options.repeats or (1 if options.quick else options.rounds)
-        self.command = shlex.join(["scripts/bench", f"cache_{options.name}", *sys.argv[1:]])
+        self.command = shlex.join(["scripts/bench", options.script, *sys.argv[1:]])
         self.machine = _machine.describe(ROOT)
         self.rows: list[Row] = []
         self.failures: list[str] = []

@@ -1,0 +1,150 @@
+"""Loaders of a machine that share its cores: of two ranks, of one process, of a named group. Batches are the same as without."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import Dataset
+
+from penstock import DataLoader
+from tests.cache_jobs import named
+from tests.fault.programs import until
+from tests.integration.groups import RANKS, facts_of_ranks
+
+STEPS, BATCH, SAMPLE_S = 60, 8, 0.004
+
+
+class Sleeping(Dataset[torch.Tensor]):
+    """Every other sample, those of rank 0, takes so many times as long; samples draw a number, too."""
+
+    def __init__(self, samples: int, dearer: float = 1.0, cheap_s: float = SAMPLE_S) -> None:
+        self.samples, self.dearer, self.cheap_s = samples, dearer, cheap_s
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.cheap_s * (self.dearer if index % RANKS == 0 else 1.0))
+        return torch.tensor([index, int(torch.randint(1 << 30, ()))])
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PENSTOCK_LENDING", "1")
+    monkeypatch.setenv("PENSTOCK_GROUP", str(uuid.uuid4()))
+    yield
+    until(lambda: not named("penstock node"), within_s=10.0, why="a node does not end")
+    until(
+        lambda: all(one.name != "penstock lending" for one in threading.enumerate()),
+        within_s=5.0,
+        why="a thread does not end",
+    )
+
+
+def node_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    return dict(loader.stats()["node"] or {})
+
+
+# ---- ranks
+
+
+def training(rank: int, meeting: str, folder: str, lending: str) -> None:
+    os.environ |= {"PENSTOCK_LENDING": lending, "LOCAL_WORLD_SIZE": str(RANKS)}
+    dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=RANKS)
+    data = Sleeping(RANKS * STEPS * BATCH, dearer=3.0)
+    loader = DataLoader(data, batch_size=BATCH, shard="auto", seed=1, num_workers=1)
+    batches, began_s = [], 0.0
+    for step, batch in enumerate(loader):
+        batches.append(batch.tolist())
+        dist.barrier()
+        began_s = began_s if step != STEPS // 3 else time.perf_counter()
+        if step == STEPS - 5:
+            passed_s, node = time.perf_counter() - began_s, node_of(loader)
+    (Path(folder) / f"{rank}.json").write_text(json.dumps([batches, passed_s, node]))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_ranks_in_step_get_the_same_batches_sooner(tmp_path: Path) -> None:
+    facts = {}
+    for lending in "01":
+        (tmp_path / lending).mkdir()
+        facts[lending] = facts_of_ranks(training, tmp_path / lending, lending)
+    for alone, together in zip(facts["0"], facts["1"], strict=True):
+        assert together[0] == alone[0]
+        assert not alone[2]
+    slow, quick = facts["0"][0][1], facts["1"][0][1]
+    assert quick < 0.85 * slow, "0.67 is the least: four samples' time instead of three for two workers"
+    node = facts["1"][0][2]
+    assert {one["rank"]: one["workers"] for one in node["loaders"]} == {0: 1, 1: 1}
+    assert node["cores"] == RANKS
+    assert node["loaders"][0]["borrowed_s"] > 0.2 * quick
+    assert node["loaders"][1]["lent_s"] == pytest.approx(node["loaders"][0]["borrowed_s"])
+
+
+# ---- loaders of one process
+
+
+def next_and(batches: Iterator[Any], found: Callable[[], bool]) -> Callable[[], bool]:
+    """A condition that is looked at after one more batch."""
+
+    def look() -> bool:
+        next(batches)
+        return found()
+
+    return look
+
+
+def test_a_loader_that_is_full_lends_to_another_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_GROUP")
+    full = DataLoader(Sleeping(64), batch_size=BATCH, num_workers=2)
+    waiting = DataLoader(Sleeping(4000), batch_size=BATCH, num_workers=1)
+    held, batches = iter(full), iter(waiting)
+    next(held)
+
+    def borrows() -> bool:
+        return any(one["borrowed_s"] > 0 for one in node_of(waiting).get("loaders", []))
+
+    until(next_and(batches, borrows), within_s=20.0, why="nothing is lent")
+    assert node_of(waiting)["cores"] == 3
+    assert [row[0] for row in next(held).tolist()] == list(range(BATCH, 2 * BATCH))
+
+
+def test_a_loader_alone_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_GROUP")
+    loader = DataLoader(Sleeping(64), batch_size=BATCH, num_workers=1)
+    assert len(list(loader)) == 8
+    assert not named("penstock node")
+    assert not node_of(loader)
+
+
+def test_nobody_lends_if_the_environment_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_LENDING", "0")
+    loader = DataLoader(Sleeping(64), batch_size=BATCH, num_workers=1)
+    assert len(list(loader)) == 8
+    assert not named("penstock node")
+
+
+def test_loaders_that_follow_the_cores_have_no_more_workers_at_work_than_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaders = [DataLoader(Sleeping(4000), batch_size=BATCH, num_workers="auto") for _ in range(2)]
+    batches = [iter(loader) for loader in loaders]
+
+    def cores_are_shared() -> bool:
+        for each in batches:
+            next(each)
+        found = node_of(loaders[0]).get("loaders", [])
+        return len(found) == 2 and sum(one["allowed"] for one in found) <= len(os.sched_getaffinity(0))
+
+    until(cores_are_shared, within_s=20.0, why="the cores are not shared")
