@@ -173,6 +173,7 @@ def test_the_cores_of_killed_ranks_go_and_the_others_have_their_own(starter: Zyg
 
 
 def test_stats_are_there_again_behind_a_manager_that_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_LENDING", "1")
     monkeypatch.setenv("PENSTOCK_GROUP", f"silent {os.getpid()}")
     made = DataLoader(Drawn(), batch_size=4, num_workers=1)
     batches: Any = iter(made)

@@ -35,11 +35,7 @@ class Samples:
 def train(rank: int, meeting: str, folder: str, job: dict[str, Any]) -> None:
     """Be a rank as torchrun starts it; its samples and workers are those of the job."""
     os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE="2",
-        LOCAL_WORLD_SIZE="2",
-        PENSTOCK_GROUP=meeting,
-        PENSTOCK_LENDING=job["lending"],
+        RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", PENSTOCK_GROUP=meeting, **job["environ"]
     )
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     loader: DataLoader[Any] = DataLoader(
@@ -64,14 +60,19 @@ def train(rank: int, meeting: str, folder: str, job: dict[str, Any]) -> None:
 
 def trained(folder: Path, **job: Any) -> list[Any]:
     folder.mkdir(exist_ok=True)
-    plain = {"sleep_s": (DEAR_S, CHEAP_S), "workers": (2, 2), "lending": "1", "meets": True}
+    plain = {
+        "sleep_s": (DEAR_S, CHEAP_S),
+        "workers": (2, 2),
+        "environ": {"PENSTOCK_LENDING": "1"},
+        "meets": True,
+    }
     found = facts_of_ranks(train, folder, plain | job)
     until(lambda: not named("penstock node"), within_s=30, why="the node process ends with the last rank")
     return found
 
 
 def test_without_lending_the_slow_rank_is_named_by_both(tmp_path: Path) -> None:
-    for one in trained(tmp_path, lending="watch"):
+    for one in trained(tmp_path, environ={"PENSTOCK_LENDING": "watch"}):
         last = one["node"]["slowest"]
         assert (last["rank"], last["ranks"], last["why"]) == (0, [0], "source")
         assert last["share"] > 0.5
@@ -83,7 +84,7 @@ def test_without_lending_the_slow_rank_is_named_by_both(tmp_path: Path) -> None:
 
 def test_lending_is_shown_and_leaves_less_to_wait_for(tmp_path: Path) -> None:
     watched, lent = tmp_path / "watched", tmp_path / "lent"
-    before = trained(watched, lending="watch")[1]["node"]["slowest"]
+    before = trained(watched, environ={"PENSTOCK_LENDING": "watch"})[1]["node"]["slowest"]
     slow, quick = trained(lent)
     by_rank = {one["rank"]: one for one in slow["node"]["ranks"]}
     assert by_rank[0]["cores"] > 2.2 > 1.8 > by_rank[1]["cores"]
@@ -100,13 +101,15 @@ def test_lending_is_shown_and_leaves_less_to_wait_for(tmp_path: Path) -> None:
 
 
 def test_a_rank_with_fewer_workers_is_told_that_it_lacks_cores(tmp_path: Path) -> None:
-    facts = trained(tmp_path, sleep_s=(CHEAP_S, CHEAP_S), workers=(1, 3), lending="watch")
+    facts = trained(
+        tmp_path, sleep_s=(CHEAP_S, CHEAP_S), workers=(1, 3), environ={"PENSTOCK_LENDING": "watch"}
+    )
     assert facts[1]["node"]["slowest"]["why"] == "cores"
     assert "Rank 0 holds up the others" in facts[1]["said"]
     assert "it has 1.0 cores, the others 3.0" in facts[1]["said"]
 
 
 def test_switched_off_there_is_no_view(tmp_path: Path) -> None:
-    for one in trained(tmp_path, lending="0", meets=False):
+    for one in trained(tmp_path, environ={"PENSTOCK_LENDING": "0"}, meets=False):
         assert one["node"] is None
         assert "holds up" not in one["said"]
