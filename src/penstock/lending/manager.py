@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -210,7 +211,7 @@ class Manager:
             "for_s": now_s - self._began_s,
             "cores": budget(joined, self._quota),
             "moves": self._loans.moves,
-            "loaders": [self._numbers(one, now_s) for one in joined],
+            "loaders": sorted((self._numbers(one, now_s) for one in joined), key=itemgetter("rank", "pid")),
             "crews": {crew: crew_numbers(book) for crew, book in self._crews.items()},
         }
 
