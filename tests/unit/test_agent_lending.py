@@ -175,3 +175,15 @@ def test_a_manager_need_not_say_anything_to_whom_it_owes_nothing(rank: Rank) -> 
         rank.look(0.1)
     assert rank.allowed == [HOME]
     assert not rank.lost
+
+
+def test_news_that_came_too_soon_after_a_report_is_said_without_another_event(rank: Rank) -> None:
+    manager = rank.open()
+    rank.look(CALM_PAUSE_S)
+    assert len(told(manager)) == 2
+    assert rank.lending.patience_s() > 1.0, "there is nothing to say"
+    tell(rank.state, ev.Feed(1, 8))
+    rank.look(0.0)
+    assert told(manager) == []
+    rank.look(rank.lending.patience_s())
+    assert len(told(manager)) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.policy.lending import RULES, RankView, by_waiting, evened, in_step
+from penstock.policy.lending import APART, RULES, RankView, by_waiting, evened, in_step
 
 BUSY = RankView(home=2, allowed=2, batch_s=1.0, waiting=100, waiting_due=20, busy=2)
 FULL = BUSY._replace(ahead=4.0, waiting=0, waiting_due=0, busy=0)
@@ -57,7 +57,7 @@ def test_loaders_out_of_step_get_what_is_theirs_first() -> None:
 def test_the_last_batch_of_an_epoch_is_one_step_before_the_first_of_the_next() -> None:
     last, first = BUSY._replace(taken=99), BUSY._replace(epoch=1, taken=0)
     assert in_step([last, first]) == [[0, 1]]
-    assert in_step([last, first._replace(taken=1)]) == [[0], [1]]
+    assert in_step([last, first._replace(taken=APART)]) == [[0], [1]]
 
 
 def test_a_shared_budget_below_the_sum_of_workers_is_divided() -> None:

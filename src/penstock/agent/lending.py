@@ -8,6 +8,7 @@ Rule 3: the more a report is needed the sooner it is sent; one that says nothing
 from __future__ import annotations
 
 import contextlib
+import math
 import selectors
 import socket
 import time
@@ -51,6 +52,8 @@ class Lending:
         self._home = 0
         self._heard_s = self._reported_s = self._looked_s = self._new_s = self._summed_s = 0.0
         self._sums = RankSums()
+        self._due_s = math.inf
+        """When to look again."""
         self._short = False
         """Whether training waits, or soon will, by the last report."""
         self._told: tuple[float, ...] = ()
@@ -86,16 +89,24 @@ class Lending:
 
     def look(self, state: State, board: Board, home: int) -> None:
         """Report how this rank stands, if it is time and there is something to say."""
-        now_s = self._clock()
-        calm = not self._short and self._granted in (None, home)
-        if self._channel is None or now_s < self._reported_s + (CALM_PAUSE_S if calm else PAUSE_S):
+        if self._channel is None:
             return
+        now_s, calm = self._clock(), not self._short and self._granted in (None, home)
+        next_s = self._reported_s + (CALM_PAUSE_S if calm else PAUSE_S)
+        if now_s < next_s:
+            self._due_s = next_s
+            return
+        self._due_s = math.inf
         view = standing(state, next_of(board.agent), home=home)
         told = told_by(view)
         self._reported_s, self._home, self._short = now_s, home, view.ahead < SHORT
         if (told != self._told or now_s >= self._new_s + BEAT_S) and not self._channel.clogged:
             self._told, self._new_s = told, now_s
             self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())
+
+    def patience_s(self) -> float:
+        """Return how soon to look again: there may be news that came too soon after a report."""
+        return math.inf if self._due_s == math.inf else max(0.0, self._due_s - self._clock())
 
     def _sums_now(self, state: State, board: Board, now_s: float) -> RankSums:
         """Return how training goes now, with the sums of workers as they were a moment ago: they are many."""

@@ -7,6 +7,7 @@ Rule 2: with a manager of cores, more or fewer may begin tasks. Workers for borr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -61,6 +62,10 @@ class Staffing:
         """Report how this rank stands; called after every few events."""
         if self._lending is not None:
             self._lending.look(self._state, self._arena.board, self._home)
+
+    def patience_s(self) -> float:
+        """Return for how long the agent may wait for events before it must `look`."""
+        return math.inf if self._lending is None else self._lending.patience_s()
 
     def look_after(self, now_s: float, alive: Sequence[WorkerHandle]) -> None:
         """Have as many workers as the training process asks for, or as the cores allow."""

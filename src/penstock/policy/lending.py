@@ -24,6 +24,8 @@ SOONEST_S = 0.05
 """Ranks are evened out over a step, or over this time if a step is shorter."""
 UNEQUAL = 100.0
 """A batch counts as this much cheaper than the mean at most."""
+APART = 4
+"""Ranks in step have taken at most so many batches more than others: one with a barrier in every step, and those that wait for a device."""
 STICKY = 0.25
 """Advantage, in cores, of leaving a core where it is."""
 
@@ -106,11 +108,11 @@ RULES: dict[str, Rule] = {"evened": evened, "paper": by_waiting, "never": never}
 
 
 def in_step(ranks: Sequence[RankView]) -> list[list[int]]:
-    """Group ranks whose training is at the same step, give or take one."""
+    """Group ranks whose training is at about the same step."""
     crews: list[list[int]] = []
     for i in sorted(range(len(ranks)), key=lambda i: (ranks[i].crew, ranks[i].epoch, ranks[i].taken, i)):
         first = ranks[crews[-1][0]] if crews else None
-        if first is not None and ranks[i].crew == first.crew and steps_between(first, ranks[i]) <= 1:
+        if first is not None and ranks[i].crew == first.crew and steps_between(first, ranks[i]) <= APART:
             crews[-1].append(i)
         else:
             crews.append([i])
