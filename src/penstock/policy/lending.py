@@ -26,6 +26,8 @@ UNEQUAL = 100.0
 """A batch counts as this much cheaper than the mean at most."""
 STICKY = 0.25
 """Advantage, in cores, of leaving a core where it is."""
+MOST = 4
+"""A rank gets at most so many times the workers it has by itself: each takes memory."""
 
 
 class RankView(NamedTuple):
@@ -57,7 +59,7 @@ class RankView(NamedTuple):
     def wants(self) -> int:
         """Cores it has work for, at most; no borrowed ones if training need not wait."""
         enough = SAFE if self.allowed > self.home else SHORT
-        work = self.busy + self.waiting
+        work = min(self.busy + self.waiting, MOST * self.home)
         return work if self.ahead < enough else min(work, self.home)
 
 
