@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.core import events as ev
 from penstock.core.events import Kind
 from penstock.core.standing import Next, standing
-from tests.unit.core_steps import done, laid_out, of, started, tell
+from tests.unit.core_steps import done, laid_out, lost, of, started, tell
 
 FIRST = Next(epoch=0, batch=1, seq=1)
 
@@ -64,3 +64,13 @@ def test_batches_that_no_memory_is_left_for_are_no_work() -> None:
         tell(state, ev.Done(0, issued.task.id, 1.0, 0.0))
     view = standing(state, FIRST, home=1)
     assert (view.ahead, view.waiting, view.wants) == (2.0, 0, 0)
+
+
+def test_what_is_behind_samples_that_nobody_has_does_not_count_as_ahead() -> None:
+    state = laid_out(workers=2)
+    begun = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 2)))
+    begun += of(ev.Assign, tell(state, done(begun[1])))
+    tell(state, done(begun[2]))
+    assert standing(state, FIRST, home=2).ahead == 1.75
+    tell(state, ev.Allow(0), lost(begun[0]))
+    assert standing(state, FIRST, home=2).ahead == 0.5

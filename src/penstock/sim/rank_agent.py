@@ -12,7 +12,7 @@ from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Event, Kind
 from penstock.core.standing import Next, standing
-from penstock.policy.lending import MOST, RankView
+from penstock.policy.lending import MOST, REPEAT_S, RankView
 
 if TYPE_CHECKING:
     from penstock.sim.ranks import Machine
@@ -188,6 +188,6 @@ class RankAgent:
         now_s = self.machine.agenda.now_s
         taken = Next(0, self.taken, self.taken)
         view = standing(self.state, taken, home=self.load.workers, crew=self.machine.crew_of(self.rank))
-        if view != self.reported or now_s - self.reported_s >= self.load.alive_s:
+        if view != self.reported or now_s - self.reported_s >= REPEAT_S:
             self.reported, self.reported_s = view, now_s
             self.machine.to_manager(self, view)

@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.policy.lending import DECIDE_S, REPORT_S
+
 Costs = Literal["equal", "photos", "augmented", "chains", "tail"]
 PHOTOS_SPREAD = 0.42
 """Of the logarithm of a sample's time: 1,000 photos of ImageNet, decoded and cropped, had 0.38 to 0.44."""
@@ -48,12 +50,8 @@ class RankLoad:
     crews: int = 1
     """Jobs, each with a barrier of its own; ranks take turns."""
     rule: str = "evened"
-    report_s: float = 0.005
-    """Least time between two reports of an agent."""
-    decide_s: float = 0.0
-    """Least time between two decisions of the manager."""
-    alive_s: float = 0.5
-    """An agent with nothing new to report reports after so long all the same."""
+    report_s: float = REPORT_S
+    decide_s: float = DECIDE_S
     delay_s: float = 0.0002
     """Travel time of a message."""
     start_s: float = 0.05

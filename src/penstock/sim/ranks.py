@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from penstock.core.events import Task
-from penstock.policy.lending import RULES, RankView
+from penstock.policy.lending import REPEAT_S, RULES, RankView
 from penstock.sim.agenda import Agenda
 from penstock.sim.cores import Cores
 from penstock.sim.rank_agent import RankAgent
@@ -18,8 +18,6 @@ from penstock.sim.rank_load import RankFault, RankLoad
 
 PATIENCE_S = 60.0
 """Virtual seconds without a step after which none is expected any more."""
-REPEAT_S = 0.1
-"""If a rank still reports another number this long after it was told, the message was lost."""
 
 
 class Hang(AssertionError):
@@ -46,8 +44,8 @@ class Played:
     load: RankLoad
     ends_s: tuple[float, ...]
     """When each step of the first job ended."""
-    moves: float
-    """Cores that changed their rank."""
+    moved: tuple[tuple[float, float], ...]
+    """Cores that changed their rank, and when."""
     lent_s: float
     """Core seconds that ranks had beyond their own."""
     reports: int
@@ -60,9 +58,11 @@ class Played:
     def step_s(self, first: int) -> float:
         return mean_step_s(self.ends_s, first)
 
-    @property
-    def moves_per_s(self) -> float:
-        return self.moves / self.ends_s[-1]
+    def moves_per_s(self, first: int = 0) -> float:
+        """Return the cores that changed their rank in a second, from the step `first` on."""
+        since_s = self.ends_s[first - 1] if first else 0.0
+        moves = sum(cores for at_s, cores in self.moved if since_s <= at_s <= self.ends_s[-1])
+        return moves / (self.ends_s[-1] - since_s)
 
 
 def mean_step_s(ends_s: tuple[float, ...] | list[float], first: int) -> float:
@@ -88,7 +88,7 @@ class Manager:
         now_s = self.machine.agenda.now_s
         number, told_s = self.told.get(rank, (view.allowed, now_s))
         if number != view.allowed and now_s - told_s >= REPEAT_S:
-            number = view.allowed
+            number = view.allowed  # the message was lost
         self.told[rank] = number, told_s
         self.views[rank] = view
         self._decide_soon()
@@ -136,7 +136,8 @@ class Machine:
         self.trainers = [Trainer() for _ in range(load.ranks)]
         self.ends_s: list[list[float]] = [[] for _ in range(load.crews)]
         self.progress_s = 0.0
-        self.moves = self.lent_s = 0.0
+        self.moved_at: list[tuple[float, float]] = []
+        self.lent_s = 0.0
         self.reports = self.decisions = 0
         self._lent, self._lent_since_s = dict.fromkeys(range(load.ranks), 0), 0.0
         self.manager = Manager(self)
@@ -161,7 +162,7 @@ class Machine:
         return Played(
             load=load,
             ends_s=tuple(self.ends_s[0]),
-            moves=self.moves,
+            moved=tuple(self.moved_at),
             lent_s=self.lent_s,
             reports=self.reports,
             decisions=self.decisions,
@@ -234,8 +235,8 @@ class Machine:
             agent.on_allowed(workers)
 
     def moved(self, rank: int, before: int, after: int) -> None:
-        self.moves += abs(after - before) / 2
         now_s = self.agenda.now_s
+        self.moved_at.append((now_s, abs(after - before) / 2))
         self.lent_s += sum(self._lent.values()) * (now_s - self._lent_since_s)
         self._lent[rank], self._lent_since_s = max(0, after - self.load.workers), now_s
 
