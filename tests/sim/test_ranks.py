@@ -87,6 +87,12 @@ def test_lost_messages_cost_time_and_no_batch() -> None:
         assert played.step_s(WARM) < 1.3 * play(replace(UNEQUAL, seed=seed)).step_s(WARM)
 
 
+def test_a_rank_without_a_core_is_told_again_if_the_message_was_lost() -> None:
+    for seed in range(3):
+        load = replace(UNEQUAL, seed=seed, rule="paper", ranks=3, workers=1, window=2, steps=40, lost=0.5)
+        assert_every_batch_once(play(load))
+
+
 def test_without_their_manager_ranks_have_their_own_cores() -> None:
     machine = Machine(replace(UNEQUAL, faults=(RankFault(1.0, "manager", 60.0),)))
     played = machine.run()

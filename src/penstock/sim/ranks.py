@@ -129,9 +129,7 @@ class Machine:
         self.cores = Cores(self.agenda, load.cores)
         self.rng = random.Random(load.seed)
         sums = load.samples_s().cumsum(axis=2)
-        self.sums: list[list[list[float]]] = [
-            [[0.0, *step] for step in rank] for rank in sums.tolist()
-        ]
+        self.sums: list[list[list[float]]] = [[[0.0, *step] for step in rank] for rank in sums.tolist()]
         """Cost of a batch's samples up to each, by rank and step."""
         self.trainers = [Trainer() for _ in range(load.ranks)]
         self.ends_s: list[list[float]] = [[] for _ in range(load.crews)]
@@ -188,7 +186,7 @@ class Machine:
     def delivered(self, agent: RankAgent, seq: int) -> None:
         if agent is self.agents[agent.rank] and agent.alive:
             trainer = self.trainers[agent.rank]
-            assert seq not in trainer.ready and seq >= trainer.taken, f"batch {seq} came twice"
+            assert trainer.taken <= seq not in trainer.ready, f"batch {seq} came twice"
             trainer.ready.add(seq)
             self._take(agent.rank)
 
@@ -243,13 +241,15 @@ class Machine:
     # ---- faults
 
     def _strike(self, fault: RankFault) -> None:
+        agent = self.agents[fault.rank]
+        if not (self.manager if fault.what == "manager" else agent).alive:
+            return
         if fault.what == "manager":
             self.manager.alive = False
-            for agent in self.agents:
-                self.agenda.after(self.load.delay_s, agent.disconnect)
+            for each in self.agents:
+                self.agenda.after(self.load.delay_s, each.disconnect)
             self.agenda.after(fault.for_s, self._new_manager)
         else:
-            agent = self.agents[fault.rank]
             agent.alive = agent.connected = False
             self.cores.stop(agent)
             self.agenda.after(self.load.delay_s, self.manager.on_gone, fault.rank)
