@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.policy.lending import DECIDE_S
+from penstock.lending.manager import PAUSE_S
 from penstock.sim.rank_load import RankFault, RankLoad
 from penstock.sim.ranks import Machine, Played, mean_step_s, play
 from penstock.sim.shared_pool import least_step_s, shared_pool
@@ -39,7 +39,7 @@ def assert_every_batch_once(played: Played) -> None:
 def test_steps_take_no_longer_than_with_one_pool_for_all_ranks(load: RankLoad) -> None:
     played = play(load)
     assert played.step_s(WARM) <= 1.03 * mean_step_s(shared_pool(load), WARM)
-    assert played.moves_per_s(WARM) <= load.cores / 2 / DECIDE_S
+    assert played.moves_per_s(WARM) <= load.cores / 2 / PAUSE_S
     assert_every_batch_once(played)
 
 

@@ -28,12 +28,6 @@ STICKY = 0.25
 """Advantage, in cores, of leaving a core where it is."""
 MOST = 4
 """A rank gets at most so many times the workers it has by itself: each takes memory."""
-REPORT_S = 0.005
-"""Least time between two reports of a rank."""
-DECIDE_S = 0.010
-"""Least time between two decisions. Without it, cores move four times as often and steps are not shorter."""
-REPEAT_S = 0.5
-"""A rank reports at least this often, and is told again what it does not seem to know: a lost message costs no more."""
 
 
 class RankView(NamedTuple):

@@ -6,22 +6,37 @@ Lighter than `sim/agent.py`: a task is one step, memory is not checked, nothing 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from penstock.agent.lending import BEAT_S, CALM_PAUSE_S, PAUSE_S, SILENT_S, told_by
 from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Event, Kind
+from penstock.core.pools import UNBOUNDED
 from penstock.core.standing import Next, standing
-from penstock.policy.lending import MOST, REPEAT_S, RankView
-
-if TYPE_CHECKING:
-    from penstock.sim.ranks import Machine
+from penstock.policy.lending import MOST, SHORT, RankView
+from penstock.sim.agenda import Agenda
+from penstock.sim.cores import Cores
+from penstock.sim.rank_load import RankLoad
 
 TICK_S = 0.05
 WAY_S = 0.0001
 """Travel time of a message between agent and worker."""
 ITEMS = (1024,)
 """Bytes of a sample, by lane."""
+
+
+class RankMachine(Protocol):
+    """What an agent needs of the machine it is on."""
+
+    load: RankLoad
+    agenda: Agenda
+    cores: Cores
+
+    def work_s(self, rank: int, task: ev.Task) -> float: ...
+    def delivered(self, agent: RankAgent, seq: int) -> None: ...
+    def to_manager(self, agent: RankAgent, view: RankView) -> None: ...
+    def leave(self, agent: RankAgent) -> None: ...
 
 
 class RankWorker:
@@ -34,15 +49,15 @@ class RankWorker:
 
 
 class RankAgent:
-    def __init__(self, machine: Machine, rank: int) -> None:
-        self.machine, self.rank, self.load = machine, rank, machine.load
+    def __init__(self, machine: RankMachine, rank: int, taken: int) -> None:
+        self.machine, self.rank, self.load, self.taken = machine, rank, machine.load, taken
         self.alive, self.connected = True, False
         config = CoreConfig(workers=self.load.workers, kind=Kind.SLOTS, trims=False)
         self.state = new_state(config)
         self.workers = [RankWorker() for _ in self.state.workers]
-        self.taken = machine.trainers[rank].taken
-        self.reported: RankView | None = None
-        self.reported_s = -1.0
+        self.told: tuple[float, ...] = ()
+        self.looked_s = self.told_s = self.heard_s = -1.0
+        self.short = False
         self._planned = False
         self._events: deque[Event] = deque()
         self.happen(ev.LayoutKnown(0, ITEMS))
@@ -135,7 +150,16 @@ class RankAgent:
         if self.alive:
             beats = tuple(worker.beat for worker in self.workers)
             self.happen(ev.Tick(self.machine.agenda.now_s, beats))
+            self._look_after(self.machine.agenda.now_s)
             self.machine.agenda.after(TICK_S, self._tick)
+
+    def _look_after(self, now_s: float) -> None:
+        """Leave a manager that is silent although it lends our cores, or others to us."""
+        if not self.connected or self.has_its_own:
+            self.heard_s = now_s
+        elif now_s - self.heard_s > SILENT_S:
+            self.disconnect()
+            self.machine.leave(self)
 
     # ---- training
 
@@ -153,7 +177,7 @@ class RankAgent:
 
     def connect(self) -> None:
         if self.alive:
-            self.connected, self.reported = True, None
+            self.connected, self.told = True, ()
             self._report()
 
     def disconnect(self) -> None:
@@ -162,16 +186,22 @@ class RankAgent:
             self.connected = False
             self.on_allowed(self.load.workers)
 
+    @property
+    def has_its_own(self) -> bool:
+        return self.state.local.allowed in (UNBOUNDED, self.load.workers)
+
     def on_allowed(self, workers: int) -> None:
         if not self.alive:
             return
+        self.heard_s = self.machine.agenda.now_s
         size = min(workers, MOST * self.load.workers)
         if size > self.state.local.size:
             self.happen(ev.ResizePool(size))
         self.happen(ev.Allow(workers))
 
     def _report_soon(self) -> None:
-        due_s = self.reported_s + self.load.report_s
+        calm = not self.short and self.has_its_own
+        due_s = self.looked_s + (CALM_PAUSE_S if calm else PAUSE_S)
         if self.connected and not self._planned:
             if self.machine.agenda.now_s >= due_s:
                 self._report()
@@ -187,7 +217,13 @@ class RankAgent:
     def _report(self) -> None:
         now_s = self.machine.agenda.now_s
         taken = Next(0, self.taken, self.taken)
-        view = standing(self.state, taken, home=self.load.workers, crew=self.machine.crew_of(self.rank))
-        if view != self.reported or now_s - self.reported_s >= REPEAT_S:
-            self.reported, self.reported_s = view, now_s
+        view = standing(self.state, taken, home=self.load.workers, crew=crew_of(self.load, self.rank))
+        told = told_by(view)
+        self.looked_s, self.short = now_s, view.ahead < SHORT
+        if told != self.told or now_s - self.told_s >= BEAT_S:
+            self.told, self.told_s = told, now_s
             self.machine.to_manager(self, view)
+
+
+def crew_of(load: RankLoad, rank: int) -> str:
+    return str(rank % load.crews)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.policy.lending import DECIDE_S, REPORT_S
+from penstock.lending.manager import PAUSE_S
 
 Costs = Literal["equal", "photos", "augmented", "chains", "tail"]
 PHOTOS_SPREAD = 0.42
@@ -50,8 +50,8 @@ class RankLoad:
     crews: int = 1
     """Jobs, each with a barrier of its own; ranks take turns."""
     rule: str = "evened"
-    report_s: float = REPORT_S
-    decide_s: float = DECIDE_S
+    decide_s: float = PAUSE_S
+    """Least time between two decisions of the manager."""
     delay_s: float = 0.0002
     """Travel time of a message."""
     start_s: float = 0.05

@@ -10,7 +10,8 @@ import random
 from dataclasses import dataclass, field
 
 from penstock.core.events import Task
-from penstock.policy.lending import REPEAT_S, RULES, RankView
+from penstock.lending.manager import BEAT_S
+from penstock.policy.lending import RULES, RankView
 from penstock.sim.agenda import Agenda
 from penstock.sim.cores import Cores
 from penstock.sim.rank_agent import RankAgent
@@ -18,6 +19,8 @@ from penstock.sim.rank_load import RankFault, RankLoad
 
 PATIENCE_S = 60.0
 """Virtual seconds without a step after which none is expected any more."""
+BACK_S = 1.0
+"""An agent that has left a silent manager joins again after so long."""
 
 
 class Hang(AssertionError):
@@ -86,10 +89,7 @@ class Manager:
         if not self.alive:
             return
         now_s = self.machine.agenda.now_s
-        number, told_s = self.told.get(rank, (view.allowed, now_s))
-        if number != view.allowed and now_s - told_s >= REPEAT_S:
-            number = view.allowed  # the message was lost
-        self.told[rank] = number, told_s
+        self.told.setdefault(rank, (view.allowed, now_s))
         self.views[rank] = view
         self._decide_soon()
 
@@ -116,9 +116,10 @@ class Manager:
         ranks = sorted(self.views)
         views = [self.views[rank]._replace(allowed=self.told[rank][0]) for rank in ranks]
         for rank, number in zip(ranks, self.rule(views, machine.load.cores), strict=True):
-            if number != self.told[rank][0]:
-                machine.moved(rank, self.told[rank][0], number)
-                self.told[rank] = number, machine.agenda.now_s
+            told, told_s = self.told[rank]
+            machine.moved(rank, told, number)
+            if number != told or (number != machine.load.workers and self.decided_s - told_s >= BEAT_S):
+                self.told[rank] = number, self.decided_s
                 machine.to_agent(rank, number)
 
 
@@ -139,7 +140,7 @@ class Machine:
         self.reports = self.decisions = 0
         self._lent, self._lent_since_s = dict.fromkeys(range(load.ranks), 0), 0.0
         self.manager = Manager(self)
-        self.agents = [RankAgent(self, rank) for rank in range(load.ranks)]
+        self.agents = [RankAgent(self, rank, 0) for rank in range(load.ranks)]
         for agent in self.agents:
             self.agenda.after(load.delay_s, agent.connect)
         for rank in range(load.ranks):
@@ -167,9 +168,6 @@ class Machine:
             allowed=tuple(agent.state.local.allowed for agent in self.agents),
             got=tuple(tuple(trainer.got) for trainer in self.trainers),
         )
-
-    def crew_of(self, rank: int) -> str:
-        return str(rank % self.load.crews)
 
     def work_s(self, rank: int, task: Task) -> float:
         sums = self.sums[rank][task.seq]
@@ -232,7 +230,18 @@ class Machine:
         if agent.connected and manager is self.manager:
             agent.on_allowed(workers)
 
+    def leave(self, agent: RankAgent) -> None:
+        """Let an agent end its connection, and come back."""
+        self.agenda.after(self.load.delay_s, self.manager.on_gone, agent.rank)
+        self.agenda.after(BACK_S, self._come_back, agent)
+
+    def _come_back(self, agent: RankAgent) -> None:
+        if self.manager.alive and not agent.connected:
+            agent.connect()
+
     def moved(self, rank: int, before: int, after: int) -> None:
+        if after == before:
+            return
         now_s = self.agenda.now_s
         self.moved_at.append((now_s, abs(after - before) / 2))
         self.lent_s += sum(self._lent.values()) * (now_s - self._lent_since_s)
@@ -262,7 +271,7 @@ class Machine:
 
     def _new_agent(self, rank: int) -> None:
         """Start an agent in a dead one's place; training asks it for all that it has not taken."""
-        trainer, agent = self.trainers[rank], RankAgent(self, rank)
+        trainer, agent = self.trainers[rank], RankAgent(self, rank, self.trainers[rank].taken)
         self.agents[rank] = agent
         trainer.ready.clear()
         for seq in range(trainer.taken, trainer.asked):
