@@ -7,7 +7,6 @@ is measured here. Step times are divided by those of one ideal pool for all rank
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -16,13 +15,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from _lines import append_line
 from _rank_cases import FIGURE, GRID, RULES, WINDOWS
 
 from penstock.sim.rank_load import RankLoad
 from penstock.sim.ranks import mean_step_s, play
 from penstock.sim.shared_pool import least_step_s, shared_pool
 
-OUT = Path(__file__).parent / "results" / "ranks" / "sim.jsonl"
+OUT = Path(__file__).parent / "results" / "ranks"
 WARM = 0.25
 """Share of the steps before those that count."""
 NAMES = ("never", "paper", "evened")
@@ -52,15 +52,15 @@ class Table:
     def __init__(self, seeds: int, out: Path) -> None:
         self.seeds = seeds
         out.parent.mkdir(parents=True, exist_ok=True)
-        self.file = out.open("w", encoding="utf-8")
+        self.out = out
+        out.write_text("", "utf-8")
 
     def play(self, part: str, load: RankLoad) -> dict[str, list[Row]]:
         """Return the rows of a case by rule."""
         found: dict[str, list[Row]] = {name: [] for name in NAMES}
         for row in rows(part, load, self.seeds):
             found[row["rule"]].append(row)
-            self.file.write(json.dumps(row) + "\n")
-        self.file.flush()
+            append_line(self.out, row)
         return found
 
     def rules(self) -> None:
@@ -120,11 +120,13 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=3, help="runs of each case with other samples (3)")
     parser.add_argument("--part", choices=("rules", "grid", "figure"), help="one table only")
-    parser.add_argument("--out", type=Path, default=OUT, help="file of rows, written anew")
+    parser.add_argument(
+        "--out", type=Path, default=OUT, help="folder for the rows of each table, written anew"
+    )
     options = parser.parse_args()
-    table = Table(options.seeds, options.out)
     begin_s = time.monotonic()
     for part in (options.part,) if options.part else ("rules", "grid", "figure"):
+        table = Table(options.seeds, options.out / f"sim_{part}.jsonl")
         getattr(table, part)()
         print()
     print(f"simulated in {time.monotonic() - begin_s:.0f} s", file=sys.stderr)
