@@ -31,10 +31,11 @@ def assert_every_batch_once(played: Played) -> None:
         RankLoad(ranks=8, workers=8, steps=80),
         RankLoad(ranks=8, workers=8, steps=80, costs="chains", sample_s=0.005),
         RankLoad(ranks=8, workers=8, steps=80, dear=(3.0,), sample_s=0.005),
+        RankLoad(ranks=8, workers=8, steps=80, dear=(3.0,), train_s=0.0143),
         RankLoad(ranks=4, workers=3, steps=80, dear=(3.0,)),
         RankLoad(ranks=2, workers=1, steps=80, batch_size=32, dear=(3.0,)),
     ],
-    ids=["photos", "chains", "dear8x8", "dear4x3", "dear2x1"],
+    ids=["photos", "chains", "dear8x8", "short", "dear4x3", "dear2x1"],
 )
 def test_steps_take_no_longer_than_with_one_pool_for_all_ranks(load: RankLoad) -> None:
     played = play(load)

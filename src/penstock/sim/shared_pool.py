@@ -18,11 +18,13 @@ def shared_pool(load: RankLoad) -> list[float]:
     for step in range(load.steps):
         opened = taken[step - load.window] if step >= load.window else np.zeros(load.ranks)
         ready = np.zeros(load.ranks)
-        for ordinal in range(load.batch_size):
-            for rank in range(load.ranks):
-                end_s = max(free[0], opened[rank]) + costs[rank, step, ordinal]
-                heapq.heapreplace(free, end_s)
-                ready[rank] = max(ready[rank], end_s)
+        from_s = np.maximum(opened, free[0])  # nobody waits for a rank that has not asked yet
+        for _, ordinal, rank in sorted(
+            (from_s[rank], ordinal, rank) for rank in range(load.ranks) for ordinal in range(load.batch_size)
+        ):
+            end_s = max(free[0], opened[rank]) + costs[rank, step, ordinal]
+            heapq.heapreplace(free, end_s)
+            ready[rank] = max(ready[rank], end_s)
         taken[step] = np.maximum(ready, ends[-1] if ends else 0.0)
         ends.append(float(taken[step].max()) + load.train_s)
     return ends
