@@ -87,7 +87,9 @@ def by_waiting(ranks: Sequence[RankView], cores: int) -> list[int]:
     waiting tasks, less those whose workers are soon free. All workers are home when the step's batches are complete."""
     step = min(((rank.epoch, rank.taken) for rank in ranks), default=(0, 0))
     needs = [
-        max(0, rank.waiting_due - rank.soon) if (rank.epoch, rank.taken) == step and rank.ahead < COMPLETE else 0
+        max(0, rank.waiting_due - rank.soon)
+        if (rank.epoch, rank.taken) == step and rank.ahead < COMPLETE
+        else 0
         for rank in ranks
     ]
     homes = apportioned(min(cores, sum(rank.home for rank in ranks)), [rank.home for rank in ranks])
