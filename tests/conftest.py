@@ -72,6 +72,9 @@ if not any(Path("/dev").glob("nvidia[0-9]*")):
 # What one test decides about remote workers must not begin another one, nor be stored in the user's folder.
 os.environ.setdefault("PENSTOCK_STORED_METRICS", "0")
 
+# A node process outlives its last loader by two seconds, and any two loaders of a test would start one. Tests of lent cores say "1".
+os.environ.setdefault("PENSTOCK_LENDING", "0")
+
 _failed = pytest.StashKey[bool]()
 
 

@@ -32,7 +32,7 @@ UNITS = {
     "TI": 2**40,
 }
 ON_ERROR = ("raise", "skip", "replace")
-DEALS = ("as_is", "owner")
+DEALS = ("as_is", "owner", "cost")
 
 
 def whole(value: object, name: str, *, least: int | None = None, word: str = "") -> int:
@@ -343,8 +343,8 @@ class LoaderConfig:
     cache: Cache | None = None
     """A `Cache`: bytes of samples are fetched ahead and kept, once for all ranks and machines of the job (docs/cache.md)."""
     deal: str = "as_is"
-    """`"owner"` deals each global batch to the ranks whose node keeps its samples in the cache; `"as_is"`: ranks take turns
-    (docs/cache.md#order-and-dealing)."""
+    """Who gets which sample of a global batch (one batch of each rank): `"as_is"`, ranks take turns; `"owner"`, ranks whose node keeps it in the
+    cache (docs/cache.md#order-and-dealing); `"cost"`, so that ranks have equally much to do (docs/ranks.md#deal-by-cost)."""
     adopt: bool | str = True
     """Prepare torchvision's `ImageFolder` by our ops, with the same pixels (docs/transforms.md). `"fast_decode"`: faster, nearly the same
     pixels. `False`: leave it alone."""
@@ -359,9 +359,9 @@ class LoaderConfig:
             )
         if self.deal not in DEALS:
             raise ConfigError(f"deal must be one of {', '.join(map(repr, DEALS))}, got {self.deal!r}")
-        if self.deal == "owner" and self.shard is None:
+        if self.deal != "as_is" and self.shard is None:
             raise ConfigError(
-                "deal='owner' deals the batches of all ranks, so it needs shard='auto' or (rank, world), and no sampler of yours"
+                f"deal={self.deal!r} deals the batches of all ranks, so it needs shard='auto' or (rank, world), and no sampler of yours"
             )
         if self.on_error not in ON_ERROR:
             raise ConfigError(f"on_error must be one of {', '.join(ON_ERROR)}, got {self.on_error!r}")

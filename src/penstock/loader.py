@@ -128,7 +128,7 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
             batch_size=self.batch_size or 1,
             times=1 if reuse is None else reuse.times,
             evens=cache is not None and cache.order == "even",
-            deals=deal == "owner",
+            deal=deal,
         )
         self._epochs = Epochs(source, config.plain_seed, self._reusing.kept if self._reusing else 0)
         if isinstance(self.sampler, ShardSampler):

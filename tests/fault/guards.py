@@ -56,6 +56,11 @@ GUARDS = [
         changed("stalled-trial", "now_s - last_s >", "False and now_s - last_s >"),
     ),
     guard(
+        "ranks that found other costs do not deal by them",
+        "integration/test_deal_by_cost.py::test_ranks_that_found_other_costs_do_not_deal_by_them",
+        removed("costs-agreed"),
+    ),
+    guard(
         "attempt ids are never used twice",
         "unit/test_core.py::test_the_work_of_a_lost_worker_is_issued_again_under_a_new_id",
         replaced(

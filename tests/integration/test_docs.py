@@ -102,6 +102,7 @@ class Around(NamedTuple):
 AROUND = {
     "README.md": Around(after=ALL_OF_THEM + A_BATCH),
     "cache.md": Around(before=DATA + PHOTOS, after=A_BATCH + NODE_ENDS, needs=("PIL",)),
+    "ranks.md": Around(needs=("PIL",)),
     "reuse.md": Around(before=DATA + PHOTOS, needs=("PIL", "soundfile")),
     "transforms.md": Around(before=DATA + PHOTOS, needs=("PIL", "soundfile")),
     "integrations.md": Around(

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from penstock import AudioFolder, ConfigError, DataLoader, ImageFolder, MissingExtra, TarDataset
+from penstock.epochs.costs import read_costs
 from penstock.pipeline.staged import StagedDataset
 from penstock.sources import cloud
 from penstock.sources.anywhere import AnyFiles
@@ -316,6 +317,7 @@ def test_recordings_in_a_store_are_those_of_a_local_folder(store: S3Apart, tmp_p
     local, remote = AudioFolder(store.folder / "bucket" / "speech"), AudioFolder("s3://bucket/speech")
     assert remote.targets == local.targets
     assert all(torch.equal(remote[at][0], local[at][0]) for at in range(6))
+    assert read_costs(remote) == read_costs(local)
     named = AudioFolder("s3://bucket/speech", classes=lambda path: path.parent.name)
     assert named.classes == ["no", "yes"]
 

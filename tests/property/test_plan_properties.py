@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.plan.epoch import EpochPlan
 from penstock.plan.permutation import MAX_N, Permutation
 from penstock.plan.seeds import SeedStream
-from tests.owners import some_owners
+from tests.owners import some_costs, some_owners
 
 SEEDS = st.integers(-(2**63), 2**64 - 1)
 WORLDS = st.integers(1, 9)
@@ -33,7 +33,7 @@ def plans(draw: st.DrawFn, drop_last: bool | None = None) -> EpochPlan:
         times=times,
         kept=draw(st.integers(0, length)),
         even=draw(owners) if times == 1 else None,
-        deal=draw(owners),
+        deal=draw(owners | some_costs(length)),
     )
 
 
@@ -97,7 +97,7 @@ def test_stops_and_resumes_in_other_worlds_and_groups_lose_and_repeat_nothing(
     for world in worlds:
         done = data.draw(st.integers(0, plan.batches))
         parts.append(delivered(plan, done))
-        deal = data.draw(st.just(plan.deal) | some_owners(plan.length))
+        deal = data.draw(st.just(plan.deal) | some_owners(plan.length) | some_costs(plan.length))
         plan = replace(plan, origin=plan.after(done), world=world, deal=deal)
         last = plan if plan.batches else last
     positions = np.concatenate([*parts, delivered(plan, plan.batches)])

@@ -60,7 +60,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"snapshot_every_n_steps": -1},
         "snapshot_every_n_steps must be a number of batches, 0 or None, got -1",
     ),
-    ({"deal": "cost"}, "deal must be one of 'as_is', 'owner', got 'cost'"),
+    ({"deal": "evenly"}, "deal must be one of 'as_is', 'owner', 'cost', got 'evenly'"),
+    (
+        {"deal": "cost"},
+        "deal='cost' deals the batches of all ranks, so it needs shard='auto' or (rank, world), and no sampler of yours",
+    ),
     (
         {"deal": "owner"},
         "deal='owner' deals the batches of all ranks, so it needs shard='auto' or (rank, world), and no sampler of yours",

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from penstock.agent.capacity import Capacity
 from penstock.agent.config import AgentConfig
+from penstock.agent.core_time import CoreTime
 from penstock.agent.handles import WorkerHandle
 from penstock.agent.lending import Lending
 from penstock.core import events as ev
@@ -46,21 +47,24 @@ class Staffing:
         """Workers that were started for borrowed cores, and the rank's own."""
         self._allowed: int | None = None
         """Workers that may begin tasks, by the manager."""
+        self._time = CoreTime(arena.board.agent, self._tell_cores)
 
     def bind(self) -> None:
         if self._lending is not None:
             lost = Msg.LENDING_LOST
             self._lending.bind(self._agent.selector, self._allow, lambda: self._agent.tell(lost))
+            self._time.hold(*self._cores())
 
     def look(self) -> None:
         """Report how this rank stands; called after every few events."""
         if self._lending is not None:
-            self._lending.look(self._state, self._arena.board.agent, self._home)
+            self._lending.look(self._state, self._arena.board, self._home)
 
     def look_after(self, now_s: float, alive: Sequence[WorkerHandle]) -> None:
         """Have as many workers as the training process asks for, or as the cores allow."""
         if self._lending is not None:
             self._lending.look_after(now_s)
+            self._time.hold(*self._cores())
         row = self._arena.board.agent
         if row[Board.WANTED]:
             self._follows = row[Board.WANTED] == AS_CORES
@@ -85,6 +89,16 @@ class Staffing:
             self._agent.happen(ev.ResizePool(size))
         if self._lending is not None:
             self._agent.happen(ev.Allow(self._home if self._allowed is None else self._allowed))
+            self._time.hold(*self._cores())
+
+    def _cores(self) -> tuple[int, int]:
+        """Return how many workers are ours, and how many may begin tasks."""
+        allowed = self._home if self._allowed is None else self._allowed
+        return self._home, min(allowed, self._state.local.size)
+
+    def _tell_cores(self, cores: bytes) -> None:
+        if self._config.spans:
+            self._agent.tell(Msg.CORES, cores)
 
     def close(self) -> None:
         if self._lending is not None:

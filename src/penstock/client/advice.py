@@ -12,6 +12,7 @@ from penstock.client.gpu_choice import adopted_of, missing_for_lane, why_not_aut
 from penstock.client.places import DeviceSide
 from penstock.client.worker_count import count_workers
 from penstock.config import LoaderConfig
+from penstock.dataset.offers import known_costs
 from penstock.dataset.seeding import generators_kept
 from penstock.gpu.queues import too_few
 from penstock.measure import host
@@ -59,7 +60,15 @@ def explanation(
         offload = explained_offload(told, streams=streams) if config.remote or remote else ""
         said = explained(given.dataset, lane=f"{lane}\n  {reused}" if reused else lane)
         bytes_line = "" if config.cache is None else cache_line(cache)
-        return "\n".join(line for line in (said, offload, bytes_line) if line)
+        dealt = deal_line(given.dataset) if config.deal == "cost" else ""
+        return "\n".join(line for line in (said, offload, bytes_line, dealt) if line)
+
+
+def deal_line(dataset: Any) -> str:
+    """Say by which costs batches are dealt."""
+    known = known_costs(dataset)
+    assert known is not None, "the loader has refused others"
+    return f"deal: each global batch so that its ranks' costs are even; the cost of a sample is {known.says}"
 
 
 def cache_line(cache: Any) -> str:

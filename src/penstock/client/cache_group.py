@@ -55,7 +55,7 @@ def side_of(
     if cache is None or held is not None:
         return held
     source = epochs.source
-    follows = source.evens or source.deals
+    follows = source.evens or source.deal == "owner"
     """Whether the order follows from what is kept: then all ranks must know the same, or samples come twice and others never."""
     seam = offered(recipe.dataset).seam
     if why := why_not(seam, config):

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from torch.utils.data import ConcatDataset, Subset
 
-from penstock.sources.sources import ByteRange
+from penstock.dataset.costs import KnownCosts, file_bytes, users_costs
+from penstock.sources.sources import ByteRange, WholeFiles
 
 
 class DrawnFirst(Protocol):
@@ -71,6 +72,8 @@ class Offer:
     """The last step of its images (`transforms.tail.Tail`), if it can be done elsewhere: samples that `get` returns have `pixels`."""
     seam: ReadSeam | None = None
     """Where its bytes pass; None: it may read anything in any way."""
+    costs: KnownCosts | None = None
+    """What its samples cost; None: not known before they are prepared. `known_costs` also asks the user's dataset."""
 
 
 class Offers(ABC):
@@ -98,8 +101,19 @@ def offered(dataset: Any) -> Offer:
     if type(dataset) is ConcatDataset:
         return replace(plain, path_of=partial(_path_in, dataset))
     if any(kind.__module__ == "torchvision.datasets.folder" for kind in type(dataset).__mro__):
-        return replace(plain, path_of=lambda key: str(dataset.samples[key][0]))
+        files = file_bytes(lambda key: (str(dataset.samples[key][0]), 0, None), WholeFiles)
+        return replace(plain, path_of=lambda key: str(dataset.samples[key][0]), costs=files)
     return plain
+
+
+def known_costs(dataset: Any) -> KnownCosts | None:
+    """Return what samples cost: as the user's dataset says, else as is known of its kind; None if it is not known."""
+    if (said := users_costs(dataset)) is not None:
+        return said
+    if type(dataset) is Subset:
+        inner = known_costs(dataset.dataset)
+        return inner and replace(inner, of=lambda keys: inner.of([dataset.indices[key] for key in keys]))
+    return offered(dataset).costs
 
 
 def path_of(offer: Offer, key: Any) -> str | None:

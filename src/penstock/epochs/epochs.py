@@ -16,12 +16,14 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
+from penstock.epochs.costs import check_agreed, check_costs, read_costs
 from penstock.epochs.feed import Ask, planned, streamed
 from penstock.epochs.fitting import Identity, fitted, warn_of_seed
 from penstock.epochs.progress import Run, after_end, fresh_state, resume_plan, reuse_of
 from penstock.epochs.replay import SamplerReplay, chain_of, epoch_of, length_of, set_generator
 from penstock.epochs.shares import Shares, places_of
 from penstock.errors import ConfigError
+from penstock.plan.deal_cost import SampleCosts
 from penstock.plan.epoch import EpochPlan
 from penstock.policy.homes import Ownership
 from penstock.worker.prepare import Where
@@ -48,8 +50,8 @@ class OrderSource:
     """How often each partly prepared sample is used."""
     evens: bool = False
     """Whether samples that no node keeps are spread evenly over ranks and batches."""
-    deals: bool = False
-    """Whether global batches are dealt to the ranks whose node keeps their samples."""
+    deal: str = "as_is"
+    """Who gets which sample of a global batch: as the keyword `deal` says."""
 
     def __post_init__(self) -> None:
         if self.evens and not (self.own and self.shuffles):
@@ -61,6 +63,14 @@ class OrderSource:
                 "order='even' spreads samples that must be read, reuse= spreads samples that must be prepared anew; an order cannot do both: "
                 "leave order='even' out"
             )
+        if self.deal == "cost":
+            if self.evens or self.times > 1:
+                other = "order='even' of the cache" if self.evens else "reuse="
+                raise ConfigError(
+                    f"deal='cost' evens what samples cost, {other} how many of them must be read or prepared anew; a deal cannot do both: leave one "
+                    "of them out"
+                )
+            check_costs(self.dataset)
 
     @property
     def streams(self) -> bool:
@@ -98,7 +108,18 @@ class OrderSource:
         own = self.own and sampler is self.sampler
         return replace(self, sampler=sampler, batch_sampler=batch_sampler, own=own)
 
-    def plan(self, epoch: int, seed: int, kept: int, owners: Ownership | None = None) -> EpochPlan:
+    @property
+    def deals_by_cost(self) -> bool:
+        return self.deal == "cost" and self.world > 1
+
+    def plan(
+        self,
+        epoch: int,
+        seed: int,
+        kept: int,
+        owners: Ownership | None = None,
+        costs: SampleCosts | None = None,
+    ) -> EpochPlan:
         cut = next((link for link in chain_of(self.batch_sampler) if hasattr(link, "batch_size")), None)
         return EpochPlan(
             length=len(self.dataset),
@@ -112,7 +133,7 @@ class OrderSource:
             times=self.times,
             kept=kept,
             even=owners if self.evens else None,
-            deal=owners if self.deals and self.world > 1 else None,
+            deal={"owner": owners, "cost": costs}.get(self.deal) if self.world > 1 else None,
         )
 
 
@@ -135,6 +156,9 @@ class Epochs:
         self.owners: Ownership | None = None
         """Where samples are kept; None: not known, so nothing is spread or dealt. An epoch keeps those that it began with. All ranks must
         have the same when it begins: who gets which sample follows from it."""
+        self._costs: SampleCosts | None = None
+        self._agreed: SampleCosts | None = None
+        """The costs that all ranks are known to have."""
 
     @property
     def epoch(self) -> int:
@@ -169,7 +193,16 @@ class Epochs:
         return places_of(self.resume, workers)
 
     def plan(self, epoch: int) -> EpochPlan:
-        return self.source.plan(epoch, self.seed or 0, self.kept, self.owners)
+        return self.source.plan(epoch, self.seed or 0, self.kept, self.owners, self.costs())
+
+    def costs(self) -> SampleCosts | None:
+        """Return what samples cost, if batches are dealt by that. Read at the first call, and again if the dataset's length changes."""
+        source, costs = self.source, self._costs
+        if not source.deals_by_cost:
+            return None
+        if costs is None or len(costs.values) != len(source.dataset):
+            costs = self._costs = read_costs(source.dataset)
+        return costs
 
     def where(self, index: Any, epoch: int) -> Where:
         """Return a sample's place in that epoch, as far as it is known beforehand."""
@@ -194,6 +227,10 @@ class Epochs:
     def new_run(self, workers: int = 0) -> Run:
         """Begin the next epoch, from its start or from a loaded state."""
         shares = self.shares(workers)
+        costs = self.costs()
+        if costs is not None and costs != self._agreed:
+            check_agreed(costs, self.source.world)  # guard: costs-agreed
+            self._agreed = costs
         state, self.resume = self.resume, None
         assert self.seed is not None
         told = self._told_epoch()

@@ -20,6 +20,7 @@ from typing import Any
 from penstock.epochs.feed import Ask
 from penstock.epochs.shares import Delivered
 from penstock.errors import StateError
+from penstock.plan.deal_cost import SampleCosts
 from penstock.plan.epoch import EpochPlan
 from penstock.policy.homes import Ownership
 
@@ -139,6 +140,8 @@ class Run:
                 state["order_world"] = self.plan.order_world or self.plan.world
             if self.plan.even is not None:
                 state["even"] = self.plan.even.facts()
+            if isinstance(self.plan.deal, SampleCosts):
+                state |= self.plan.deal.facts()
         return state
 
     def extra_between(self) -> dict[str, Any]:
@@ -186,10 +189,16 @@ def fresh_state(
 
 def resume_plan(plan: EpochPlan, state: dict[str, Any]) -> EpochPlan:
     """Return the rest of the epoch, in the order that it began with, divided anew for this world, batch size and cache."""
+    if isinstance(plan.deal, SampleCosts) and state.get("costs", plan.deal.digest) != plan.deal.digest:
+        raise StateError(
+            f"the state was saved with deal='cost' and other costs of samples (digest {state['costs']}, now {plan.deal.digest}), so the rest of the "
+            "epoch would not be dealt as it was to be: give the dataset the same files or cost(index). Or finish this epoch with deal='as_is': each "
+            "sample still comes once"
+        )
     if state["beyond"] and state.get("cut") != cut_of(plan):
         raise StateError(
             f"the state was saved with in_order=False and batches out of order were delivered (batch size, world and, if dealt, a digest of "
-            f"the owners: {state.get('cut')}); it can only be resumed with the same, not {cut_of(plan)}"
+            f"the owners or costs: {state.get('cut')}); it can only be resumed with the same, not {cut_of(plan)}"
         )
     even = plan.even
     if "cut" in state or state["position"]:  # the epoch has begun
@@ -201,8 +210,8 @@ def cut_of(plan: EpochPlan) -> list[Any]:
     """Return what decides which samples a rank's batch has."""
     if plan.deal is None:
         return [plan.batch_size, plan.world]
-    owners = json.dumps(plan.deal.facts(), sort_keys=True).encode()
-    return [plan.batch_size, plan.world, hashlib.sha256(owners).hexdigest()[:16]]
+    dealt_by = json.dumps(plan.deal.facts(), sort_keys=True).encode()
+    return [plan.batch_size, plan.world, hashlib.sha256(dealt_by).hexdigest()[:16]]
 
 
 def reuse_of(state: dict[str, Any], times: int, kept: int) -> int:

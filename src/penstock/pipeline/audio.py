@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from penstock.dataset.costs import KnownCosts, file_bytes
 from penstock.dataset.offers import Offer, Offers, ReadSeam
 from penstock.dataset.seeding import call_seed
 from penstock.errors import ConfigError
 from penstock.pipeline.chain import flattened
-from penstock.pipeline.folders import FileTree, files_digest
+from penstock.pipeline.folders import FileTree, files_digest, listed_costs
 from penstock.plan.seeds import op_seed
 from penstock.sources.anywhere import local_path
 from penstock.sources.sources import ByteRange, Source, WholeFiles
@@ -186,6 +187,7 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
         else:
             raise ConfigError(f"classes must be 'folder' or a function of a path, got {classes!r}")
         self.targets = [target for _, target in self.samples]
+        self._sizes = tree.sizes(path for path, _ in self.samples)
 
     def offer(self) -> Offer:
         return Offer(
@@ -194,7 +196,12 @@ class AudioFolder(Dataset[tuple[Any, Any]], Offers):
             load=partial(preload, AUDIO_LIBRARIES),
             path_of=lambda index: self.locate(index)[0],
             seam=self._seam() if type(self) is AudioFolder else None,
+            costs=self._costs(),
         )
+
+    def _costs(self) -> KnownCosts:
+        files = file_bytes(self.locate, lambda: self.bytes_from)
+        return listed_costs(self._sizes, len(self.samples), files)
 
     def _seam(self) -> ReadSeam:
         folder = self.root.rstrip("/")

@@ -5,8 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from posixpath import split as parted_path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.dataset.costs import KnownCosts
 from penstock.errors import ConfigError
 from penstock.sources.anywhere import AnyFiles, local_path
 from penstock.sources.cloud import CloudFiles, ListedObject
@@ -67,6 +72,13 @@ class FileTree:
             )
         return [(path, class_to_idx[name]) for name, paths in found.items() for path in paths]
 
+    def sizes(self, paths: Iterable[str]) -> NDArray[np.int64] | None:
+        """Return the sizes of files as the store listed them; None for a local folder."""
+        if self.is_local:
+            return None
+        known = {one.name: one.size for one in self._listed}
+        return np.array([known[path] for path in paths], np.int64)
+
     def digest(self) -> str | None:
         """Hash a store's names, sizes and etags; None for a local folder, or if an etag is missing or weak."""
         if self.is_local or not all(one.etag and not one.etag.startswith("W/") for one in self._listed):
@@ -78,6 +90,13 @@ class FileTree:
         """Return the folder of the root in which an object is; "" if it is in none."""
         folder, slash, _ = name[len(self.root) + 1 :].partition("/")
         return folder if slash else ""
+
+
+def listed_costs(sizes: NDArray[np.int64] | None, samples: int, otherwise: KnownCosts) -> KnownCosts:
+    """Return the bytes of files as costs: as a store listed them, without a request, unless a subclass has changed the samples since."""
+    if sizes is None or len(sizes) != samples:
+        return otherwise
+    return replace(otherwise, of=lambda keys: sizes[keys])
 
 
 def files_digest(paths: Iterable[str]) -> str:

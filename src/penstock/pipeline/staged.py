@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from penstock.dataset.costs import KnownCosts, file_bytes
 from penstock.dataset.offers import Offer, Offers, ReadSeam
 from penstock.dataset.seeding import call_seed, company
 from penstock.dataset.unfinished import Unfinished, finished
@@ -21,7 +22,7 @@ from penstock.pipeline.begun import Begun
 from penstock.pipeline.chain import Chain, calls, executed, size_of
 from penstock.pipeline.decode import Encoded, Image
 from penstock.pipeline.deferred import Deferred, Form
-from penstock.pipeline.folders import FileTree, files_digest
+from penstock.pipeline.folders import FileTree, files_digest, listed_costs
 from penstock.pipeline.header import MAX_PIXELS, BadImage
 from penstock.sources.anywhere import local_path
 from penstock.sources.sources import ByteRange, Source, WholeFiles, shown
@@ -91,6 +92,7 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
             if self.chain.is_one_program and not (self.after or self.has_own_items)
             else None,
             seam=self.seam() if self.is_located and not self.has_own_items else None,
+            costs=self._costs() if self.is_located else None,
         )
 
     @property
@@ -100,6 +102,9 @@ class StagedDataset(Dataset[tuple[Any, Any]], Offers):
 
     def _path(self, index: int) -> str:
         return shown(self.locate(index)[0])
+
+    def _costs(self) -> KnownCosts:
+        return file_bytes(self.locate, lambda: self.bytes_from)
 
     def _load(self) -> None:
         if self.chain.ops or self.chain.views:
@@ -229,10 +234,14 @@ class ImageFolder(StagedDataset):
         if not tree.is_local:
             self.bytes_from = tree.source
         self.targets = [target for _, target in self.samples]
+        self._sizes = tree.sizes(path for path, _ in self.samples)
         super().__init__(None, transform, len(self.samples), max_pixels=max_pixels, fast_decode=fast_decode)
 
     def offer(self) -> Offer:
         return replace(super().offer(), draws_alone=self._draws_alone)
+
+    def _costs(self) -> KnownCosts:
+        return listed_costs(self._sizes, len(self.samples), super()._costs())
 
     def seam(self) -> ReadSeam | None:
         root = str(Path(self.root)) if local_path(self.root) is not None else self.root

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.dataset.costs import KnownCosts
 from penstock.dataset.offers import ReadSeam
 from penstock.errors import ConfigError
 from penstock.pipeline.header import MAX_PIXELS, BadImage, read_header
@@ -140,6 +141,9 @@ class TarDataset(StagedDataset):
 
     def locate(self, index: int) -> ByteRange:
         return self._ranges(index)[0]
+
+    def _costs(self) -> KnownCosts:
+        return KnownCosts(says="the bytes of its image", of=lambda keys: self._places[keys, 1])
 
     def seam(self) -> ReadSeam | None:
         return ReadSeam(holder=self, ranges=self.ranges, files=tuple(self.urls))

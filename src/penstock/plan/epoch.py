@@ -12,10 +12,11 @@ Rule 4: if partly prepared samples are reused (`times`), a shuffled order spread
         anew) evenly over every rank's batches. The order is made for the world that began the epoch and stays
         when the rest is dealt to another world; the next epoch is even again. Likewise for samples that no node
         keeps (`even`).
-Rule 5: with `deal`, a global batch (one batch of each rank) is dealt to ranks whose node keeps its samples. Global batches,
+Rule 5: with `deal`, a global batch (one batch of each rank) is dealt: to ranks whose node keeps its samples, or by cost. Global batches,
         positions and sizes stay; only who delivers a position changes. So rules 2 and 3 hold for global batches, whatever
         the world, and a rest can be dealt by other owners. In an even order, samples that no node keeps stay where they are:
-        they are spread evenly already.
+        they are spread evenly already. With costs, ranks get even sums of them, and in a shuffled order each sample is equally
+        likely on each rank.
 """
 
 from dataclasses import dataclass, fields
@@ -26,10 +27,11 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
 from penstock.plan.deal import SampleOwners, deal_to_owners
+from penstock.plan.deal_cost import SampleCosts, deal_by_cost
 from penstock.plan.even import EvenOrder, even_order, kept_by
 from penstock.plan.permutation import MAX_N, Permutation, permutation
 from penstock.plan.renewal import Renewal
-from penstock.plan.seeds import order_key
+from penstock.plan.seeds import deal_key, order_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,8 @@ class EpochPlan:
     """World the order was made for; 0: this one."""
     even: SampleOwners | None = None
     """Where samples were kept when the epoch began, to spread those that no node keeps; None: they are not spread."""
-    deal: SampleOwners | None = None
-    """Where samples are kept, to deal global batches to owners; None: ranks take turns."""
+    deal: SampleOwners | SampleCosts | None = None
+    """Where samples are kept, to deal global batches to owners; or what samples cost, to deal even sums; None: ranks take turns."""
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self) if field.name not in ("even", "deal")):
@@ -127,6 +129,10 @@ class EpochPlan:
         """Return the positions of a global batch, in order, and the rank that delivers each."""
         first = self.first_of(batch) - self.rank
         positions = np.arange(first, first + self.size_of(batch) * self.world, dtype=np.int64)
+        if isinstance(self.deal, SampleCosts):
+            # An order that is the same in all epochs is dealt alike in all.
+            key = deal_key(self.seed, self.epoch if self.shuffle else 0, first)
+            return positions, deal_by_cost(self.deal.values[self.keys(positions)], self.world, key=key)
         ranks = (positions - first) % self.world
         if self.deal is not None:
             homes = self.deal.homes(self.length)[self.keys(positions)]

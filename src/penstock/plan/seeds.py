@@ -37,6 +37,7 @@ _ORDER: Final = _digest("order")
 _RENEWAL: Final = _digest("renewal")
 _PARTIAL: Final = _digest("partial")
 _HOME: Final = _digest("home")
+_DEAL: Final = _digest("deal")
 
 
 def mix64(value: int) -> int:
@@ -72,6 +73,11 @@ def renewal_key(seed: int) -> int:
 def home_key(seed: int, node: int) -> int:
     """Return the key of a node's draws for samples: lowest draw, home."""
     return _start(_HOME, seed, node)
+
+
+def deal_key(seed: int, epoch: int, position: int) -> int:
+    """Return the key of the deal of the global batch that begins at `position`."""
+    return mix64(_start(_DEAL, seed, epoch) ^ (int(position) & MASK64))
 
 
 def partial_seed(seed: int, renewed: int, key: object) -> int:

@@ -1,0 +1,67 @@
+"""Read what samples cost, for `deal="cost"`: once, at the first epoch, the same on all ranks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from penstock.dataset.offers import known_costs
+from penstock.epochs.shard import gathered, has_group
+from penstock.errors import ConfigError
+from penstock.plan.deal_cost import SampleCosts
+
+log = logging.getLogger("penstock")
+
+EVERY_S = 10.0
+"""Seconds between lines of progress."""
+LOOKS = 1024
+"""Samples between looks at the clock."""
+
+
+def check_costs(dataset: Any) -> None:
+    if known_costs(dataset) is None:
+        raise ConfigError(
+            f"deal='cost' needs to know what samples cost before they are prepared, and {type(dataset).__name__} does not say: give it a method "
+            "cost(index), in any unit (tokens, pixels, seconds of sound), or costs(), for all samples at once. ImageFolder, TarDataset, AudioFolder "
+            "and torchvision's ImageFolder have them (docs/ranks.md#deal-by-cost)"
+        )
+
+
+def read_costs(dataset: Any, clock: Callable[[], float] = time.monotonic) -> SampleCosts:
+    """Ask the dataset what each sample costs."""
+    check_costs(dataset)
+    known, count = known_costs(dataset), len(dataset)
+    assert known is not None
+    began_s = clock()
+    costs = np.fromiter(told(known.of(range(count)), count, clock), np.float64, count)
+    found = SampleCosts.of(costs)
+    log.info("deal='cost': costs of %d samples (%s) known after %.1f s", count, known.says, clock() - began_s)
+    return found
+
+
+def told(costs: Iterable[float], count: int, clock: Callable[[], float]) -> Iterator[float]:
+    """Pass costs on; log how far they are now and then."""
+    due_s = clock() + EVERY_S
+    for done, cost in enumerate(costs):
+        if done % LOOKS == 0 and clock() > due_s:
+            log.info("deal='cost': costs of %d of %d samples are read", done, count)
+            due_s = clock() + EVERY_S
+        yield cost
+
+
+def check_agreed(costs: SampleCosts, world: int) -> None:
+    """Raise if ranks have other costs: samples would come twice or never. Without a process group, nobody can tell."""
+    if not (has_group() and dist.get_world_size() == world):
+        return
+    number = int(costs.digest, 16) >> 1  # fits a signed number
+    others = [rank for rank, (found,) in enumerate(gathered([number])) if found != number]
+    if others:
+        raise ConfigError(
+            f"deal='cost': ranks {others} found other costs of samples than this one, so their files or their cost(index) differ: give all ranks the "
+            "same data, and costs that follow from it alone"
+        )
