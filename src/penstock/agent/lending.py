@@ -25,8 +25,8 @@ from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import Board
 from penstock.wire.frames import Channel
 
-PAUSE_S, CALM_PAUSE_S = 0.005, 0.025
-"""Between two reports; where training need not wait and nothing is lent, the longer one."""
+PAUSE_S, CALM_PAUSE_S = 0.005, 0.010
+"""Between two reports; where training need not wait and nothing is lent, the longer one: such a rank may be the one that can lend."""
 BEAT_S = 0.3
 """A report without news says that we are there."""
 SILENT_S = 1.0

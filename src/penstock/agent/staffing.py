@@ -19,12 +19,10 @@ from penstock.agent.lending import Lending
 from penstock.core import events as ev
 from penstock.core.events import Kind
 from penstock.core.state import State
+from penstock.policy.lending import MOST
 from penstock.wire import frames as wire
 from penstock.wire.arena import AS_CORES, Arena, Board
 from penstock.wire.frames import Msg
-
-MOST_TIMES = 4
-"""Workers of a rank at most, as a multiple of its own."""
 
 
 class Staffed(Protocol):
@@ -89,7 +87,7 @@ class Staffing:
 
     def _staff(self) -> None:
         """Have the workers that we may use, and let them work."""
-        wanted = min(self._allowed or 0, MOST_TIMES * self._home)
+        wanted = min(self._allowed or 0, MOST * self._home)
         self._spare = max(self._spare, wanted)
         size = max(self._home, self._spare)
         if size != self._state.local.size and self._arena.has_room_for(size):
