@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+from _lines import append_line, read_lines
+
 ROOT = Path(__file__).resolve().parents[1]
 LINE_EVERY_S = 30.0
 POLL_S = 0.1
@@ -95,6 +97,30 @@ def rows_of(process: subprocess.Popen[str], said: IO[str], part: range) -> list[
     rows = {row["seed"]: row for line in lines if line.startswith("{") and (row := json.loads(line))}
     ended = f"the process that should have played it ended with {process.returncode}"
     return [rows.get(seed, {"seed": seed, "ok": False, "why": ended}) for seed in part]
+
+
+def play(module: str, faults: int, jobs: int, out: Path, *, chunk: int) -> None:
+    """Play `module.run(seed)` for seeds that were not played, until there are so many faults."""
+    done = {row["seed"] for row in read_lines(out)}
+    running: list[tuple[subprocess.Popen[str], IO[str], range]] = []
+    at = 0
+    while running or count(out) < faults:
+        while len(running) < jobs and count(out) < faults:
+            part = range(at, at + chunk)
+            at += chunk
+            if not done.issuperset(part):
+                running.append((*start(module, part), part))
+        time.sleep(POLL_S)
+        for process, said, part in [entry for entry in running if entry[0].poll() is not None]:
+            running.remove((process, said, part))
+            for row in rows_of(process, said, part):
+                if row["seed"] not in done:
+                    append_line(out, row)
+            print(f"{count(out)} of {faults} faults", flush=True)
+
+
+def count(out: Path) -> int:
+    return sum(row.get("faults", 0) for row in read_lines(out))
 
 
 class Display:

@@ -10,14 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections import Counter
 from pathlib import Path
-from subprocess import Popen
-from typing import IO
 
-from _campaign import POLL_S, ROOT, Row, rows_of, start
-from _lines import append_line, read_lines
+from _campaign import ROOT, Row, play
+from _lines import read_lines
 
 MODULE = "tests.fault.cache_schedules"
 CHUNK = 2
@@ -32,7 +29,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (2)")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "cache_faults.jsonl")
     options = parser.parse_args()
-    play(options.faults, options.jobs, options.out)
+    play(MODULE, options.faults, options.jobs, options.out, chunk=CHUNK)
     rows = read_lines(options.out)
     for line in table(rows):
         print(line)
@@ -40,30 +37,6 @@ def main() -> int:
     for row in wrong:
         print(json.dumps(row))
     return 1 if wrong else 0
-
-
-def play(faults: int, jobs: int, out: Path) -> None:
-    """Play seeds that were not played, until there are so many faults."""
-    done = {row["seed"] for row in read_lines(out)}
-    running: list[tuple[Popen[str], IO[str], range]] = []
-    at = 0
-    while running or count(out) < faults:
-        while len(running) < jobs and count(out) < faults:
-            part = range(at, at + CHUNK)
-            at += CHUNK
-            if not done.issuperset(part):
-                running.append((*start(MODULE, part), part))
-        time.sleep(POLL_S)
-        for process, said, part in [entry for entry in running if entry[0].poll() is not None]:
-            running.remove((process, said, part))
-            for row in rows_of(process, said, part):
-                if row["seed"] not in done:
-                    append_line(out, row)
-            print(f"{count(out)} of {faults} faults", flush=True)
-
-
-def count(out: Path) -> int:
-    return sum(row.get("faults", 0) for row in read_lines(out))
 
 
 def table(rows: list[Row]) -> list[str]:

@@ -36,7 +36,7 @@ def _deadline(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def _zygote() -> Iterator[Zygote]:
-    zygote = Zygote("tests.fault.jobs")
+    zygote = Zygote("tests.fault.jobs", "tests.lending_jobs")
     yield zygote
     zygote.close()
 

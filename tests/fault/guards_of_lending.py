@@ -6,6 +6,8 @@ from tests.fault.guards import guard
 from tests.fault.markers import changed, never, replaced
 
 AGENT = "unit/test_agent_lending.py::test_"
+SIDE = "unit/test_lending_side.py::test_"
+JOBS = "fault/test_lending_faults.py::test_"
 MANAGER = "unit/test_lending_manager.py::test_"
 
 LENDING_GUARDS = [
@@ -13,6 +15,31 @@ LENDING_GUARDS = [
         "a rank takes its cores back from a silent manager",
         f"{AGENT}it_takes_back_what_it_has_lent_when_the_manager_is_silent",
         never("silent-manager"),
+    ),
+    guard(
+        "an idle rank takes its cores back from a silent manager too",
+        f"{AGENT}an_idle_agent_that_looks_seldom_notices_a_silent_manager_too",
+        changed("pause-of-an-agent", "> SILENT_S", "> SILENT_S / 2"),
+    ),
+    guard(
+        "a pause of a rank's own is not the manager's silence",
+        f"{AGENT}time_in_which_the_agent_was_stopped_is_not_the_managers_silence",
+        replaced("pause-of-an-agent", "paused = False"),
+    ),
+    guard(
+        "a stream that was lost at once is replaced",
+        f"{SIDE}a_stream_that_is_lost_before_its_thread_has_ended_is_replaced",
+        replaced("lost-while-looking", "self.looking = self._ordered = False"),
+    ),
+    guard(
+        "a forked child leaves its parent's loaders alone",
+        f"{SIDE}a_forked_child_shares_no_cores_with_its_parents_loaders",
+        changed("sides-of-a-parent", " and side.facts.pid == ours", ""),
+    ),
+    guard(
+        "a manager that did not answer once is asked again",
+        f"{JOBS}stats_are_there_again_behind_a_manager_that_was_silent",
+        changed("silent-once", "self.link(ANSWER_S)", "self._link"),
     ),
     guard(
         "a rank uses its own cores without a manager",

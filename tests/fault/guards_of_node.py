@@ -42,6 +42,11 @@ NODE_GUARDS = [
         removed("link-closed"),
     ),
     guard(
+        "a fork does not hold up a start of the node",
+        f"{FAULT}a_fork_while_a_node_is_started_does_not_hold_up_who_starts_it",
+        removed("no-fork-while-starting"),
+    ),
+    guard(
         "a service ends with a killed node",
         f"{FAULT}a_service_that_does_not_look_at_its_socket_ends_with_the_node[killed]",
         removed("service-lifeline"),

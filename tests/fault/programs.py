@@ -147,7 +147,7 @@ class Zygote:
             env={**os.environ, "PYTHONPATH": os.pathsep.join([*sources(), str(ROOT)])},
         )
         theirs.close()
-        self._sock.settimeout(START_S)
+        self._sock.settimeout(fair(START_S))
         assert self._sock.recv(16) == b"ready", "the zygote did not start"
         self._programs: list[Program] = []
 

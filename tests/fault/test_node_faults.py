@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from penstock.node.link import NodeLink
 from penstock.node.messages import NodeMsg, pack_open, receive, send
 from penstock.node.process import NodeProcess, bound
 from tests.fault.programs import fair, is_alive, until
+from tests.forks import start as fork
 from tests.node_faults import (
     gone,
     heard_last,
@@ -186,6 +188,28 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(NodeUnavailable, match="did not start in time"):
         NodeLink.attach(job, 0.5, config=config())
+
+
+def test_a_fork_while_a_node_is_started_does_not_hold_up_who_starts_it(job: str) -> None:
+    """Its child must not have a copy of the pipe by which the start is awaited."""
+    begins, forked, links = threading.Event(), threading.Event(), list[NodeLink]()
+    starter = threading.Thread(target=lambda: links.append(attach(job)))
+
+    def at_start(event: str, _: object) -> None:
+        if event == "subprocess.Popen" and threading.current_thread() is starter:
+            begins.set()  # the pipe is open
+            forked.wait(0.5)
+
+    sys.addaudithook(at_start)  # it stays: nobody else is this thread
+    starter.start()
+    assert begins.wait(fair(5.0))
+    child = fork(lambda: time.sleep(60.0))
+    forked.set()
+    starter.join(fair(5.0))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert links, "it waits for the child's end"
+    links[0].close()
 
 
 def test_a_start_that_fails_says_why(tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ KEYS = {
     "engine", "epoch", "batches", "samples", "elapsed_s", "wait_s", "wait_share", "workers", "worker_pids", "agent_pid", "worker_s",
     "worker_busy_s", "stages_s", "tasks", "task_size", "ready_depth", "arena_bytes", "arena_limit_bytes", "held_bytes",
     "private_copies", "restarts", "reissued", "agent_restarts", "skipped", "source_retries", "cache", "gpu", "reuse", "remote", "sample_bytes",
-    "worker_cpu_s", "worker_delayed_s", "recent",
+    "worker_cpu_s", "worker_delayed_s", "recent", "node",
 }  # fmt: skip
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 

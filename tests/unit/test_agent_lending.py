@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from penstock.agent.lending import BEAT_S, CALM_PAUSE_S, PAUSE_S, SILENT_S, Lending
+from penstock.agent.loop import SLOW_TICK_S
 from penstock.core import events as ev
 from penstock.core.state import State
 from penstock.lending.frames import GRANT, LendMsg, Report
 from penstock.node.messages import NodeMsg, send
+from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import FIELDS, Board
 from penstock.wire.frames import Channel
 from tests.unit.core_steps import laid_out, tell
@@ -30,7 +32,7 @@ class Rank:
     supply: socket.socket
     selector: selectors.BaseSelector
     state: State = field(default_factory=lambda: laid_out(workers=HOME))
-    row: memoryview = field(default_factory=lambda: memoryview(bytearray(8 * FIELDS)).cast("q"))
+    board: Board = field(default_factory=lambda: Board(memoryview(bytearray(8 * FIELDS * (1 + HOME))), HOME))
     at_s: float = 100.0
     allowed: list[int | None] = field(default_factory=list)
     lost: int = 0
@@ -53,7 +55,7 @@ class Rank:
     def look(self, passed_s: float) -> None:
         self.at_s += passed_s
         self.lending.look_after(self.at_s)
-        self.lending.look(self.state, self.row, HOME)
+        self.lending.look(self.state, self.board, HOME)
 
     def count_lost(self) -> None:
         self.lost += 1
@@ -80,15 +82,17 @@ def test_it_joins_and_says_how_it_stands(rank: Rank) -> None:
     manager = rank.open()
     assert told(manager) == [(LendMsg.JOIN, FACTS)]
     tell(rank.state, ev.Feed(1, 8))
-    rank.row[Board.NEXT], rank.row[Board.EPOCH], rank.row[Board.BATCH] = 1, 3, 7
-    rank.row[Board.WAITED_NS] = 2_000_000_000
+    row, worker = rank.board.agent, rank.board.row(1)
+    row[Board.NEXT], row[Board.EPOCH], row[Board.BATCH] = 1, 3, 7
+    row[Board.BATCHES], row[Board.WAITED_NS], row[Board.EXTRA_NS] = 5, 2_000_000_000, -1_000_000_000
+    worker[Board.SAMPLES], worker[Board.PREPARE_NS], worker[Board.CPU_NS] = 9, 4_000_000_000, 3_000_000_000
     rank.look(CALM_PAUSE_S)
     ((kind, payload),) = told(manager)
     assert kind == LendMsg.REPORT
     report = Report.unpack(payload, "a crew")
     assert (report.view.home, report.view.epoch, report.view.taken, report.view.busy) == (HOME, 3, 7, 2)
     assert report.view.waiting == 4
-    assert report.waited_s == 2.0
+    assert report.sums == RankSums(batches=5, waited_s=2.0, samples=9, busy_s=4.0, cpu_s=3.0, extra_s=-1.0)
 
 
 def test_what_is_no_news_is_said_seldom(rank: Rank) -> None:
@@ -141,6 +145,18 @@ def test_it_takes_back_what_it_has_lent_when_the_manager_is_silent(rank: Rank) -
     assert rank.lost == 1
 
 
+def test_an_idle_agent_that_looks_seldom_notices_a_silent_manager_too(rank: Rank) -> None:
+    """One that has lent all its cores has nothing else to do."""
+    manager = rank.open()
+    rank.look(SLOW_TICK_S)
+    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    rank.turn()
+    for _ in range(3):
+        rank.look(1.01 * SLOW_TICK_S)
+    assert rank.allowed == [0, None]
+    assert rank.lost == 1
+
+
 def test_time_in_which_the_agent_was_stopped_is_not_the_managers_silence(rank: Rank) -> None:
     manager = rank.open()
     rank.look(0.1)
@@ -159,3 +175,15 @@ def test_a_manager_need_not_say_anything_to_whom_it_owes_nothing(rank: Rank) -> 
         rank.look(0.1)
     assert rank.allowed == [HOME]
     assert not rank.lost
+
+
+def test_news_that_came_too_soon_after_a_report_is_said_without_another_event(rank: Rank) -> None:
+    manager = rank.open()
+    rank.look(CALM_PAUSE_S)
+    assert len(told(manager)) == 2
+    assert rank.lending.patience_s() > 1.0, "there is nothing to say"
+    tell(rank.state, ev.Feed(1, 8))
+    rank.look(0.0)
+    assert told(manager) == []
+    rank.look(rank.lending.patience_s())
+    assert len(told(manager)) == 1

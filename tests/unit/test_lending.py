@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.policy.lending import RULES, RankView, by_waiting, evened, in_step
+from penstock.policy.lending import APART, MOST, RULES, RankView, by_waiting, evened, in_step
 
 BUSY = RankView(home=2, allowed=2, batch_s=1.0, waiting=100, waiting_due=20, busy=2)
 FULL = BUSY._replace(ahead=4.0, waiting=0, waiting_due=0, busy=0)
@@ -21,15 +21,21 @@ def test_a_rank_whose_batches_are_complete_lends_to_the_one_that_is_behind(rule:
     assert RULES[rule]([BUSY, FULL], 4) == [4, 0]
 
 
+def test_no_core_goes_to_a_rank_that_has_no_worker_for_it() -> None:
+    alone = BUSY._replace(home=1, allowed=1)
+    idle = FULL._replace(home=1, allowed=1)
+    assert evened([alone, *[idle] * 7], 8) == [MOST, 1, 1, 1, 1, 0, 0, 0]
+
+
 def test_nobody_borrows_while_training_need_not_wait() -> None:
-    ahead = BUSY._replace(ahead=1.0)
+    ahead = BUSY._replace(ahead=2.0)
     assert evened([ahead, FULL], 4) == [2, 2]
 
 
-def test_a_borrower_keeps_the_cores_until_it_is_two_batches_ahead() -> None:
-    borrower = BUSY._replace(allowed=4, ahead=1.9)
+def test_a_borrower_keeps_the_cores_until_it_is_four_batches_ahead() -> None:
+    borrower = BUSY._replace(allowed=4, ahead=3.9)
     assert evened([borrower, FULL], 4) == [4, 0]
-    assert evened([borrower._replace(ahead=2.0), FULL], 4) == [2, 2]
+    assert evened([borrower._replace(ahead=4.0), FULL], 4) == [2, 2]
 
 
 def test_dear_samples_get_cores_in_proportion() -> None:
@@ -57,7 +63,7 @@ def test_loaders_out_of_step_get_what_is_theirs_first() -> None:
 def test_the_last_batch_of_an_epoch_is_one_step_before_the_first_of_the_next() -> None:
     last, first = BUSY._replace(taken=99), BUSY._replace(epoch=1, taken=0)
     assert in_step([last, first]) == [[0, 1]]
-    assert in_step([last, first._replace(taken=1)]) == [[0], [1]]
+    assert in_step([last, first._replace(taken=APART)]) == [[0], [1]]
 
 
 def test_a_shared_budget_below_the_sum_of_workers_is_divided() -> None:

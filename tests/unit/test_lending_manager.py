@@ -8,13 +8,15 @@ import socket
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from penstock.lending.frames import GRANT, LenderFacts, LendMsg, Report
-from penstock.lending.manager import BEAT_S, PAUSE_S, SILENT_S, Manager
+from penstock.lending.manager import BEAT_S, MOST_CREWS, PAUSE_S, SILENT_S, Manager
 from penstock.node.service import Opening
 from penstock.policy.lending import RankView
+from penstock.policy.stragglers import RankSums, Why
 from penstock.wire.frames import Channel
 
 BUSY = RankView(home=2, allowed=2, batch_s=1.0, waiting=100, waiting_due=20, busy=2)
@@ -45,9 +47,10 @@ class House:
         crew: str = "c",
         cores: tuple[int, ...] = (),
         auto: bool = False,
+        lends: bool = True,
     ) -> Channel:
         channel = self.open()
-        facts = LenderFacts(pid=1, rank=rank, crew=crew, cores=cores, auto=auto)
+        facts = LenderFacts(pid=1, rank=rank, crew=crew, cores=cores, auto=auto, lends=lends)
         channel.send(LendMsg.JOIN, facts.pack())
         channel.send(LendMsg.REPORT, Report(view).pack())
         return channel
@@ -128,6 +131,8 @@ def test_loaders_that_have_what_is_theirs_hear_nothing(house: House) -> None:
         (LendMsg.REPORT, b"short"),
         (LendMsg.REPORT, Report(BUSY._replace(waiting=-1)).pack()),
         (LendMsg.REPORT, Report(BUSY._replace(ahead=float("nan"))).pack()),
+        (LendMsg.REPORT, Report(BUSY, RankSums(batches=-1)).pack()),
+        (LendMsg.REPORT, Report(BUSY, RankSums(extra_s=float("inf"))).pack()),
         (LendMsg.JOIN, Report(BUSY).pack()),
         (LendMsg.GRANT, GRANT.pack(5)),
         (99, b""),
@@ -196,6 +201,43 @@ def test_it_tells_how_cores_are_lent(house: House) -> None:
     assert borrower["borrowed_s"] == pytest.approx(lender["lent_s"]) == pytest.approx(2.0, rel=0.2)
     assert stats["cores"] == 4
     assert stats["moves"] == 2
+
+
+def asked(house: House) -> dict[str, Any]:
+    asks = house.open()
+    asks.send(LendMsg.STATS)
+    house.turn()
+    ((_, payload),) = asks.receive() or []
+    stats: dict[str, Any] = json.loads(payload)
+    return stats
+
+
+def test_it_tells_who_holds_up_the_others_though_one_of_them_has_left(house: House) -> None:
+    late, early = house.join(BUSY, rank=0), house.join(FULL, rank=1)
+    for count in range(1, 41):
+        late.send(LendMsg.REPORT, Report(BUSY, RankSums(count, count / 10, count / 20)).pack())
+        early.send(LendMsg.REPORT, Report(FULL, RankSums(count, count / 10, 0.0)).pack())
+        house.turn()
+    early.sock.close()
+    house.turn()
+    (crew,) = asked(house)["crews"].values()
+    assert [one["batches"] for one in crew["ranks"]] == [39, 39]
+    assert (crew["slowest"]["rank"], crew["slowest"]["share"]) == (0, pytest.approx(0.5))
+    assert crew["slowest"]["why"] == Why.SINGLE
+
+
+def test_loaders_that_only_watch_are_compared_and_keep_their_cores(house: House) -> None:
+    late, early = house.join(BUSY, rank=0, lends=False), house.join(FULL, rank=1, lends=False)
+    house.turn()
+    assert (granted(late), granted(early)) == ([2], [2])
+    assert list(asked(house)["crews"]) == ["c"]
+
+
+def test_numbers_of_crews_that_are_gone_are_not_kept_for_ever(house: House) -> None:
+    for number in range(3 * MOST_CREWS):
+        house.join(BUSY, crew=f"crew {number}").sock.close()
+        house.turn()
+    assert len(asked(house)["crews"]) <= MOST_CREWS
 
 
 def test_the_selector_has_nothing_left_when_all_are_gone(house: House) -> None:

@@ -121,6 +121,17 @@ def test_numbers_are_facts_with_labels_and_units_and_the_machine_is_named(tmp_pa
     assert "None" not in rows.values()
 
 
+def test_ranks_of_a_machine_have_a_line_each() -> None:
+    one = {"rank": 0, "workers": 2, "allowed": 3, "lent_s": 0.0, "borrowed_s": 90.0, "waited_s": 2.0}
+    other = {**one, "rank": 1, "allowed": 1, "lent_s": 90.0, "borrowed_s": 0.0}
+    last = {"rank": 0, "share": 0.4}
+    found = facts({"node": {"cores": 4, "moves": 7, "loaders": [one, other], "slowest": last}})
+    (lines,) = found.values()
+    assert lines["rank 0, loader 0"].startswith("uses 3 cores, 2 of its own, borrowed")
+    assert "lent" in lines["rank 1, loader 1"]
+    assert lines["slowest"] == "rank 0: the others wait 40% of the time for it"
+
+
 def test_facts_that_do_not_apply_are_left_out_and_new_ones_appear_in_words() -> None:
     found = facts(
         {

@@ -8,26 +8,31 @@ Rule 3: the more a report is needed the sooner it is sent; one that says nothing
 from __future__ import annotations
 
 import contextlib
+import math
 import selectors
 import socket
 import time
 from collections.abc import Callable
 from struct import error
 
+from penstock.agent.posting import sums_of, training_of
 from penstock.core.standing import Next, standing
 from penstock.core.state import State
 from penstock.lending.frames import GRANT, MOST_BYTES, LendMsg, Report
 from penstock.node.messages import BadMessage, NodeMsg, receive
 from penstock.policy.lending import SHORT, RankView
+from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import Board
 from penstock.wire.frames import Channel
 
-PAUSE_S, CALM_PAUSE_S = 0.005, 0.025
-"""Between two reports; where training need not wait and nothing is lent, the longer one."""
+PAUSE_S, CALM_PAUSE_S = 0.005, 0.010
+"""Between two reports; where training need not wait and nothing is lent, the longer one: such a rank may be the one that can lend."""
 BEAT_S = 0.3
 """A report without news says that we are there."""
 SILENT_S = 1.0
 """The manager says several times a second that it is there to those who have not their own number of cores."""
+SUMS_S = 0.2
+"""Time between two looks at each worker's numbers."""
 FINE = 16
 """Parts of a batch that make a report new."""
 
@@ -45,7 +50,10 @@ class Lending:
         self._granted: int | None = None
         """Workers that may begin tasks; None: nobody has said."""
         self._home = 0
-        self._heard_s = self._reported_s = self._looked_s = self._new_s = 0.0
+        self._heard_s = self._reported_s = self._looked_s = self._new_s = self._summed_s = 0.0
+        self._sums = RankSums()
+        self._due_s = math.inf
+        """When to look again."""
         self._short = False
         """Whether training waits, or soon will, by the last report."""
         self._told: tuple[float, ...] = ()
@@ -79,18 +87,32 @@ class Lending:
 
     # ---- reports
 
-    def look(self, state: State, agent_row: memoryview, home: int) -> None:
+    def look(self, state: State, board: Board, home: int) -> None:
         """Report how this rank stands, if it is time and there is something to say."""
-        now_s = self._clock()
-        calm = not self._short and self._granted in (None, home)
-        if self._channel is None or now_s < self._reported_s + (CALM_PAUSE_S if calm else PAUSE_S):
+        if self._channel is None:
             return
-        view = standing(state, next_of(agent_row), home=home)
+        now_s, calm = self._clock(), not self._short and self._granted in (None, home)
+        next_s = self._reported_s + (CALM_PAUSE_S if calm else PAUSE_S)
+        if now_s < next_s:
+            self._due_s = next_s
+            return
+        self._due_s = math.inf
+        view = standing(state, next_of(board.agent), home=home)
         told = told_by(view)
         self._reported_s, self._home, self._short = now_s, home, view.ahead < SHORT
         if (told != self._told or now_s >= self._new_s + BEAT_S) and not self._channel.clogged:
             self._told, self._new_s = told, now_s
-            self._post(LendMsg.REPORT, Report(view, agent_row[Board.WAITED_NS] / 1e9).pack())
+            self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())
+
+    def patience_s(self) -> float:
+        """Return how soon to look again: there may be news that came too soon after a report."""
+        return math.inf if self._due_s == math.inf else max(0.0, self._due_s - self._clock())
+
+    def _sums_now(self, state: State, board: Board, now_s: float) -> RankSums:
+        """Return how training goes now, with the sums of workers as they were a moment ago: they are many."""
+        if now_s >= self._summed_s + SUMS_S:
+            self._summed_s, self._sums = now_s, sums_of(board, state)
+        return self._sums._replace(**training_of(board.agent))
 
     def _post(self, kind: LendMsg, payload: bytes) -> None:
         assert self._channel is not None
@@ -101,7 +123,7 @@ class Lending:
 
     def look_after(self, now_s: float) -> None:
         """Leave a manager that is silent although it lends our cores, or others to us. Time in which we did not look does not count."""
-        paused = now_s - self._looked_s > SILENT_S / 2
+        paused = now_s - self._looked_s > SILENT_S  # guard: pause-of-an-agent
         self._looked_s = now_s
         if self._channel is None or paused or self._granted in (None, self._home):
             self._heard_s = now_s

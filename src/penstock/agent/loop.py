@@ -106,7 +106,7 @@ class Agent:
         self._stop_workers()
 
     def _hear(self, within_s: float) -> None:
-        for key, mask in self.selector.select(within_s):
+        for key, mask in self.selector.select(min(within_s, self.staffing.patience_s())):
             key.data(mask)
         self.staffing.look()
 

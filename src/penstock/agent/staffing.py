@@ -7,22 +7,22 @@ Rule 2: with a manager of cores, more or fewer may begin tasks. Workers for borr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock.agent.capacity import Capacity
 from penstock.agent.config import AgentConfig
+from penstock.agent.core_time import CoreTime
 from penstock.agent.handles import WorkerHandle
 from penstock.agent.lending import Lending
 from penstock.core import events as ev
 from penstock.core.events import Kind
 from penstock.core.state import State
+from penstock.policy.lending import MOST
 from penstock.wire import frames as wire
 from penstock.wire.arena import AS_CORES, Arena, Board
 from penstock.wire.frames import Msg
-
-MOST_TIMES = 4
-"""Workers of a rank at most, as a multiple of its own."""
 
 
 class Staffed(Protocol):
@@ -48,21 +48,28 @@ class Staffing:
         """Workers that were started for borrowed cores, and the rank's own."""
         self._allowed: int | None = None
         """Workers that may begin tasks, by the manager."""
+        self._time = CoreTime(arena.board.agent, self._tell_cores)
 
     def bind(self) -> None:
         if self._lending is not None:
             lost = Msg.LENDING_LOST
             self._lending.bind(self._agent.selector, self._allow, lambda: self._agent.tell(lost))
+            self._time.hold(*self._cores())
 
     def look(self) -> None:
         """Report how this rank stands; called after every few events."""
         if self._lending is not None:
-            self._lending.look(self._state, self._arena.board.agent, self._home)
+            self._lending.look(self._state, self._arena.board, self._home)
+
+    def patience_s(self) -> float:
+        """Return for how long the agent may wait for events before it must `look`."""
+        return math.inf if self._lending is None else self._lending.patience_s()
 
     def look_after(self, now_s: float, alive: Sequence[WorkerHandle]) -> None:
         """Have as many workers as the training process asks for, or as the cores allow."""
         if self._lending is not None:
             self._lending.look_after(now_s)
+            self._time.hold(*self._cores())
         row = self._arena.board.agent
         if row[Board.WANTED]:
             self._follows = row[Board.WANTED] == AS_CORES
@@ -80,13 +87,23 @@ class Staffing:
 
     def _staff(self) -> None:
         """Have the workers that we may use, and let them work."""
-        wanted = min(self._allowed or 0, MOST_TIMES * self._home)
+        wanted = min(self._allowed or 0, MOST * self._home)
         self._spare = max(self._spare, wanted)
         size = max(self._home, self._spare)
         if size != self._state.local.size and self._arena.has_room_for(size):
             self._agent.happen(ev.ResizePool(size))
         if self._lending is not None:
             self._agent.happen(ev.Allow(self._home if self._allowed is None else self._allowed))
+            self._time.hold(*self._cores())
+
+    def _cores(self) -> tuple[int, int]:
+        """Return how many workers are ours, and how many may begin tasks."""
+        allowed = self._home if self._allowed is None else self._allowed
+        return self._home, min(allowed, self._state.local.size)
+
+    def _tell_cores(self, cores: bytes) -> None:
+        if self._config.spans:
+            self._agent.tell(Msg.CORES, cores)
 
     def close(self) -> None:
         if self._lending is not None:

@@ -326,6 +326,8 @@ class EngineIterator(Batches):
             self._session.lending.on_lost()
         elif kind == Msg.SPAN:
             self._counters.span(*wire.SPAN.unpack(payload))
+        elif kind == Msg.CORES:
+            self._counters.cores(*wire.CORES.unpack(payload))
 
     def _batch(self, payload: bytes, ask: Ask) -> Any:
         assert self._session is not None
@@ -388,7 +390,7 @@ class EngineIterator(Batches):
             session.takes_next(seq, ask.epoch, ask.batch)
             break
         self._closer = weakref.finalize(self, session.close)
-        self._counters.attach(session.live, session.show)
+        self._counters.attach(session.live, session.show, session.node)
 
     def _restart(self, how: str) -> None:
         """Start a new agent and ask it for everything not delivered."""

@@ -24,37 +24,31 @@ from penstock.errors import NodeUnavailable, PenstockError
 from penstock.lending.frames import SERVICE, LenderFacts, LendMsg
 from penstock.measure.host import local_world
 from penstock.node.job import job_name
-from penstock.node.link import NodeLink
+from penstock.node.link import ATTACH_S, NodeLink
 from penstock.node.messages import NodeMsg, send
 from penstock.wire.frames import Channel
 
 log = logging.getLogger("penstock")
 
-OFF = "PENSTOCK_LENDING"
-"""With "0" no loader lends or borrows."""
+SWITCH = "PENSTOCK_LENDING"
+"""With "watch" loaders are compared, and none lends or borrows; with "0" they know nothing of each other."""
+OFF, WATCH = "0", "watch"
 RETRY_S = (0.1, 1.0, 5.0, 60.0)
 """Pauses before a manager is looked for again; the last one repeats."""
 TOGETHER_S = 1.0
 """Loaders of one process that run together for less need no manager."""
-ANSWER_S = 2.0
+ANSWER_S = 1.0
 
 
 class LendingSide:
     """One engine's membership; it ends with the engine's session."""
 
-    def __init__(self, *, rank: int, crew: str, auto: bool) -> None:
+    def __init__(self, *, rank: int, crew: str, auto: bool, lends: bool = True) -> None:
         cores = tuple(sorted(affinity_of(os.getpid())))
-        self.facts = LenderFacts(pid=os.getpid(), rank=rank, crew=crew, cores=cores, auto=auto)
+        self.facts = LenderFacts(pid=os.getpid(), rank=rank, crew=crew, cores=cores, auto=auto, lends=lends)
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ties = LendingTies(job_name(), self._ours)
         self._thread: threading.Thread | None = None
-        others = [side for side in _sides if not side.left]
-        _sides.add(self)
-        if local_world() > 1 or os.environ.get("PENSTOCK_GROUP"):
-            self.join()
-        elif others:
-            for side in [*others, self]:
-                side.join(after_s=TOGETHER_S)
 
     @property
     def left(self) -> bool:
@@ -64,14 +58,27 @@ class LendingSide:
         """Return the agent's end of a socket by which it gets streams to the manager, as they come."""
         return self._theirs
 
+    def begin(self) -> None:
+        """Join if there are others to share cores with. Behind the agent's fork: it must have no copies of what a thread is opening."""
+        ours = os.getpid()  # a forked child also sees its parent's
+        others = [
+            side for side in _sides if not side.left and side.facts.pid == ours
+        ]  # guard: sides-of-a-parent
+        _sides.add(self)
+        if local_world() > 1 or os.environ.get("PENSTOCK_GROUP"):
+            self.join()
+        elif others:
+            for side in [*others, self]:
+                side.join(after_s=TOGETHER_S)
+
     def join(self, *, after_s: float = 0.0) -> None:
         """Look for the manager, unless we have joined."""
-        if not self._ties.joined:
+        if not (self._ties.joined or self._ties.looking):
             self.renew(after_s=after_s)
 
     def renew(self, *, after_s: float = 0.0) -> None:
         """Look for a manager in a thread, and give the agent a stream to it."""
-        if self.left or (self._thread is not None and self._thread.is_alive()):
+        if self.left or not self._ties.order():
             return
         ties, facts = self._ties, self.facts
         self._thread = threading.Thread(
@@ -89,8 +96,12 @@ class LendingSide:
         self.renew()
 
     def stats(self) -> dict[str, Any]:
-        """Ask the manager how cores are lent; empty if it does not answer."""
-        return self._ties.stats()
+        """Ask the manager how cores are lent, and how the ranks in step with ours compare; empty if it does not answer."""
+        if os.getpid() != self.facts.pid:  # a forked child has no business on our connection
+            return {}
+        told = self._ties.stats()
+        crews = told.pop("crews", {})
+        return told and {**told, **crews.get(self.facts.crew, {"ranks": [], "slowest": None})}
 
     def close(self) -> None:
         _sides.discard(self)
@@ -100,7 +111,7 @@ class LendingSide:
 
 def side_of(source: OrderSource, *, auto: bool) -> LendingSide | None:
     """Return a loader's side; None if it neither lends nor borrows."""
-    if source.streams or os.environ.get(OFF) == "0":
+    if source.streams or os.environ.get(SWITCH) == OFF:
         return None
     rank, world = source.rank, source.world
     if world == 1:  # torch's DistributedSampler, perhaps
@@ -108,7 +119,7 @@ def side_of(source: OrderSource, *, auto: bool) -> LendingSide | None:
             rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     size = getattr(source.batch_sampler, "batch_size", 1)
     crew = f"{world} ranks, {length_of(source.dataset)} samples in batches of {size}" if world > 1 else ""
-    return LendingSide(rank=rank, crew=crew, auto=auto)
+    return LendingSide(rank=rank, crew=crew, auto=auto, lends=os.environ.get(SWITCH) != WATCH)
 
 
 _sides: WeakSet[LendingSide] = WeakSet()
@@ -124,14 +135,29 @@ class LendingTies:
         self.joined = False
         self._lock = threading.Lock()
         self._link: NodeLink | None = None
+        self.looking = False
+        """Whether a thread looks for a manager."""
+        self._ordered = False
 
-    def link(self) -> NodeLink:
+    def order(self) -> bool:
+        """Have a stream looked for; return whether the caller must start the thread that does it."""
+        with self._lock:
+            self._ordered, looking, self.looking = True, self.looking, True
+        return not looking
+
+    def take_order(self) -> bool:
+        """Begin with what was ordered; False: nothing was since, and the thread ends."""
+        with self._lock:
+            self.looking, self._ordered = self._ordered, False  # guard: lost-while-looking
+            return self.looking
+
+    def link(self, within_s: float = ATTACH_S) -> NodeLink:
         """Attach to the job's node process, if we are not."""
         with self._lock:
             link = self._link
         if link is not None and link.alive():
             return link
-        new = NodeLink.attach(self.job)
+        new = NodeLink.attach(self.job, within_s)
         with self._lock:
             before, self._link = self._link, new
         if before is not None:
@@ -142,12 +168,12 @@ class LendingTies:
         return new
 
     def stats(self) -> dict[str, Any]:
-        with self._lock:
-            link = self._link
-        if not self.joined or link is None or not link.alive():
+        if not self.joined or self.leave.is_set():
             return {}
         try:
-            with link.open(SERVICE, within_s=ANSWER_S) as sock:
+            # A link over which the last answer did not come in time is closed.
+            # guard: silent-once
+            with self.link(ANSWER_S).open(SERVICE, within_s=ANSWER_S) as sock:
                 sock.settimeout(ANSWER_S)
                 channel = Channel(sock)
                 channel.send(LendMsg.STATS)
@@ -166,17 +192,25 @@ class LendingTies:
 
 
 def joined(ties: LendingTies, facts: bytes, after_s: float) -> None:
+    """Find a manager as often as one is ordered: the agent may lose a stream before we have ended."""
+    ties.leave.wait(after_s)
+    while ties.take_order():
+        look(ties, facts)
+
+
+def look(ties: LendingTies, facts: bytes) -> None:
     """Look for the manager until there is one, or the engine has ended."""
-    if ties.leave.wait(after_s):
+    if ties.leave.is_set():
         return
     for tries in itertools.count():
         try:
             with contextlib.closing(ties.link().open(SERVICE)) as sock:
                 sock.setblocking(False)
+                ties.joined = True  # first: the agent may say at once that it has lost it
                 send(ties.ours, NodeMsg.OPENED, facts, [sock.fileno()])
-            ties.joined = True
             return
         except (OSError, PenstockError) as exc:
+            ties.joined = False
             log.debug("lending: no manager of cores yet: %s", exc)
         if ties.leave.wait(RETRY_S[min(tries, len(RETRY_S) - 1)]):
             return

@@ -106,6 +106,8 @@ class Session:
             self.lending = blueprint.lends()
             cores = None if self.lending is None else ours.enter_context(self.lending.supply())
             self._start_agent(blueprint, Ways(ferry, supply, cores))
+            if self.lending is not None:
+                self.lending.begin()
 
     def _start_agent(self, blueprint: Blueprint, ways: Ways) -> None:
         if blueprint.context.get_start_method() == "fork":
@@ -239,7 +241,13 @@ class Session:
             held_bytes=self.leases.held_bytes,
             private_copies=self.leases.private_copies,
             sample_bytes=agent[Board.SAMPLE_BYTES],
+            own_workers=agent[Board.OWN],
+            extra_ns=agent[Board.EXTRA_NS],
         )
+
+    def node(self) -> dict[str, Any]:
+        """Ask how the ranks of this machine share its cores; empty if they do not."""
+        return {} if self.lending is None else self.lending.stats()
 
     def end_of_agent(self) -> str:
         """Say how the agent ended."""

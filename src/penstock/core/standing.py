@@ -31,14 +31,16 @@ def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankVie
     view = RankView(home, min(local.allowed, local.size), crew, taken.epoch, taken.batch)
     if state.fatal is not None or state.kind is Kind.STREAM:
         return view
-    ahead, waiting, waiting_due, first = float(state.asked + 1 - taken.seq - len(due)), 0, 0, -1
+    ahead, waiting, waiting_due = float(state.asked + 1 - taken.seq - len(due)), 0, 0
+    first = counted = -1
     for seq in due:
         batch = state.batches[seq]
         left = left_of(batch)
         if first < 0 and (left or batch.live or batch.away):
             first, waiting_due = seq, tasks_of(batch, left, state.task_size)
-        if batch.size:
-            ahead += 1.0 - (left + len(batch.away) + batch.awaits_collate) / batch.size
+        if not waiting:  # what is behind samples that nobody has yet is of no use to training
+            counted = seq
+            ahead += 1.0 - (left + len(batch.away) + batch.awaits_collate) / (batch.size or 1)
         if not lacks_memory(state, batch):
             waiting += left if divides(batch) and left else bool(batch.todo) or batch.awaits_collate
     busy = soon = 0
@@ -50,7 +52,8 @@ def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankVie
             if issued.cancelled:
                 continue
             task = issued.task
-            ahead -= part * task.weight / (state.batches[task.seq].size or 1)
+            if task.seq <= counted:
+                ahead -= part * task.weight / (state.batches[task.seq].size or 1)
             if part < 1.0 and task.seq == first:
                 soon += 2.0 * (state.now_s - worker.head_s) > task.samples * each_s
             part = 1.0

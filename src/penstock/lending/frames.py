@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
+from math import isfinite
 from struct import Struct, error
 from typing import Any
 
 from penstock.policy.lending import RankView
+from penstock.policy.stragglers import RankSums
 
 SERVICE = "lending"
-REPORT = Struct("<iiqqdddiiii")
+REPORT = Struct("<iiqqddiiiiqddqdddd")
 GRANT = Struct("<i")
 MOST_BYTES = 64 << 10
 
@@ -26,7 +28,7 @@ class LendMsg(IntEnum):
     STATED = 17
 
 
-class BadFrame(ValueError):
+class BadLendingFrame(ValueError):
     """What arrived is no message of ours."""
 
 
@@ -43,6 +45,8 @@ class LenderFacts:
     """Those that the training process may use."""
     auto: bool
     """Whether its workers are a share of the cores, not a number that the user has given."""
+    lends: bool = True
+    """Whether it lends and borrows, or is only compared with others."""
 
     def pack(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -53,7 +57,7 @@ class LenderFacts:
             facts = json.loads(payload)
             return cls(**{**facts, "cores": tuple(facts["cores"])})
         except (ValueError, TypeError, KeyError) as exc:
-            raise BadFrame(f"no facts of a loader: {exc}") from None
+            raise BadLendingFrame(f"no facts of a loader: {exc}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +65,29 @@ class Report:
     """How a loader stands."""
 
     view: RankView
-    waited_s: float = 0.0
-    """Time that training has waited for batches."""
+    sums: RankSums = field(default_factory=RankSums)
 
     def pack(self) -> bytes:
         one = self.view
         return REPORT.pack(
-            one.home, one.allowed, one.epoch, one.taken, one.ahead, one.batch_s, self.waited_s,
-            one.waiting, one.waiting_due, one.soon, one.busy,
+            one.home, one.allowed, one.epoch, one.taken, one.ahead, one.batch_s,
+            one.waiting, one.waiting_due, one.soon, one.busy, *self.sums,
         )  # fmt: skip
 
     @classmethod
     def unpack(cls, payload: bytes, crew: str) -> Report:
         try:
-            home, allowed, epoch, taken, ahead, batch_s, waited_s, *counts = REPORT.unpack(payload)
+            home, allowed, epoch, taken, ahead, batch_s, *counts = REPORT.unpack(payload)
         except error as exc:
-            raise BadFrame(f"no report: {exc}") from None
-        waiting, due, soon, busy = counts
+            raise BadLendingFrame(f"no report: {exc}") from None
+        waiting, due, soon, busy, *rest = counts
+        sums = RankSums._make(rest)
         if min(home, allowed, waiting, due, soon, busy) < 0 or not (ahead >= 0 and batch_s >= 0):
-            raise BadFrame("a report has negative numbers")
-        return cls(
-            RankView(home, allowed, crew, epoch, taken, ahead, batch_s, waiting, due, soon, busy), waited_s
-        )
+            raise BadLendingFrame("a report has negative numbers")
+        if min(sums[:-1]) < 0 or not all(map(isfinite, sums)):
+            raise BadLendingFrame("a report has impossible sums")
+        view = RankView(home, allowed, crew, epoch, taken, ahead, batch_s, waiting, due, soon, busy)
+        return cls(view, sums)
 
 
 def pack_stats(stats: dict[str, Any]) -> bytes:

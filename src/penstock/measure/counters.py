@@ -14,7 +14,7 @@ SPANS = 200_000
 """Tasks and waits kept for a trace; older ones are dropped."""
 WARNINGS = 100
 BY_WORKER = ("prepare_ns", "write_ns", "collate_ns", "cpu_ns", "delayed_ns", "samples")
-SUMMED = ("prepared", "tasks", "source_retries", "reissued", "private_copies")
+SUMMED = ("prepared", "tasks", "source_retries", "reissued", "private_copies", "extra_ns")
 """Fields of `Live` that add up over the engines of a loader."""
 
 
@@ -44,10 +44,16 @@ class Live(NamedTuple):
     private_copies: int = 0
     sample_bytes: int = 0
     """Bytes of a prepared sample; 0: unknown."""
+    own_workers: int = 0
+    """Workers without those for borrowed cores; 0: all are its own."""
+    extra_ns: int = 0
+    """Core-time borrowed, less that lent."""
 
     def work(self) -> Work:
         busy_ns = sum(self.prepare_ns) + sum(self.write_ns) + sum(self.collate_ns)
-        return Work(self.prepared, busy_ns, sum(self.cpu_ns), sum(self.delayed_ns), len(self.worker_pids))
+        there = len(self.worker_pids)
+        workers = min(there, self.own_workers or there)
+        return Work(self.prepared, busy_ns, sum(self.cpu_ns), sum(self.delayed_ns), workers, self.extra_ns)
 
 
 @dataclass(slots=True)
@@ -84,23 +90,39 @@ class Counters:
     """(begin s, end s, samples, batches still ready) of each `next()`."""
     moments: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=WARNINGS))
     """(at s, text) of warnings, such as lost workers."""
+    core_changes: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=SPANS))
+    """(at ns, own workers, workers that may begin tasks) whenever cores come or go."""
 
     read: Callable[[], Live] | None = None
     """Reads the running engine, if any."""
     show: Callable[[Steady], None] | None = None
     """Shows it the steady state after each batch."""
+    ask_node: Callable[[], dict[str, Any]] | None = None
+    """Asks how its machine's ranks share cores."""
     past: Live = field(default_factory=Live)
     """Sums over ended engines."""
+    past_node: dict[str, Any] = field(default_factory=dict)
+    """What the newest ended engine was told about its machine's ranks."""
 
-    def attach(self, read: Callable[[], Live], show: Callable[[Steady], None] | None = None) -> None:
+    def attach(
+        self,
+        read: Callable[[], Live],
+        show: Callable[[Steady], None] | None = None,
+        ask_node: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
         """Start counting an engine; keep the sums of one that was dropped without `detach`."""
         self.detach()
-        self.read, self.show = read, show
+        self.read, self.show, self.ask_node = read, show, ask_node
 
     def detach(self, read: Callable[[], Live] | None = None) -> None:
         """Stop counting an engine (that of `read`, or the newest), and keep its sums."""
         if self.read is not None and read in (None, self.read):
-            self.past, self.read, self.show = self.live(), None, None
+            self.past_node = self.node() or {}
+            self.past, self.read, self.show, self.ask_node = self.live(), None, None, None
+
+    def node(self) -> dict[str, Any] | None:
+        """Return how the machine's ranks share cores, or did when the newest engine ended; None if they do not."""
+        return (self.past_node if self.ask_node is None else self.ask_node()) or None
 
     def live(self) -> Live:
         """Return sums over all engines so far, and the state of the running one."""
@@ -146,6 +168,9 @@ class Counters:
     def span(self, *facts: Any) -> None:
         self.spans.append(facts)
 
+    def cores(self, at_ns: int, own: int, allowed: int) -> None:
+        self.core_changes.append((at_ns, own, allowed))
+
 
 def added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
@@ -175,7 +200,7 @@ def as_stats(
         "workers": counters.workers,
         "worker_pids": list(live.worker_pids),
         "agent_pid": live.agent_pid,
-        "worker_s": counters.worker_s,
+        "worker_s": counters.worker_s + live.extra_ns / 1e9,
         "worker_busy_s": [ns / 1e9 for ns in busy],
         "worker_cpu_s": [ns / 1e9 for ns in live.cpu_ns],
         "worker_delayed_s": [ns / 1e9 for ns in live.delayed_ns],
@@ -197,6 +222,7 @@ def as_stats(
         "skipped": counters.skipped,
         "recent": counters.steady.recent(live.work(), counters.elapsed_s),
         "source_retries": counters.source_retries + live.source_retries,
+        "node": counters.node(),
         "gpu": gpu,
         "reuse": reuse,
         "sample_bytes": live.sample_bytes,

@@ -37,7 +37,9 @@ class Work(NamedTuple):
     cpu_ns: int = 0
     delayed_ns: int = 0
     workers: int = 0
-    """Present worker count; 0: unknown."""
+    """Present worker count, without those for borrowed cores; 0: unknown."""
+    extra_ns: int = 0
+    """Core-time borrowed, less that lent."""
 
 
 class Mark(NamedTuple):
@@ -158,9 +160,13 @@ class Steady:
         if timed > 0:  # the device reports a batch some batches later
             wait_s = min(passed_s, idle_s * batches / timed)
         # Workers prefetch, so their work includes batches outside the window. Scale it to the samples inside.
-        prepared, *spent_ns = (one - other for one, other in zip(now.work[:-1], then.work[:-1], strict=True))
+        prepared, busy_ns, cpu_ns, delayed_ns, _, extra_ns = (
+            one - other for one, other in zip(now.work, then.work, strict=True)
+        )
         scale = samples / prepared / 1e9 if prepared > 0 else 0.0
-        busy_s, cpu_s, delayed_s = (scale * ns for ns in spent_ns)
+        busy_s, cpu_s, delayed_s = (scale * ns for ns in (busy_ns, cpu_ns, delayed_ns))
+        workers = work.workers or self.present or max(0, self.workers)
+        extra = extra_ns / 1e9 / passed_s if passed_s > 0 else 0.0
         later = max(0, self.epochs - 1)
         return {
             "batches": batches,
@@ -168,7 +174,7 @@ class Steady:
             "elapsed_s": passed_s,
             "wait_s": wait_s,
             "wait_share": min(1.0, wait_s / passed_s) if passed_s > 0 else 0.0,
-            "workers": work.workers or self.present or max(0, self.workers),
+            "workers": max(min(1, workers), round(workers + extra)),
             "waits_of": "device" if timed > 0 else "loop",
             "handover_s": handover_s,
             "busy_s": busy_s,

@@ -52,6 +52,9 @@ def _events(counters: Counters) -> Iterator[dict[str, Any]]:
         took_us = (end_s - begin_s) * 1e6
         yield _complete("wait", "wait", TRAINING, begin_s * 1e6, took_us, {"samples": samples})
         yield {"ph": "C", "name": "batches ready", "tid": TRAINING, "ts": _us(end_s * 1e6), "args": {"ready": ready}}  # fmt: skip
+    for at_ns, own, allowed in list(counters.core_changes):
+        args = {"own": own, "allowed": allowed}
+        yield {"ph": "C", "name": "cores", "tid": TRAINING, "ts": _us(at_ns / 1e3), "args": args}
     for at_s, text in list(counters.moments):
         # The text may include a worker's stack; viewers show the name in one line.
         name = text.partition("\n")[0]

@@ -1,11 +1,18 @@
-"""Start a bare interpreter: our own code, without torch and without what a training process has open."""
+"""Start a bare interpreter: our own code, without torch and without what a training process has open.
+
+Rule: no fork comes in between. Its child would have a copy of the pipe by which the start is awaited: an agent that is forked by another thread
+just then would have this thread wait for the agent's end.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
+import threading
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -17,18 +24,36 @@ def start(
     """Run `module:function` with `facts` as JSON in its one argument. It finds modules where this process does."""
     module, _, function = run.partition(":")
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return subprocess.Popen(
-        # -P: a file of the working directory must not stand for a module of the standard library
-        [
-            os.fsdecode(spawn.get_executable()),
-            "-P",
-            "-c",
-            f"from {module} import {function}; {function}()",
-            json.dumps(facts),
-        ],
-        pass_fds=fds,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=output,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    _watch_forks()
+    with _starts:
+        return subprocess.Popen(
+            # -P: a file of the working directory must not stand for a module of the standard library
+            [
+                os.fsdecode(spawn.get_executable()),
+                "-P",
+                "-c",
+                f"from {module} import {function}; {function}()",
+                json.dumps(facts),
+            ],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=output,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+
+_starts = threading.RLock()
+"""Taken while an interpreter is started, and while this process forks."""
+
+
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(
+        before=_starts.acquire, after_in_parent=_forked, after_in_child=_forked
+    )  # guard: no-fork-while-starting
+
+
+def _forked() -> None:
+    with contextlib.suppress(RuntimeError):  # the fork had begun before we watched, or was interrupted
+        _starts.release()

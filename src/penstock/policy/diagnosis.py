@@ -19,6 +19,7 @@ from typing import Any
 
 from penstock.policy.cache_text import cache_remark
 from penstock.policy.offload_text import remote_help, remote_remark
+from penstock.policy.straggler_text import straggler_remark
 
 FEW = 10
 """Fewer batches than this say nothing."""
@@ -162,6 +163,7 @@ def diagnose(
         + remote_remark(stats.get("remote"))
         + cache_remark(stats.get("cache"), waits=kind is Limit.IDLE_WORKERS)
         + (remote_help(stats, link_bytes_s=link_bytes_s) if lacks_cores else "")
+        + straggler_remark(stats.get("node"))
     )
 
 

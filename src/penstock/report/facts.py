@@ -62,7 +62,9 @@ def facts(stats: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         }
         if shown:
             found[heading] = shown
-    known = {name for labels in LABELS.values() for name in labels} | LEFT_OUT | {"stages_s"}
+    if ranks := ranks_in_words(stats.get("node")):
+        found["Ranks of this machine"] = ranks
+    known = {name for labels in LABELS.values() for name in labels} | LEFT_OUT | {"stages_s", "node"}
     for name, value in stats.items():
         if name in known or not applies(value):
             continue
@@ -73,6 +75,25 @@ def facts(stats: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         else:
             found.setdefault("Further", {})[in_words(name)] = written(name, value)
     return found
+
+
+def ranks_in_words(node: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return a line for each loader that shares this machine's cores."""
+    if not node:
+        return {}
+    lines = {"cores": str(node["cores"]), "cores that came or went": str(node["moves"])}
+    for number, one in enumerate(node["loaders"]):
+        moved = [
+            f"{way} {in_time(one[key])} of a core"
+            for way, key in (("lent", "lent_s"), ("borrowed", "borrowed_s"))
+            if one[key]
+        ]
+        waits = f"training waited {in_time(one['waited_s'])}"
+        has = f"uses {one['allowed']} cores, {one['workers']} of its own"
+        lines[f"rank {one['rank']}, loader {number}"] = ", ".join([has, *moved, waits])
+    if last := node.get("slowest"):
+        lines["slowest"] = f"rank {last['rank']}: the others wait {last['share']:.0%} of the time for it"
+    return lines
 
 
 def applies(value: Any) -> bool:

@@ -129,6 +129,7 @@ def run_of(events: Iterable[Mapping[str, Any]]) -> RunRecord:
     def at_s(us: float) -> float:
         return (us - zero_us) / 1e6
 
+    counts = [e for e in timed if e["ph"] == "C"]
     tasks, waits = [], []
     for e in timed:
         if e["ph"] != "X":
@@ -144,7 +145,7 @@ def run_of(events: Iterable[Mapping[str, Any]]) -> RunRecord:
         tasks=tuple(sorted(tasks, key=lambda task: task.start_s)),
         waits=tuple(sorted(waits)),
         moments=tuple(sorted(Moment(at_s(e["ts"]), e["name"]) for e in timed if e["ph"] == "i")),
-        ready=tuple(sorted(Ready(at_s(e["ts"]), e["args"]["ready"]) for e in timed if e["ph"] == "C")),
+        ready=tuple(sorted(Ready(at_s(e["ts"]), e["args"]["ready"]) for e in counts if "ready" in e["args"])),
     )
 
 

@@ -20,10 +20,10 @@ from penstock.wire.extents import aligned
 
 SMALLEST = 64 << 20
 SHARED = "/dev/shm"  # noqa: S108 - files there are unlinked as soon as they are made
-FIELDS = 16
+FIELDS = 24
 """Counters per worker on the board (see `Board`)."""
 MOST_WORKERS = 1024
-"""Most workers of a loader; the board has a 128-byte row for each."""
+"""Most workers of a loader; the board has a row of 192 bytes for each."""
 
 
 AS_CORES = -1
@@ -46,7 +46,9 @@ class Board:
     BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED, LANE = range(7)
     BATCHES, TAKEN, ELAPSED_NS, WAITED_NS, OFFLOADED, SAMPLE_BYTES = range(7, 13)
     NEXT, EPOCH, BATCH = range(13, 16)
-    """Columns of the agent's row. OFFLOADED: samples prepared by other pools than the local one."""
+    OWN, EXTRA_NS = range(16, 18)
+    """Columns of the agent's row. OFFLOADED: samples prepared by other pools than the local one. OWN: workers that this rank has by itself, if it may
+    lend and borrow cores, else 0; EXTRA_NS: core-time that it has borrowed, less what it has lent."""
 
     def __init__(self, view: memoryview, workers: int) -> None:
         self._rows = view[: (workers + 1) * FIELDS * 8].cast("q")

@@ -62,6 +62,7 @@ class Msg(IntEnum):
     OFFLOAD = 59
     CACHE_LOST = 60
     LENDING_LOST = 61
+    CORES = 62
 
 
 PASSED_ON = {Msg.SKIPPED: Msg.REPORT, Msg.STANDS: Msg.SHARE}
@@ -95,6 +96,8 @@ SHARE = Struct("<qiB")
 """mark, worker, whether it is at its end; then the packed place of its share"""
 SPAN = Struct("<iiqqqqi")
 """worker, kind, seq, epoch, end and duration in nanoseconds, samples"""
+CORES = Struct("<qii")
+"""nanoseconds, workers of this rank, workers that may begin tasks"""
 BATCH = Struct("<qqqii")
 """seq, offset, bytes in use (0: to be copied), layout, number of dropped samples; then their ordinals"""
 

@@ -1,0 +1,229 @@
+"""The agent of one rank in the simulator of ranks: the engine's own core, and workers that cost cores time.
+
+Lighter than `sim/agent.py`: a task is one step, memory is not checked, nothing goes wrong but what `ranks.py` lets go wrong.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from penstock.agent.lending import BEAT_S, CALM_PAUSE_S, PAUSE_S, SILENT_S, told_by
+from penstock.core import events as ev
+from penstock.core.core import CoreConfig, new_state, on_event
+from penstock.core.events import Event, Kind
+from penstock.core.pools import UNBOUNDED
+from penstock.core.standing import Next, standing
+from penstock.policy.lending import MOST, SHORT, RankView
+from penstock.sim.agenda import Agenda
+from penstock.sim.cores import Cores
+from penstock.sim.rank_load import RankLoad
+
+TICK_S = 0.05
+WAY_S = 0.0001
+"""Travel time of a message between agent and worker."""
+ITEMS = (1024,)
+"""Bytes of a sample, by lane."""
+
+
+class RankMachine(Protocol):
+    """What an agent needs of the machine it is on."""
+
+    load: RankLoad
+    agenda: Agenda
+    cores: Cores
+
+    def work_s(self, rank: int, task: ev.Task) -> float: ...
+    def delivered(self, agent: RankAgent, seq: int) -> None: ...
+    def to_manager(self, agent: RankAgent, view: RankView) -> None: ...
+    def leave(self, agent: RankAgent) -> None: ...
+
+
+class RankWorker:
+    """A worker's queue."""
+
+    def __init__(self) -> None:
+        self.queue: deque[ev.Task] = deque()
+        self.running: ev.Task | None = None
+        self.beat = 0
+
+
+class RankAgent:
+    def __init__(self, machine: RankMachine, rank: int, taken: int) -> None:
+        self.machine, self.rank, self.load, self.taken = machine, rank, machine.load, taken
+        self.alive, self.connected = True, False
+        config = CoreConfig(workers=self.load.workers, kind=Kind.SLOTS, trims=False)
+        self.state = new_state(config)
+        self.workers = [RankWorker() for _ in self.state.workers]
+        self.told: tuple[float, ...] = ()
+        self.looked_s = self.told_s = self.heard_s = -1.0
+        self.short = False
+        self._planned = False
+        self._events: deque[Event] = deque()
+        self.happen(ev.LayoutKnown(0, ITEMS))
+        for worker in self.state.workers:
+            self._start(worker.id)
+        machine.agenda.after(TICK_S, self._tick)
+
+    # ---- the core
+
+    def happen(self, event: Event) -> None:
+        """Tell the core and do what it says."""
+        self._events.append(event)
+        if len(self._events) > 1:
+            return
+        while self._events:
+            for action in on_event(self.state, self._events[0]):
+                self._perform(action)
+            self._events.popleft()
+        self._report_soon()
+
+    def _perform(self, action: ev.Action) -> None:
+        match action:
+            case ev.Assign(worker, task):
+                self._send(self._on_task, worker, task)
+            case ev.Cancel(worker, task_id):
+                self._send(self._on_cancel, worker, task_id)
+            case ev.PlaceResult(worker, task_id, _, _):
+                self._send(self._done, worker, self.state.workers[worker].tasks[task_id].task, 0.0)
+            case ev.Deliver(seq):
+                self.machine.agenda.after(self.load.delay_s, self.machine.delivered, self, seq)
+            case ev.Grow(start, end):
+                self._events.append(ev.Grown(start, end))
+            case ev.Start(worker):
+                self._start(worker)
+            case _:
+                raise AssertionError(f"{action} is not played here")
+
+    # ---- workers
+
+    def _start(self, worker: int) -> None:
+        while len(self.workers) <= worker:
+            self.workers.append(RankWorker())
+        self.machine.agenda.after(self.load.start_s, self._up, worker)
+
+    def _up(self, worker: int) -> None:
+        if self.alive:
+            self.happen(ev.WorkerUp(worker, self.machine.agenda.now_s))
+
+    def _send(self, to: object, *message: object) -> None:
+        self.machine.agenda.after(WAY_S, self._arrive, to, message)
+
+    def _arrive(self, to: object, message: tuple[object, ...]) -> None:
+        if self.alive:
+            assert callable(to)
+            to(*message)
+
+    def _on_task(self, worker: int, task: ev.Task) -> None:
+        self.workers[worker].queue.append(task)
+        self._next(worker)
+
+    def _on_cancel(self, worker: int, task_id: int) -> None:
+        queue = self.workers[worker].queue
+        for task in [task for task in queue if task.id == task_id]:
+            queue.remove(task)
+            self._send(self.happen, ev.Dropped(worker, task_id))
+
+    def _next(self, worker: int) -> None:
+        one = self.workers[worker]
+        if one.running is None and one.queue:
+            one.running = task = one.queue.popleft()
+            one.beat += 1
+            work_s = self.machine.work_s(self.rank, task)
+            self.machine.cores.run(self, work_s, lambda: self._finished(worker, task, work_s))
+
+    def _finished(self, worker: int, task: ev.Task, work_s: float) -> None:
+        one = self.workers[worker]
+        one.running = None
+        one.beat += 1
+        if task.offset < 0:  # the first samples of all: their layout is not known yet
+            self._send(self.happen, ev.Prepared(worker, task.id, 0, 0))
+        else:
+            self._send(self._done, worker, task, work_s)
+        self._next(worker)
+
+    def _done(self, worker: int, task: ev.Task, work_s: float) -> None:
+        took_s = work_s or self.machine.work_s(self.rank, task)
+        self.happen(ev.Done(worker, task.id, took_s, self.machine.agenda.now_s))
+
+    def _tick(self) -> None:
+        if self.alive:
+            beats = tuple(worker.beat for worker in self.workers)
+            self.happen(ev.Tick(self.machine.agenda.now_s, beats))
+            self._look_after(self.machine.agenda.now_s)
+            self.machine.agenda.after(TICK_S, self._tick)
+
+    def _look_after(self, now_s: float) -> None:
+        """Leave a manager that is silent although it lends our cores, or others to us."""
+        if not self.connected or self.has_its_own:
+            self.heard_s = now_s
+        elif now_s - self.heard_s > SILENT_S:
+            self.disconnect()
+            self.machine.leave(self)
+
+    # ---- training
+
+    def on_ask(self, seq: int) -> None:
+        if self.alive:
+            self.happen(ev.Feed(seq, self.load.batch_size))
+
+    def on_taken(self, taken: int) -> None:
+        """Training takes batch `taken` next, and has no use for those before the last."""
+        if self.alive:
+            self.taken = taken
+            self.happen(ev.Released(taken - 2))
+
+    # ---- the manager
+
+    def connect(self) -> None:
+        if self.alive:
+            self.connected, self.told = True, ()
+            self._report()
+
+    def disconnect(self) -> None:
+        """Without a manager, a rank has its own workers and no others."""
+        if self.alive:
+            self.connected = False
+            self.on_allowed(self.load.workers)
+
+    @property
+    def has_its_own(self) -> bool:
+        return self.state.local.allowed in (UNBOUNDED, self.load.workers)
+
+    def on_allowed(self, workers: int) -> None:
+        if not self.alive:
+            return
+        self.heard_s = self.machine.agenda.now_s
+        size = min(workers, MOST * self.load.workers)
+        if size > self.state.local.size:
+            self.happen(ev.ResizePool(size))
+        self.happen(ev.Allow(workers))
+
+    def _report_soon(self) -> None:
+        calm = not self.short and self.has_its_own
+        due_s = self.looked_s + (CALM_PAUSE_S if calm else PAUSE_S)
+        if self.connected and not self._planned:
+            if self.machine.agenda.now_s >= due_s:
+                self._report()
+            else:
+                self._planned = True
+                self.machine.agenda.at(due_s, self._report_planned)
+
+    def _report_planned(self) -> None:
+        self._planned = False
+        if self.alive and self.connected:
+            self._report()
+
+    def _report(self) -> None:
+        now_s = self.machine.agenda.now_s
+        taken = Next(0, self.taken, self.taken)
+        view = standing(self.state, taken, home=self.load.workers, crew=crew_of(self.load, self.rank))
+        told = told_by(view)
+        self.looked_s, self.short = now_s, view.ahead < SHORT
+        if told != self.told or now_s - self.told_s >= BEAT_S:
+            self.told, self.told_s = told, now_s
+            self.machine.to_manager(self, view)
+
+
+def crew_of(load: RankLoad, rank: int) -> str:
+    return str(rank % load.crews)
