@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from penstock.policy.sharing import Sharing
-from penstock.sim.division import Played, Rule, play
+from penstock.sim.division import DivisionTimes, Rule, play
 from penstock.sim.division_jobs import BATCHES, CostSpread, draw_job
 
 Row = dict[str, Any]
@@ -46,7 +46,7 @@ def row_of(seed: int, batches: int = BATCHES) -> Row:
 
 
 def times(row: Row, mode: str, rule: Rule, what: str) -> float:
-    at = Played._fields.index(what)
+    at = DivisionTimes._fields.index(what)
     modes = MODES if mode == BEST else (mode,)
     return float(min(row[one][rule][at] for one in modes))
 

@@ -15,7 +15,7 @@ from penstock.policy.sharing import Sharing
 from penstock.sim.agenda import Agenda
 from penstock.sim.division import Rule, division_of, play
 from penstock.sim.division_jobs import CostSpread, DivisionJob, changed, draw_job, least_s
-from penstock.sim.division_machine import Card, Machine, TimedWork
+from penstock.sim.division_machine import Card, DivisionMachine, TimedWork
 from tests.conftest import FULL
 
 MODES = [Sharing.IDLE, Sharing.CONCURRENT]
@@ -52,7 +52,7 @@ class Counted:
     def __init__(self, job: DivisionJob, rule: Rule, mode: Sharing) -> None:
         self.division = division_of(job, rule, mode)
         self.units = dict.fromkeys(Side, 0)
-        self.machine = Machine(job, mode, self)
+        self.machine = DivisionMachine(job, mode, self)
 
     def __getattr__(self, name: str):
         return getattr(self.division, name)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.policy.sharing import Sharing
 from penstock.sim.division_jobs import DivisionJob, least_s, part_of
-from penstock.sim.division_machine import IN_LANE, Division, Machine
+from penstock.sim.division_machine import IN_LANE, Division, DivisionMachine
 from penstock.sim.division_ours import OurDivision
 from penstock.sim.division_paper import PaperDivision
 
@@ -31,7 +31,7 @@ class Rule(StrEnum):
     """Ours, with `GpuPrep(choice="random")`."""
 
 
-class Played(NamedTuple):
+class DivisionTimes(NamedTuple):
     """Times of one job, each over the least possible (1 is perfect)."""
 
     whole: float
@@ -48,14 +48,14 @@ def division_of(job: DivisionJob, rule: Rule, mode: Sharing) -> Division:
     return PaperDivision(job, ahead=rule is not Rule.PAPER, large=rule is Rule.LARGE)
 
 
-def play(job: DivisionJob, rule: Rule, mode: Sharing) -> Played:
-    machine = Machine(job, mode, division_of(job, rule, mode))
+def play(job: DivisionJob, rule: Rule, mode: Sharing) -> DivisionTimes:
+    machine = DivisionMachine(job, mode, division_of(job, rule, mode))
     machine.run()
     early, half = round(EARLY * job.batches), round(SETTLED * job.batches)
     last = job.batches - job.window - IN_LANE  # until then, batches are prefetched as ever
     ends_s = machine.ends_s
     settled_s = max(times[last - 1] - times[half - 1] for times in (machine.made_s, ends_s))
-    return Played(
+    return DivisionTimes(
         whole=ends_s[-1] / least_s(job, mode),
         early=ends_s[early - 1] / least_s(part_of(job, 0, early), mode),
         settled=settled_s / least_s(part_of(job, half, last), mode),

@@ -43,7 +43,7 @@ class Taken(NamedTuple):
 
 
 class Division(Protocol):
-    """Called by `Machine` only."""
+    """Called by `DivisionMachine` only."""
 
     def for_worker(self, worker: int, *, staying: bool) -> TimedWork | None:
         """Return what a worker does next; one that is leaving only ends what it began."""
@@ -98,7 +98,7 @@ class Card:
         self._then.pop(what)()
 
 
-class Machine:
+class DivisionMachine:
     """Workers, a GPU and the training loop of one job."""
 
     def __init__(self, job: DivisionJob, mode: Sharing, division: Division) -> None:
