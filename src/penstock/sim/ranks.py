@@ -73,7 +73,7 @@ def mean_step_s(ends_s: tuple[float, ...] | list[float], first: int) -> float:
     return (ends_s[-1] - ends_s[first - 1]) / (len(ends_s) - first)
 
 
-class Manager:
+class FakeManager:
     """Hears the ranks and tells them how many workers they are allowed."""
 
     def __init__(self, machine: Machine) -> None:
@@ -139,7 +139,7 @@ class Machine:
         self.lent_s = 0.0
         self.reports = self.decisions = 0
         self._lent, self._lent_since_s = dict.fromkeys(range(load.ranks), 0), 0.0
-        self.manager = Manager(self)
+        self.manager = FakeManager(self)
         self.agents = [RankAgent(self, rank, 0) for rank in range(load.ranks)]
         for agent in self.agents:
             self.agenda.after(load.delay_s, agent.connect)
@@ -218,7 +218,7 @@ class Machine:
         if self.rng.random() >= self.load.lost:
             self.agenda.after(self.load.delay_s, self._manager_hears, self.manager, agent, view)
 
-    def _manager_hears(self, manager: Manager, agent: RankAgent, view: RankView) -> None:
+    def _manager_hears(self, manager: FakeManager, agent: RankAgent, view: RankView) -> None:
         if agent.connected:
             manager.on_report(agent.rank, view)
 
@@ -226,7 +226,7 @@ class Machine:
         if self.rng.random() >= self.load.lost:
             self.agenda.after(self.load.delay_s, self._agent_hears, self.manager, self.agents[rank], workers)
 
-    def _agent_hears(self, manager: Manager, agent: RankAgent, workers: int) -> None:
+    def _agent_hears(self, manager: FakeManager, agent: RankAgent, workers: int) -> None:
         if agent.connected and manager is self.manager:
             agent.on_allowed(workers)
 
@@ -265,7 +265,7 @@ class Machine:
             self.agenda.after(fault.for_s, self._new_agent, fault.rank)
 
     def _new_manager(self) -> None:
-        self.manager = Manager(self)
+        self.manager = FakeManager(self)
         for agent in self.agents:
             agent.connect()
 
