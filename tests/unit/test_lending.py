@@ -79,3 +79,11 @@ def test_the_paper_counts_workers_that_are_soon_free() -> None:
 
 def test_the_paper_has_all_workers_home_when_the_step_is_complete() -> None:
     assert by_waiting([FULL, FULL._replace(allowed=0)], 4) == [2, 2]
+
+
+def test_with_two_batches_ahead_a_rank_is_not_short_because_one_was_taken() -> None:
+    one_left = BUSY._replace(ahead=1.0, window=2)
+    assert not one_left.is_short
+    assert one_left._replace(ahead=0.9).is_short
+    assert one_left._replace(window=8).is_short
+    assert evened([one_left, FULL], 4) == [2, 2]

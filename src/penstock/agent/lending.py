@@ -20,7 +20,7 @@ from penstock.core.standing import Next, standing
 from penstock.core.state import State
 from penstock.lending.frames import GRANT, MOST_BYTES, LendMsg, Report
 from penstock.node.messages import BadMessage, NodeMsg, receive
-from penstock.policy.lending import SHORT, RankView
+from penstock.policy.lending import RankView
 from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import Board
 from penstock.wire.frames import Channel
@@ -99,7 +99,7 @@ class Lending:
         self._due_s = math.inf
         view = standing(state, next_of(board.agent), home=home)
         told = told_by(view)
-        self._reported_s, self._home, self._short = now_s, home, view.ahead < SHORT
+        self._reported_s, self._home, self._short = now_s, home, view.is_short
         if (told != self._told or now_s >= self._new_s + BEAT_S) and not self._channel.clogged:
             self._told, self._new_s = told, now_s
             self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())
@@ -188,7 +188,7 @@ def told_by(view: RankView) -> tuple[float, ...]:
         view.epoch,
         view.taken,
         int(view.ahead * FINE),
-        view.ahead < SHORT,
+        view.is_short,
         view.waiting.bit_length(),
         view.waiting_due.bit_length(),
         view.busy,

@@ -65,6 +65,7 @@ def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankVie
         waiting_due=waiting_due,
         soon=soon,
         busy=busy,
+        window=max(0, state.asked + 1 - taken.seq),
     )
 
 

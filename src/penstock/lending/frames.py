@@ -13,7 +13,7 @@ from penstock.policy.lending import RankView
 from penstock.policy.stragglers import RankSums
 
 SERVICE = "lending"
-REPORT = Struct("<iiqqddiiiiqddqdddd")
+REPORT = Struct("<iiqqddiiiiiqddqdddd")
 GRANT = Struct("<i")
 MOST_BYTES = 64 << 10
 
@@ -71,7 +71,7 @@ class Report:
         one = self.view
         return REPORT.pack(
             one.home, one.allowed, one.epoch, one.taken, one.ahead, one.batch_s,
-            one.waiting, one.waiting_due, one.soon, one.busy, *self.sums,
+            one.waiting, one.waiting_due, one.soon, one.busy, one.window, *self.sums,
         )  # fmt: skip
 
     @classmethod
@@ -80,13 +80,13 @@ class Report:
             home, allowed, epoch, taken, ahead, batch_s, *counts = REPORT.unpack(payload)
         except error as exc:
             raise BadLendingFrame(f"no report: {exc}") from None
-        waiting, due, soon, busy, *rest = counts
+        waiting, due, soon, busy, window, *rest = counts
         sums = RankSums._make(rest)
-        if min(home, allowed, waiting, due, soon, busy) < 0 or not (ahead >= 0 and batch_s >= 0):
+        if min(home, allowed, waiting, due, soon, busy, window) < 0 or not (ahead >= 0 and batch_s >= 0):
             raise BadLendingFrame("a report has negative numbers")
         if min(sums[:-1]) < 0 or not all(map(isfinite, sums)):
             raise BadLendingFrame("a report has impossible sums")
-        view = RankView(home, allowed, crew, epoch, taken, ahead, batch_s, waiting, due, soon, busy)
+        view = RankView(home, allowed, crew, epoch, taken, ahead, batch_s, waiting, due, soon, busy, window)
         return cls(view, sums)
 
 

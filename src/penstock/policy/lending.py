@@ -59,13 +59,21 @@ class RankView(NamedTuple):
     """Tasks of that batch more than half done: as many workers are soon free."""
     busy: int = 0
     """Workers that have tasks."""
+    window: int = 0
+    """Batches that training has asked for and not taken; 0: not known."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether training waits, or soon will. With few batches ahead, less is enough: else a rank would be short whenever one is taken."""
+        enough = min(SHORT, max(COMPLETE, self.window / 2)) if self.window else SHORT
+        return self.ahead < enough
 
     @property
     def wants(self) -> int:
         """Cores it has work for, at most; no borrowed ones if training need not wait."""
-        enough = SAFE if self.allowed > self.home else SHORT
         work = min(self.busy + self.waiting, MOST * self.home)
-        return work if self.ahead < enough else min(work, self.home)
+        borrows = self.ahead < SAFE if self.allowed > self.home else self.is_short
+        return work if borrows else min(work, self.home)
 
 
 Rule = Callable[[Sequence[RankView], int], list[int]]

@@ -14,7 +14,7 @@ from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Event, Kind
 from penstock.core.pools import UNBOUNDED
 from penstock.core.standing import Next, standing
-from penstock.policy.lending import MOST, SHORT, RankView
+from penstock.policy.lending import MOST, RankView
 from penstock.sim.agenda import Agenda
 from penstock.sim.cores import Cores
 from penstock.sim.rank_load import RankLoad
@@ -219,7 +219,7 @@ class RankAgent:
         taken = Next(0, self.taken, self.taken)
         view = standing(self.state, taken, home=self.load.workers, crew=crew_of(self.load, self.rank))
         told = told_by(view)
-        self.looked_s, self.short = now_s, view.ahead < SHORT
+        self.looked_s, self.short = now_s, view.is_short
         if told != self.told or now_s - self.told_s >= BEAT_S:
             self.told, self.told_s = told, now_s
             self.machine.to_manager(self, view)
