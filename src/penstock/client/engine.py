@@ -29,11 +29,15 @@ def started(
 ) -> Any:
     """Start an engine. `window`: batches ahead, by the worker count; `made_mover` makes what brings batches to a device, after processes were forked;
     `joined` takes note of the engine, in time for an interrupt to end it."""
-    engine = EngineIterator(blueprint, window=window, timeout_s=timeout_s, counters=counters, on_skip=on_skip)
-    try:
+    engine: EngineIterator | None = None
+    try:  # from the start: an engine that is dropped unclosed stays mapped, because the counters read its board
+        engine = EngineIterator(
+            blueprint, window=window, timeout_s=timeout_s, counters=counters, on_skip=on_skip
+        )
         engine.on_workers = on_workers
         mover = made_mover()
         return joined(engine if mover is None else DeviceIterator(engine, mover, counters))
     except BaseException:
-        engine.close()
+        if engine is not None:
+            engine.close()
         raise
