@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -74,6 +75,10 @@ os.environ.setdefault("PENSTOCK_STORED_METRICS", "0")
 
 # A node process outlives its last loader by two seconds, and any two loaders of a test would start one. Tests of lent cores say "1".
 os.environ.setdefault("PENSTOCK_LENDING", "0")
+
+# A shell has programs in the background ignore Ctrl-C, and theirs too. Tests send it to programs that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _failed = pytest.StashKey[bool]()
 
