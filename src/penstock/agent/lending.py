@@ -182,7 +182,9 @@ def next_of(agent_row: memoryview) -> Next:
 
 
 def told_by(view: RankView) -> tuple[float, ...]:
-    """Return what of a report counts as news."""
+    """Return what of a report counts as news: little, while training need not wait and nothing is lent."""
+    if not view.is_short and view.allowed == view.home:
+        return view.home, view.epoch, view.taken, int(view.ahead), view.waiting > 0
     return (
         view.home,
         view.epoch,

@@ -71,7 +71,7 @@ class Manager:
         self._next = 0
         self._news = self._over = False
         self._quota = cpu_quota()
-        self._decided_s = self._beat_s = self._began_s = clock()
+        self._decided_s = self._settled_s = self._beat_s = self._began_s = clock()
 
     def run(self, openings: Openings) -> None:
         """Serve until the node is gone."""
@@ -108,9 +108,13 @@ class Manager:
         joined = self._joined()
         heard = [one for one in joined if now_s - one.heard_s <= SILENT_S]  # guard: silent-lender
         allowed = {one.number: home_of(one) for one in joined}
+        calm = not any(is_concerned(one) for one in joined)
         for pool in pools({one.number: cores_of(one) for one in heard if lends(one)}):
             members = [self._lenders[number] for number in pool]
-            numbers = self._rule([view_of(one) for one in members], budget(members, self._quota))
+            cores = budget(members, self._quota)
+            if calm and cores >= sum(map(home_of, members)):
+                continue  # all rules leave everything where it is
+            numbers = self._rule([view_of(one) for one in members], cores)
             allowed.update(zip(pool, numbers, strict=True))
         for one in joined:
             number = allowed[one.number]
@@ -119,9 +123,11 @@ class Manager:
                 one, LendMsg.GRANT, GRANT.pack(number)
             ):
                 one.granted, one.told_s = number, now_s
-        self._settle(now_s)
+        if not calm or now_s >= self._settled_s + BEAT_S:
+            self._settle(now_s)
 
     def _settle(self, now_s: float) -> None:
+        self._settled_s = now_s
         sides = {one.number: Standing(home_of(one), allowed_to(one)) for one in self._joined()}
         self._loans.settle(now_s, sides)
         for crew in {one.facts.crew for one in self._joined() if one.facts is not None and one.facts.crew}:
@@ -240,6 +246,11 @@ def view_of(one: Lender) -> RankView:
     assert one.report is not None
     view = one.report.view
     return view._replace(allowed=allowed_to(one))
+
+
+def is_concerned(one: Lender) -> bool:
+    """Whether it has not its own number of cores, or wants others."""
+    return allowed_to(one) != home_of(one) or (one.report is not None and one.report.view.is_short)
 
 
 def allowed_to(one: Lender) -> int:
