@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.agent.lending import BEAT_S, CALM_PAUSE_S, PAUSE_S, SILENT_S, Lending
+from penstock.agent.lending import BEAT_S, PAUSE_S, SILENT_S, Lending
 from penstock.agent.loop import SLOW_TICK_S
 from penstock.core import events as ev
 from penstock.core.state import State
@@ -86,7 +86,7 @@ def test_it_joins_and_says_how_it_stands(rank: Rank) -> None:
     row[Board.NEXT], row[Board.EPOCH], row[Board.BATCH] = 1, 3, 7
     row[Board.BATCHES], row[Board.WAITED_NS], row[Board.EXTRA_NS] = 5, 2_000_000_000, -1_000_000_000
     worker[Board.SAMPLES], worker[Board.PREPARE_NS], worker[Board.CPU_NS] = 9, 4_000_000_000, 3_000_000_000
-    rank.look(CALM_PAUSE_S)
+    rank.look(PAUSE_S)
     ((kind, payload),) = told(manager)
     assert kind == LendMsg.REPORT
     report = Report.unpack(payload, "a crew")
@@ -97,7 +97,7 @@ def test_it_joins_and_says_how_it_stands(rank: Rank) -> None:
 
 def test_what_is_no_news_is_said_seldom(rank: Rank) -> None:
     manager = rank.open()
-    rank.look(CALM_PAUSE_S)
+    rank.look(PAUSE_S)
     told(manager)
     for _ in range(int(BEAT_S / PAUSE_S) - 2):
         rank.look(PAUSE_S)
@@ -179,7 +179,7 @@ def test_a_manager_need_not_say_anything_to_whom_it_owes_nothing(rank: Rank) -> 
 
 def test_news_that_came_too_soon_after_a_report_is_said_without_another_event(rank: Rank) -> None:
     manager = rank.open()
-    rank.look(CALM_PAUSE_S)
+    rank.look(PAUSE_S)
     assert len(told(manager)) == 2
     assert rank.lending.patience_s() > 1.0, "there is nothing to say"
     tell(rank.state, ev.Feed(1, 8))

@@ -2,7 +2,7 @@
 
 Rule 1: without a manager, or with one that is silent, a rank uses its own cores, all of them and no more.
 Rule 2: workers for borrowed cores are started when they are first needed, and stay: one that rests costs memory alone.
-Rule 3: the more a report is needed the sooner it is sent; one that says nothing new is not.
+Rule 3: a report that says nothing new is not sent, but now and then to show that we are there.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import Board
 from penstock.wire.frames import Channel
 
-PAUSE_S, CALM_PAUSE_S = 0.005, 0.010
-"""Between two reports; where training need not wait and nothing is lent, the longer one: such a rank may be the one that can lend."""
+PAUSE_S = 0.010
+"""Between two reports. By the simulator of ranks, steps are not shorter with more of them."""
 BEAT_S = 0.3
 """A report without news says that we are there."""
 SILENT_S = 1.0
@@ -54,8 +54,6 @@ class Lending:
         self._sums = RankSums()
         self._due_s = math.inf
         """When to look again."""
-        self._short = False
-        """Whether training waits, or soon will, by the last report."""
         self._told: tuple[float, ...] = ()
         """What was reported, as far as a change of it counts."""
 
@@ -91,15 +89,14 @@ class Lending:
         """Report how this rank stands, if it is time and there is something to say."""
         if self._channel is None:
             return
-        now_s, calm = self._clock(), not self._short and self._granted in (None, home)
-        next_s = self._reported_s + (CALM_PAUSE_S if calm else PAUSE_S)
-        if now_s < next_s:
-            self._due_s = next_s
+        now_s = self._clock()
+        if now_s < self._reported_s + PAUSE_S:
+            self._due_s = self._reported_s + PAUSE_S
             return
         self._due_s = math.inf
         view = standing(state, next_of(board.agent), home=home)
         told = told_by(view)
-        self._reported_s, self._home, self._short = now_s, home, view.is_short
+        self._reported_s, self._home = now_s, home
         if (told != self._told or now_s >= self._new_s + BEAT_S) and not self._channel.clogged:
             self._told, self._new_s = told, now_s
             self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())

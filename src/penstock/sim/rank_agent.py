@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from penstock.agent.lending import BEAT_S, CALM_PAUSE_S, PAUSE_S, SILENT_S, told_by
+from penstock.agent.lending import BEAT_S, PAUSE_S, SILENT_S, told_by
 from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Event, Kind
@@ -57,7 +57,6 @@ class RankAgent:
         self.workers = [RankWorker() for _ in self.state.workers]
         self.told: tuple[float, ...] = ()
         self.looked_s = self.told_s = self.heard_s = -1.0
-        self.short = False
         self._planned = False
         self._events: deque[Event] = deque()
         self.happen(ev.LayoutKnown(0, ITEMS))
@@ -200,8 +199,7 @@ class RankAgent:
         self.happen(ev.Allow(workers))
 
     def _report_soon(self) -> None:
-        calm = not self.short and self.has_its_own
-        due_s = self.looked_s + (CALM_PAUSE_S if calm else PAUSE_S)
+        due_s = self.looked_s + PAUSE_S
         if self.connected and not self._planned:
             if self.machine.agenda.now_s >= due_s:
                 self._report()
@@ -219,7 +217,7 @@ class RankAgent:
         taken = Next(0, self.taken, self.taken)
         view = standing(self.state, taken, home=self.load.workers, crew=crew_of(self.load, self.rank))
         told = told_by(view)
-        self.looked_s, self.short = now_s, view.is_short
+        self.looked_s = now_s
         if told != self.told or now_s - self.told_s >= BEAT_S:
             self.told, self.told_s = told, now_s
             self.machine.to_manager(self, view)
