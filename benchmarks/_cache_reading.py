@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is read, and how."""
+    """The samples, their store, and the loader's settings of a measurement."""
 
     where: str
     """Of samples or photos, as the subject names them."""

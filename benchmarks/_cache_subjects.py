@@ -27,7 +27,7 @@ def photo_chain() -> Any:
 
 
 def located(reading: Reading) -> Any:
-    """Return a staged dataset of what is read: samples, tar shards, or a folder of photos."""
+    """Return the staged dataset of a measurement: samples, tar shards, or a folder of photos."""
     import penstock
 
     if reading.samples:

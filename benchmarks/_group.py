@@ -3,7 +3,7 @@
 Rule 1: a machine is a set of namespaces with an address of its own, joined by a bridge (`tests/on_ray/cluster.py`); its abstract sockets are its own, so
         it has a node process of its own. The store is a machine too. Results call such machines emulated.
 Rule 2: where namespaces are not allowed, all share the loopback interface, and `PENSTOCK_GROUP` gives each machine's ranks their own node process.
-Rule 3: ranks have the environment that torchrun gives. Each prints JSON lines; one that fails ends all.
+Rule 3: ranks have the environment that torchrun gives. Each prints JSON lines. If one rank fails, all are ended.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def await_end(ranks: Sequence[Rank], deadline_s: float, told: Callable[[Row], No
 
 
 def end_tree(process: subprocess.Popen[Any]) -> None:
-    """End a process and its children: in a namespace it is the child of one that enters it."""
+    """End a process and its children. In a namespace, the rank is a child of the program that enters the namespace."""
     import _machine
 
     for pid in reversed(_machine.process_tree(process.pid)):

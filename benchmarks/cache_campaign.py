@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """What was done, and what came of it."""
+    """Return a table of all jobs: their faults and outcomes."""
     kinds, served = Counter[str](), Counter[str]()
     for row in rows:
         kinds.update(row.get("kinds", {}))

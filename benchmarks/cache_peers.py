@@ -75,7 +75,7 @@ class Sender:
 
     @staticmethod
     def answer(tier: MemoryTier, event: PeerEvent) -> None:
-        """As a service does: lease what is there, give it, and end the lease when it was taken."""
+        """Serve a sample as the service does: lease its bytes, send them, and end the lease once they are received."""
         if not isinstance(event, PeerWants):
             return
         for sample, _ in event.samples:

@@ -155,7 +155,7 @@ def main() -> int:
         "--peers",
         default="installed",
         choices=("none", "installed", "all"),
-        help="all installs what is missing",
+        help="'all': peers that are missing are installed",
     )
     parser.add_argument("--share", type=float, default=0.5, help="of the data that each may cache (0.5)")
     parser.add_argument("--batch", type=int, default=32, help="(32)")

@@ -1,7 +1,7 @@
 """Rates from an object store, beside torch's DataLoader, local files, and a plain TCP stream: scripts/bench cache_store [--part workers,cores,link]
 
 workers  the store answers in 30 ms, and two workers read the first epoch, samples that cost nothing to prepare: ours, and torch's loader over the same
-         dataset and over one that opens a URL per sample. Goal: ours >= 10 x the best of torch's.
+         dataset and over a dataset that opens a URL for each sample. Goal: ours >= 10 x the best of torch's.
 cores    photos from the store and from local files, the server pinned to cores of its own. Goal on 16 cores: store >= 0.9 x files.
 link     one emulated machine whose link to the store is limited by tbf; epochs after the first, with caches of several sizes, over the rate of a plain TCP
          stream on the same link in the same round. Goal: >= 0.97 x stream / (1 - c), c being the share held without the ring.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.data import SequentialSampler
 from penstock import ConfigError, DataLoader, Reuse, StateError
 from penstock.policy.homes import Ownership
 from tests.deaths import kill_all
+from tests.integration.dealt import resumed_by, rows, run_by
 from tests.integration.noisy import Batched, Noisy, Ragged, epoch, order_of, shaking
 from tests.owners import owners_of
 
@@ -46,25 +48,7 @@ def make(
     return loader
 
 
-def resumed(state: Any, rank: int, world: int, workers: int = 0, **settings: Any) -> DataLoader[Any]:
-    loader = make(rank, world, workers, **settings)
-    loader.load_state_dict(json.loads(json.dumps(state)))
-    return loader
-
-
-def run_until(world: int, batches: int, **settings: Any) -> tuple[Any, list[Any]]:
-    """All ranks deliver `batches`; rank 0's state, and what was delivered."""
-    loaders = [make(rank, world, **settings) for rank in range(world)]
-    iterators = [iter(loader) for loader in loaders]
-    delivered = [next(iterator) for iterator in iterators for _ in range(batches)]
-    states = [loader.state_dict() for loader in loaders]
-    assert all(state == states[0] for state in states), "any rank's state will do"
-    return states[0], delivered
-
-
-def rows(batches: Any) -> Counter[tuple[float, ...]]:
-    """Samples with their draws."""
-    return Counter(tuple(row.tolist()) for batch in batches for row in batch)
+resumed, run_until = partial(resumed_by, make), partial(run_by, make)
 
 
 # ---- dealing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.data import Subset
 from penstock import Cache, ConfigError, DataLoader, ImageFolder, Reuse, StagedDataset, StateError, TarDataset
 from penstock.dataset.offers import known_costs
 from penstock.epochs.costs import read_costs
+from tests.integration.dealt import resumed_by, rows, run_by
 from tests.integration.groups import RANKS, facts_of_ranks
 from tests.integration.noisy import Noisy, epoch, order_of
 from tests.integration.test_tar_dataset import folder, images, shards  # noqa: F401 - fixtures
@@ -54,25 +56,7 @@ def make(rank: int, world: int, workers: int = 0, *, dataset: Any = None, **sett
     return DataLoader(dataset or Priced(), num_workers=workers, **settings)
 
 
-def resumed(state: Any, rank: int, world: int, workers: int = 0, **settings: Any) -> DataLoader[Any]:
-    loader = make(rank, world, workers, **settings)
-    loader.load_state_dict(json.loads(json.dumps(state)))
-    return loader
-
-
-def run_until(world: int, batches: int, **settings: Any) -> tuple[Any, list[Any]]:
-    """All ranks deliver `batches`; rank 0's state, and what was delivered."""
-    loaders = [make(rank, world, **settings) for rank in range(world)]
-    iterators = [iter(loader) for loader in loaders]
-    delivered = [next(iterator) for iterator in iterators for _ in range(batches)]
-    states = [loader.state_dict() for loader in loaders]
-    assert all(state == states[0] for state in states), "any rank's state will do"
-    return states[0], delivered
-
-
-def rows(batches: Any) -> Counter[tuple[float, ...]]:
-    """Samples with their draws."""
-    return Counter(tuple(row.tolist()) for batch in batches for row in batch)
+resumed, run_until = partial(resumed_by, make), partial(run_by, make)
 
 
 def unevenness(steps: Any) -> float:

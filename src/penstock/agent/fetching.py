@@ -19,6 +19,7 @@ from penstock.core import events as ev
 from penstock.node.messages import BadMessage, NodeMsg, receive
 from penstock.wire.frames import PLACES, Channel
 from penstock.wire.places import Landing, pack_places
+from penstock.wire.watching import watch
 
 SILENT_S = 3.0
 """A service that owes batches says several times a second that it is there."""
@@ -167,9 +168,7 @@ class Fetching:
     def _watch(self) -> None:
         assert self._selector is not None
         assert self._channel is not None
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.clogged else 0)
-        if self._selector.get_key(self._channel.sock).events != wanted:
-            self._selector.modify(self._channel.sock, wanted, self._on_ready)
+        watch(self._selector, self._channel)
 
     def _on_ready(self, mask: int) -> None:
         channel = self._channel

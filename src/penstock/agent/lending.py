@@ -24,6 +24,7 @@ from penstock.policy.lending import RankView
 from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import Board
 from penstock.wire.frames import Channel
+from penstock.wire.watching import watch
 
 PAUSE_S = 0.010
 """Between two reports. By the simulator of ranks, steps are not shorter with more of them."""
@@ -131,9 +132,7 @@ class Lending:
     def _watch(self) -> None:
         assert self._selector is not None
         assert self._channel is not None
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.clogged else 0)
-        if self._selector.get_key(self._channel.sock).events != wanted:
-            self._selector.modify(self._channel.sock, wanted, self._on_ready)
+        watch(self._selector, self._channel)
 
     def _on_ready(self, mask: int) -> None:
         channel = self._channel

@@ -35,6 +35,7 @@ from penstock.policy.lending import RULES, RankView
 from penstock.policy.loans import Loans, Standing, pools
 from penstock.policy.stragglers import CrewBook, CrewMember, slowest_of
 from penstock.wire.frames import Channel
+from penstock.wire.watching import watch
 
 RULE = "PENSTOCK_LENDING_RULE"
 """Of benchmarks: another rule than ours."""
@@ -158,7 +159,7 @@ class Manager:
         try:
             if mask & selectors.EVENT_WRITE:
                 one.channel.flush()
-                self._watch(one)
+                watch(self.selector, one.channel)
             frames = one.channel.receive(wait=False) if mask & selectors.EVENT_READ else []
             if frames is None:
                 self._drop(one)
@@ -186,14 +187,8 @@ class Manager:
         if one.channel.clogged:  # guard: lender-does-not-read
             return False
         one.channel.post(kind, payload)
-        self._watch(one)
+        watch(self.selector, one.channel)
         return True
-
-    def _watch(self, one: Lender) -> None:
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if one.channel.clogged else 0)
-        key = self.selector.get_key(one.channel)
-        if key.events != wanted:
-            self.selector.modify(one.channel, wanted, key.data)
 
     def _drop(self, one: Lender) -> None:
         if self._lenders.pop(one.number, None) is not None:
