@@ -7,74 +7,40 @@ process have used of the cores.
 from __future__ import annotations
 
 import json
-import math
 import os
 import resource
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
-from _workloads import burn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from _ranks_samples import Spec, dataset_of
+from torch.utils.data import DataLoader, DistributedSampler
 
 import penstock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    subject: str
-    costs: str
-    """`dear`: the samples of rank 0 are three times as dear as others; `spread`: the same work, the same for all samples; `random`: log-normal;
-    `equal`: all alike."""
-    sleeps: bool
-    """Whether samples sleep instead of using a core."""
-    workers: int
-    batch: int
-    sample_ms: float
-    """Mean over all samples."""
-    train_ms: float
-    steps: int
-    warm: int
-    """Steps before the measured ones."""
-
-
-class Costly(Dataset[torch.Tensor]):
-    """Samples whose cost follows from their index. With a world of w, rank r gets the indices r, r + w, ..."""
-
-    def __init__(self, spec: Spec, world: int) -> None:
-        self.spec, self.world = spec, world
-
-    def __len__(self) -> int:
-        return (self.spec.steps + self.spec.warm) * self.spec.batch * self.world
-
-    def cost(self, index: int) -> float:
-        """In seconds."""
-        mean_s = self.spec.sample_ms / 1000
-        if self.spec.costs == "dear":
-            return mean_s * (3 if index % self.world == 0 else 1) * self.world / (self.world + 2)
-        if self.spec.costs == "random":
-            drawn = torch.randn(1, generator=torch.Generator().manual_seed(index)).item()
-            return mean_s * math.exp(SPREAD * drawn - SPREAD**2 / 2)
-        return mean_s
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        (time.sleep if self.spec.sleeps else burn)(self.cost(index))
-        return torch.tensor(index)
-
-
-SPREAD = 0.8
-"""Of the logarithm of random costs: RandAugment's ops differ by more than ten times, a chain of two and a crop by less."""
-
-
-def loader(spec: Spec, data: Costly, rank: int, world: int) -> Any:
+def loader(spec: Spec, rank: int, world: int) -> Any:
+    data = dataset_of(spec, world)
     if spec.subject == "torch":
         sampler = DistributedSampler(data, world, rank, shuffle=False)
-        return DataLoader(data, batch_size=spec.batch, sampler=sampler, num_workers=spec.workers)
-    return penstock.DataLoader(data, batch_size=spec.batch, shard=(rank, world), num_workers=spec.workers)
+        factor = {"prefetch_factor": max(1, round(spec.ahead / spec.workers))} if spec.ahead else {}
+        return DataLoader(data, batch_size=spec.batch, sampler=sampler, num_workers=spec.workers, **factor)
+    on_gpu = {"device": "cuda", "gpu_prep": spec.lane} if spec.lane != "off" else {}
+    ahead = {"prefetch_batches": spec.ahead} if spec.ahead else {}
+    return penstock.DataLoader(
+        data, batch_size=spec.batch, shard=(rank, world), num_workers=spec.workers, **on_gpu, **ahead
+    )
+
+
+def size_of(batch: Any) -> int:
+    """Return the samples of a batch, once they are there."""
+    images = batch if isinstance(batch, torch.Tensor) else batch[0]
+    if images.is_cuda:
+        torch.cuda.synchronize()
+    return len(images)
 
 
 def used_s(stats: dict[str, Any]) -> float:
@@ -96,7 +62,7 @@ def main() -> None:
     spec = Spec(**json.loads(sys.argv[1]))
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    loaded = loader(spec, Costly(spec, world), rank, world)
+    loaded = loader(spec, rank, world)
     seen, began_s, cpu_s, waited_s = 0, 0.0, 0.0, 0.0
     batches = iter(loaded)
     for step in range(spec.steps + spec.warm):
@@ -104,7 +70,7 @@ def main() -> None:
             began_s, waited_s = time.perf_counter(), 0.0
             cpu_s = used_s(loaded.stats() if spec.subject != "torch" else {})
         at_s = time.perf_counter()
-        seen += len(next(batches))
+        seen += size_of(next(batches))
         waited_s += time.perf_counter() - at_s
         time.sleep(spec.train_ms / 1000)
         dist.barrier()

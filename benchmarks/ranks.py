@@ -8,22 +8,34 @@ Real ranks (torchrun, gloo) with a barrier in every step. Subjects:
   torch   torch's DataLoader
   spread  ours alone, with the same work spread evenly over all samples: what cannot be beaten where costs are known
 
-Cases: `NxW` ranks and workers; `-cpu` samples use a core, `-sleep` they sleep (for more ranks than there are cores); `dear`: the samples of one rank are
-three times as dear; `random`: costs differ by chance; `equal`: all alike, and training waits; `ahead`: all alike, and it does not.
+Cases: `NxW` ranks and workers; `-cpu` samples use a core, `-sleep` they sleep (for more ranks than there are cores), `-W2` and `-W3` are photos (crop
+and flip; RandAugment before that), `-pillow` W3 by torchvision's ops, `-lane` the GPU helps; `dear`: the samples of one rank are three times as dear; `random`: costs differ by chance;
+`equal`: all alike, and training waits; `ahead`: all alike, and it does not.
+
+With `random` photos, ours is compared with what the simulator of ranks makes of the costs that were measured before the rounds.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
+import tempfile
+from argparse import Namespace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from _lines import Row
-from _rows import Rows, met, options_of, spread, table
+from _prepare_data import photos
+from _ranks_samples import Photos, Spec, timed_photos
+from _rows import Rows, met, options_of, progress, spread, table
+
+from penstock.sim.rank_load import RankLoad
+from penstock.sim.ranks import play
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 300.0
@@ -45,26 +57,38 @@ class Goal(NamedTuple):
 class Case(NamedTuple):
     ranks: int
     workers: int
+    samples: str
     costs: str
-    sleeps: bool
     train_ms: float = 5.0
     sample_ms: float = 4.0
+    ahead: int = 0
+    lane: str = "off"
     goals: tuple[Goal, ...] = ()
 
 
 EVEN = (Goal("spread", "step_ms", 1.1),)
 FREE = (Goal("alone", "step_ms", 1.01), Goal("alone", "cpu_ms", 1.01))
 CASES = {
-    "2x1-cpu-dear": Case(2, 1, "dear", sleeps=False, goals=EVEN),
-    "4x1-sleep-dear": Case(4, 1, "dear", sleeps=True, goals=EVEN),
-    "4x3-sleep-dear": Case(4, 3, "dear", sleeps=True, goals=EVEN),
-    "4x3-cpu-dear": Case(4, 3, "dear", sleeps=False, goals=EVEN),
-    "2x1-cpu-random": Case(2, 1, "random", sleeps=False),
-    "4x3-sleep-random": Case(4, 3, "random", sleeps=True),
-    "4x3-cpu-random": Case(4, 3, "random", sleeps=False),
-    "2x1-cpu-equal": Case(2, 1, "equal", sleeps=False, goals=FREE[:1]),
-    "2x1-cpu-ahead": Case(2, 1, "equal", sleeps=False, train_ms=60.0, sample_ms=1.0, goals=FREE),
-    "1x1-cpu-equal": Case(1, 1, "equal", sleeps=False, goals=FREE[:1]),
+    "2x1-cpu-dear": Case(2, 1, "burn", "dear", goals=EVEN),
+    "4x1-sleep-dear": Case(4, 1, "sleep", "dear", goals=EVEN),
+    "4x3-sleep-dear": Case(4, 3, "sleep", "dear", goals=EVEN),
+    "4x3-cpu-dear": Case(4, 3, "burn", "dear", goals=EVEN),
+    "4x3-W2-dear": Case(4, 3, "W2", "dear", goals=EVEN),
+    "4x3-W2-dear-lane": Case(4, 3, "W2", "dear", lane="concurrent", goals=EVEN),
+    "2x1-cpu-random": Case(2, 1, "burn", "random"),
+    "4x3-sleep-random": Case(4, 3, "sleep", "random"),
+    "4x3-cpu-random": Case(4, 3, "burn", "random"),
+    "4x3-W3-random": Case(4, 3, "W3", "random", train_ms=0.0),
+    "4x3-W3-random-1": Case(4, 3, "W3", "random", train_ms=0.0, ahead=1),
+    "4x3-W3-random-2": Case(4, 3, "W3", "random", train_ms=0.0, ahead=2),
+    "4x3-W3-random-lane": Case(4, 3, "W3", "random", train_ms=0.0, lane="concurrent"),
+    "4x3-pillow-random": Case(4, 3, "pillow", "random", train_ms=0.0),
+    "4x3-pillow-random-1": Case(4, 3, "pillow", "random", train_ms=0.0, ahead=1),
+    "4x3-pillow-random-2": Case(4, 3, "pillow", "random", train_ms=0.0, ahead=2),
+    "2x1-cpu-equal": Case(2, 1, "burn", "equal", goals=FREE[:1]),
+    "2x1-cpu-ahead": Case(2, 1, "burn", "equal", train_ms=60.0, sample_ms=1.0, goals=FREE),
+    "4x3-cpu-ahead": Case(4, 3, "burn", "equal", train_ms=60.0, sample_ms=3.0, goals=FREE),
+    "1x1-cpu-equal": Case(1, 1, "burn", "equal", goals=FREE[:1]),
 }
 HERE_NOW = (
     "2x1-cpu-dear",
@@ -74,17 +98,48 @@ HERE_NOW = (
     "2x1-cpu-equal",
     "2x1-cpu-ahead",
 )
+PREDICTIONS = 3
+"""Simulated runs of a case."""
+WARM, WARM_LANE = 10, 150
+"""Steps before the measured ones. A lane first compiles its kernels and finds its share."""
 
 
-def measured(case: Case, subject: str, steps: int, batch: int) -> Row:
-    costs = "equal" if subject == "spread" else case.costs
-    spec = {
-        "subject": subject, "costs": costs, "sleeps": case.sleeps, "workers": case.workers, "batch": batch, "sample_ms": case.sample_ms,
-        "train_ms": case.train_ms, "steps": steps, "warm": 10,
-    }  # fmt: skip
+class Source:
+    """Photos by their cost, found out once for each workload."""
+
+    def __init__(self, options: Namespace, folder: Path) -> None:
+        self._data, self._count, self._folder = options.data, options.photos, folder
+        self._found: dict[Path, Photos] = {}
+
+    def photos(self, workload: str, ranks: int) -> tuple[Photos, Path]:
+        path = self._folder / f"{workload}-{ranks}.json"
+        if path not in self._found:
+            root = photos(self._data, self._count, progress)
+            self._found[path] = timed_photos(root, workload, ranks, progress)
+            path.write_text(json.dumps(self._found[path]), "utf-8")
+        return self._found[path], path
+
+
+def measured(case: Case, subject: str, steps: int, batch: int, source: Source) -> Row:
+    spec = Spec(
+        subject=subject,
+        samples=case.samples,
+        costs="spread" if subject == "spread" else case.costs,
+        workers=case.workers,
+        batch=batch,
+        sample_ms=case.sample_ms,
+        train_ms=case.train_ms,
+        steps=steps,
+        warm=WARM if case.lane == "off" else WARM_LANE,
+        ahead=case.ahead,
+        lane=case.lane,
+        photos="",
+    )
+    if spec.of_photos:
+        spec = replace(spec, photos=str(source.photos(case.samples, case.ranks)[1]))
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks),
-        str(HERE / "_ranks_rank.py"), json.dumps(spec),
+        str(HERE / "_ranks_rank.py"), json.dumps(asdict(spec)),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **ENVIRONMENT.get(subject, {})}
     try:
@@ -97,9 +152,8 @@ def measured(case: Case, subject: str, steps: int, batch: int) -> Row:
     if done.returncode or not lines:
         raise RuntimeError("\n".join(done.stderr.splitlines()[-12:]))
     row: Row = json.loads(lines[-1])
-    wanted = (steps + 10) * batch * case.ranks
-    if row["samples"] != wanted:
-        raise RuntimeError(f"{row['samples']} samples came, not {wanted}")
+    if row["samples"] != spec.length(case.ranks):
+        raise RuntimeError(f"{row['samples']} samples came, not {spec.length(case.ranks)}")
     return row
 
 
@@ -111,20 +165,67 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(SUBJECTS), help=f"subjects ({','.join(SUBJECTS)})")
     parser.add_argument("--steps", type=int, help="measured (80; 20 with --quick)")
     parser.add_argument("--batch", type=int, default=16, help="samples of a rank's batch (16)")
+    parser.add_argument("--data", help="folder or tar of photos; generated ones by default")
+    parser.add_argument("--photos", type=int, default=240, help="how many of them (240)")
     options = parser.parse_args()
     rows = Rows(options)
     cases, subjects = options.case.split(","), options.only.split(",")
     if unknown := {*cases} - {*CASES} | {*subjects} - {*SUBJECTS}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     steps = options.steps or (20 if options.quick else 80)
-    rows.expect(rows.repeats * len(cases) * len(subjects))
-    for number in range(rows.repeats):
+    with tempfile.TemporaryDirectory(prefix="penstock-ranks-") as folder:
+        source = Source(options, Path(folder))
+        taken = {
+            name: [one for one in subjects if one != "spread" or CASES[name].costs == "dear"]
+            for name in cases
+        }
+        rows.expect(rows.repeats * sum(map(len, taken.values())))
+        for number in range(rows.repeats):
+            for name, those in taken.items():
+                for subject in those if number % 2 == 0 else those[::-1]:
+                    facts = {"case": name, "subject": subject, "round": number}
+                    rows.measure(facts, partial(measured, CASES[name], subject, steps, options.batch, source))
+        report(rows, cases, subjects)
         for name in cases:
-            for subject in subjects if number % 2 == 0 else subjects[::-1]:
-                facts = {"case": name, "subject": subject, "round": number}
-                rows.measure(facts, partial(measured, CASES[name], subject, steps, options.batch))
-    report(rows, cases, subjects)
+            if CASES[name].samples in ("W3", "pillow") and CASES[name].lane == "off":
+                predict(rows, name, options.batch, source)
     return rows.close()
+
+
+def predict(rows: Rows, name: str, batch: int, source: Source) -> None:
+    """Say what the simulator makes of the same costs."""
+    case = CASES[name]
+    costs_s = source.photos(case.samples, case.ranks)[0].costs_s
+    gains = []
+    for seed in range(PREDICTIONS):
+        load = RankLoad(
+            seed=seed,
+            ranks=case.ranks,
+            workers=case.workers,
+            batch_size=batch,
+            steps=120,
+            window=case.ahead or 2 * case.workers,
+            train_s=case.train_ms / 1000,
+            measured_s=tuple(costs_s),
+        )
+        never, ours = (play(replace(load, rule=rule)).step_s(30) for rule in ("never", "evened"))
+        gains.append(never / ours - 1)
+    facts = {"case": name}
+    real = [
+        1 / one - 1
+        for one in rows.ratios("step_ms", {**facts, "subject": "ours"}, {**facts, "subject": "alone"})
+    ]
+    mean_ms = 1000 * statistics.mean(costs_s)
+    print(
+        f"{name}: samples of {mean_ms:.2f} ms, spread {statistics.stdev(costs_s) * 1000 / mean_ms:.2f} of it; "
+        f"throughput over no lending: simulated {percent(gains)}, measured {percent(real)}"
+    )
+
+
+def percent(gains: list[float]) -> str:
+    if not gains:
+        return "-"
+    return f"{statistics.median(gains):+.1%} [{min(gains):+.1%} to {max(gains):+.1%}]"
 
 
 def report(rows: Rows, cases: list[str], subjects: list[str]) -> None:

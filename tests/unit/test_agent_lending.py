@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.agent.lending import BEAT_S, PAUSE_S, SILENT_S, Lending
+from penstock.agent.lending import SILENT_S, Lending
 from penstock.agent.loop import SLOW_TICK_S
 from penstock.core import events as ev
 from penstock.core.state import State
 from penstock.lending.frames import GRANT, LendMsg, Report
 from penstock.node.messages import NodeMsg, send
+from penstock.policy.reporting import BEAT_S, PAUSE_S
 from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import FIELDS, Board
 from penstock.wire.frames import Channel

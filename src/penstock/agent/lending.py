@@ -2,7 +2,7 @@
 
 Rule 1: without a manager, or with one that is silent, a rank uses its own cores, all of them and no more.
 Rule 2: workers for borrowed cores are started when they are first needed, and stay: one that rests costs memory alone.
-Rule 3: a report that says nothing new is not sent, but now and then to show that we are there.
+Rule 3: when to look how the rank stands, and what of it to report, is said by `policy/reporting.py`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,16 @@ from penstock.core.standing import Next, standing
 from penstock.core.state import State
 from penstock.lending.frames import GRANT, MOST_BYTES, LendMsg, Report
 from penstock.node.messages import BadMessage, NodeMsg, receive
-from penstock.policy.lending import RankView
+from penstock.policy.reporting import Reporting
 from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import Board
 from penstock.wire.frames import Channel
 from penstock.wire.watching import watch
 
-PAUSE_S = 0.010
-"""Between two reports. By the simulator of ranks, steps are not shorter with more of them."""
-BEAT_S = 0.3
-"""A report without news says that we are there."""
 SILENT_S = 1.0
 """The manager says several times a second that it is there to those who have not their own number of cores."""
 SUMS_S = 0.2
 """Time between two looks at each worker's numbers."""
-FINE = 16
-"""Parts of a batch that make a report new."""
 
 
 class Lending:
@@ -51,12 +45,11 @@ class Lending:
         self._granted: int | None = None
         """Workers that may begin tasks; None: nobody has said."""
         self._home = 0
-        self._heard_s = self._reported_s = self._looked_s = self._new_s = self._summed_s = 0.0
+        self._heard_s = self._checked_s = self._summed_s = 0.0
         self._sums = RankSums()
+        self._reporting = Reporting()
         self._due_s = math.inf
         """When to look again."""
-        self._told: tuple[float, ...] = ()
-        """What was reported, as far as a change of it counts."""
 
     def bind(
         self,
@@ -80,7 +73,8 @@ class Lending:
         self._leave()
         sock = socket.socket(fileno=message.fds[0])
         sock.setblocking(False)
-        self._channel, self._told = Channel(sock, MOST_BYTES), ()
+        self._channel = Channel(sock, MOST_BYTES)
+        self._reporting.begin()
         self._selector.register(sock, selectors.EVENT_READ, self._on_ready)
         self._channel.post(LendMsg.JOIN, message.payload)
 
@@ -90,16 +84,13 @@ class Lending:
         """Report how this rank stands, if it is time and there is something to say."""
         if self._channel is None:
             return
-        now_s = self._clock()
-        if now_s < self._reported_s + PAUSE_S:
-            self._due_s = self._reported_s + PAUSE_S
+        now_s, taken = self._clock(), next_of(board.agent)
+        wait_s = self._reporting.wait_s(now_s, taken.seq, home)
+        self._due_s = now_s + wait_s if wait_s > 0 else math.inf
+        if wait_s > 0 or self._channel.clogged:
             return
-        self._due_s = math.inf
-        view = standing(state, next_of(board.agent), home=home)
-        told = told_by(view)
-        self._reported_s, self._home = now_s, home
-        if (told != self._told or now_s >= self._new_s + BEAT_S) and not self._channel.clogged:
-            self._told, self._new_s = told, now_s
+        self._home, view = home, standing(state, taken, home=home)
+        if self._reporting.is_news(view, taken.seq, now_s):
             self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())
 
     def patience_s(self) -> float:
@@ -121,8 +112,8 @@ class Lending:
 
     def look_after(self, now_s: float) -> None:
         """Leave a manager that is silent although it lends our cores, or others to us. Time in which we did not look does not count."""
-        paused = now_s - self._looked_s > SILENT_S  # guard: pause-of-an-agent
-        self._looked_s = now_s
+        paused = now_s - self._checked_s > SILENT_S  # guard: pause-of-an-agent
+        self._checked_s = now_s
         if self._channel is None or paused or self._granted in (None, self._home):
             self._heard_s = now_s
         elif now_s - self._heard_s > SILENT_S:  # guard: silent-manager
@@ -153,6 +144,7 @@ class Lending:
             self._heard_s = self._clock()
             if grants[-1] != self._granted:
                 self._granted = grants[-1]
+                self._reporting.wake()
                 self._allow(max(0, self._granted))
 
     def _leave(self) -> None:
@@ -175,19 +167,3 @@ class Lending:
 def next_of(agent_row: memoryview) -> Next:
     """Return the batch that training takes next, as the training process shows it."""
     return Next(agent_row[Board.EPOCH], agent_row[Board.BATCH], agent_row[Board.NEXT])
-
-
-def told_by(view: RankView) -> tuple[float, ...]:
-    """Return what of a report counts as news: little, while training need not wait and nothing is lent."""
-    if not view.is_short and view.allowed == view.home:
-        return view.home, view.epoch, view.taken, int(view.ahead), view.waiting > 0
-    return (
-        view.home,
-        view.epoch,
-        view.taken,
-        int(view.ahead * FINE),
-        view.is_short,
-        view.waiting.bit_length(),
-        view.waiting_due.bit_length(),
-        view.busy,
-    )

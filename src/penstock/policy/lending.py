@@ -63,10 +63,14 @@ class RankView(NamedTuple):
     """Batches that training has asked for and not taken; 0: not known."""
 
     @property
+    def enough(self) -> float:
+        """Batches ahead with which training need not wait, now or soon. In a small window less is enough: else a rank would be short whenever a
+        batch is taken."""
+        return min(SHORT, max(COMPLETE, self.window / 2)) if self.window else SHORT
+
+    @property
     def is_short(self) -> bool:
-        """Whether training waits, or soon will. With few batches ahead, less is enough: else a rank would be short whenever one is taken."""
-        enough = min(SHORT, max(COMPLETE, self.window / 2)) if self.window else SHORT
-        return self.ahead < enough
+        return self.ahead < self.enough
 
     @property
     def wants(self) -> int:

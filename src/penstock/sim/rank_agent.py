@@ -5,16 +5,18 @@ Lighter than `sim/agent.py`: a task is one step, memory is not checked, nothing 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Protocol
 
-from penstock.agent.lending import BEAT_S, PAUSE_S, SILENT_S, told_by
+from penstock.agent.lending import SILENT_S
 from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Event, Kind
 from penstock.core.pools import UNBOUNDED
 from penstock.core.standing import Next, standing
 from penstock.policy.lending import MOST, RankView
+from penstock.policy.reporting import Reporting
 from penstock.sim.agenda import Agenda
 from penstock.sim.cores import Cores
 from penstock.sim.rank_load import RankLoad
@@ -55,8 +57,8 @@ class RankAgent:
         config = CoreConfig(workers=self.load.workers, kind=Kind.SLOTS, trims=False)
         self.state = new_state(config)
         self.workers = [RankWorker() for _ in self.state.workers]
-        self.told: tuple[float, ...] = ()
-        self.looked_s = self.told_s = self.heard_s = -1.0
+        self.reporting = Reporting()
+        self.heard_s = -1.0
         self._planned = False
         self._events: deque[Event] = deque()
         self.happen(ev.LayoutKnown(0, ITEMS))
@@ -176,8 +178,9 @@ class RankAgent:
 
     def connect(self) -> None:
         if self.alive:
-            self.connected, self.told = True, ()
-            self._report()
+            self.connected = True
+            self.reporting.begin()
+            self._report_soon()
 
     def disconnect(self) -> None:
         """Without a manager, a rank has its own workers and no others."""
@@ -196,31 +199,30 @@ class RankAgent:
         size = min(workers, MOST * self.load.workers)
         if size > self.state.local.size:
             self.happen(ev.ResizePool(size))
+        self.reporting.wake()
         self.happen(ev.Allow(workers))
 
     def _report_soon(self) -> None:
-        due_s = self.looked_s + PAUSE_S
-        if self.connected and not self._planned:
-            if self.machine.agenda.now_s >= due_s:
-                self._report()
-            else:
-                self._planned = True
-                self.machine.agenda.at(due_s, self._report_planned)
+        """Look how we stand, now or as soon as it is time."""
+        if not self.connected or self._planned:
+            return
+        now_s = self.machine.agenda.now_s
+        wait_s = self.reporting.wait_s(now_s, self.taken, self.load.workers)
+        if wait_s == math.inf:
+            return
+        if wait_s > 0:
+            self._planned = True
+            self.machine.agenda.at(now_s + wait_s, self._report_planned)
+            return
+        taken = Next(0, self.taken, self.taken)
+        view = standing(self.state, taken, home=self.load.workers, crew=crew_of(self.load, self.rank))
+        if self.reporting.is_news(view, self.taken, now_s):
+            self.machine.to_manager(self, view)
 
     def _report_planned(self) -> None:
         self._planned = False
-        if self.alive and self.connected:
-            self._report()
-
-    def _report(self) -> None:
-        now_s = self.machine.agenda.now_s
-        taken = Next(0, self.taken, self.taken)
-        view = standing(self.state, taken, home=self.load.workers, crew=crew_of(self.load, self.rank))
-        told = told_by(view)
-        self.looked_s = now_s
-        if told != self.told or now_s - self.told_s >= BEAT_S:
-            self.told, self.told_s = told, now_s
-            self.machine.to_manager(self, view)
+        if self.alive:
+            self._report_soon()
 
 
 def crew_of(load: RankLoad, rank: int) -> str:

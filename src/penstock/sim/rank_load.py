@@ -45,6 +45,8 @@ class RankLoad:
     costs: Costs = "photos"
     sample_s: float = 0.0015
     """Mean time of a sample."""
+    measured_s: tuple[float, ...] = ()
+    """Times of real samples: costs are drawn from these instead."""
     dear: tuple[float, ...] = ()
     """Factor on the samples' time, for the first ranks."""
     crews: int = 1
@@ -68,7 +70,10 @@ class RankLoad:
         """Return the cost of every sample: [rank, step, ordinal]."""
         rng = np.random.default_rng(self.seed)
         shape = (self.ranks, self.steps, self.batch_size)
-        costs = relative_costs(self.costs, rng, shape) * self.sample_s
+        if self.measured_s:
+            costs = rng.choice(self.measured_s, shape)
+        else:
+            costs = relative_costs(self.costs, rng, shape) * self.sample_s
         for rank, factor in enumerate(self.dear):
             costs[rank] *= factor
         return costs
