@@ -31,6 +31,7 @@ MAX_STEPS = 200_000
 SHARES = (None, 0.0, 0.1, 0.5, 0.9, 1.0, 1.0)
 """Shares of a pool that a `share` fault sets."""
 DRAIN_S = 60.0
+"""Virtual seconds in which a sample in work at the end is done; times the slowest pool's factor."""
 HISTORY = 200
 """Newest events kept, to explain a violation."""
 
@@ -65,7 +66,7 @@ class World:
     def run(self) -> World:
         """Play to the end; raise Violation if a promise is broken."""
         faults = deque(self.scenario.faults)
-        patience_s = PATIENCE_S * max([1.0, *(pool.slower for pool in self.scenario.pools)])
+        patience_s = PATIENCE_S * self._slowest()
         while not self.trainer.finished:
             while faults and faults[0].step <= self.agenda.steps:
                 self.strike(faults.popleft())
@@ -272,9 +273,13 @@ class World:
         elif token_of(error) != (ask.epoch, ask.batch, bad[0]):
             raise Violation(f"{error!r} of {ask}, whose first bad sample is {bad[0]}")
 
+    def _slowest(self) -> float:
+        """Return how many times as long as a local worker the slowest one takes."""
+        return max([1.0, *(pool.slower for pool in self.scenario.pools)])
+
     def _drain(self) -> None:
         """Let the agent and its workers finish, now that the training process has released everything."""
-        end_s = self.agenda.now_s + DRAIN_S
+        end_s = self.agenda.now_s + DRAIN_S * self._slowest()
         while self.agenda.now_s < end_s and self.agenda.step():
             state = self.agent.state
             if (
