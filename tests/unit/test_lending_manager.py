@@ -125,6 +125,18 @@ def test_loaders_that_have_what_is_theirs_hear_nothing(house: House) -> None:
     assert granted(one) == granted(other) == []
 
 
+@pytest.mark.parametrize("first", [BUSY, FULL])
+def test_whoever_needs_cores_gets_them_after_a_time_in_which_nobody_did(house: House, first: RankView) -> None:
+    one, other = house.join(first._replace(ahead=4.0)), house.join(FULL)
+    for _ in range(3):
+        house.turn(BEAT_S)
+    granted(one), granted(other)
+    house.turn()
+    one.send(LendMsg.REPORT, Report(BUSY).pack())
+    house.turn()
+    assert (granted(one), granted(other)) == ([4], [0])
+
+
 @pytest.mark.parametrize(
     ("kind", "payload"),
     [

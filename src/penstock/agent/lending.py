@@ -16,7 +16,7 @@ from collections.abc import Callable
 from struct import error
 
 from penstock.agent.posting import sums_of, training_of
-from penstock.core.standing import Next, standing
+from penstock.core.standing import Next, prepared, standing
 from penstock.core.state import State
 from penstock.lending.frames import GRANT, MOST_BYTES, LendMsg, Report
 from penstock.node.messages import BadMessage, NodeMsg, receive
@@ -84,13 +84,13 @@ class Lending:
         """Report how this rank stands, if it is time and there is something to say."""
         if self._channel is None:
             return
-        now_s, taken = self._clock(), next_of(board.agent)
-        wait_s = self._reporting.wait_s(now_s, taken.seq, home)
+        now_s, taken, ready = self._clock(), next_of(board.agent), prepared(state)
+        wait_s = self._reporting.wait_s(now_s, taken.seq, ready, home)
         self._due_s = now_s + wait_s if wait_s > 0 else math.inf
         if wait_s > 0 or self._channel.clogged:
             return
         self._home, view = home, standing(state, taken, home=home)
-        if self._reporting.is_news(view, taken.seq, now_s):
+        if self._reporting.is_news(view, taken.seq, ready, now_s):
             self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())
 
     def patience_s(self) -> float:

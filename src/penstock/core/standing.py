@@ -69,6 +69,11 @@ def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankVie
     )
 
 
+def prepared(state: State) -> int:
+    """Return how many batches are done, taken ones included."""
+    return state.asked - len(state.due)
+
+
 def divides(batch: Batch) -> bool:
     """Whether several workers can work on it."""
     return batch.kind in (Kind.SLOTS, Kind.PARTS)

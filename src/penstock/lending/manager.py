@@ -71,6 +71,8 @@ class Manager:
         self._crews: dict[str, CrewBook] = {}
         self._next = 0
         self._news = self._over = False
+        self._calm = False
+        """Everyone had what is theirs when we last decided, and wanted no more."""
         self._quota = cpu_quota()
         self._decided_s = self._settled_s = self._beat_s = self._began_s = clock()
 
@@ -124,7 +126,8 @@ class Manager:
                 one, LendMsg.GRANT, GRANT.pack(number)
             ):
                 one.granted, one.told_s = number, now_s
-        if not calm or now_s >= self._settled_s + BEAT_S:
+        self._calm = not any(is_concerned(one) for one in joined)
+        if not (calm and self._calm) or now_s >= self._settled_s + BEAT_S:
             self._settle(now_s)
 
     def _settle(self, now_s: float) -> None:
@@ -173,14 +176,15 @@ class Manager:
         one.heard_s = self._clock()
         if kind == LendMsg.JOIN and one.facts is None:
             one.facts = LenderFacts.unpack(payload)
+            self._news = True
         elif kind == LendMsg.REPORT and one.facts is not None:
             # Loaders that are in step with no other are told apart by their numbers.
             one.report = Report.unpack(payload, one.facts.crew or f"alone {one.number}")
+            self._news |= not self._calm or one.granted < 0 or is_concerned(one)
         elif kind == LendMsg.STATS:
             self._post(one, LendMsg.STATED, pack_stats(self.stats()))
         else:
             raise BadLendingFrame(f"a message of kind {kind} is not expected")
-        self._news = True
 
     def _post(self, one: Lender, kind: LendMsg, payload: bytes) -> bool:
         """Tell a loader something, unless it has not read what it was told before."""

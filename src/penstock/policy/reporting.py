@@ -1,7 +1,8 @@
 """When a rank looks how it stands, and what of it the manager of cores must hear. Pure.
 
 Rule 1: two looks are `PAUSE_S` apart at least: they take time.
-Rule 2: a rank that uses its own cores and is well ahead looks again when training has taken a batch or two of those, not before.
+Rule 2: a rank that uses its own cores and is well ahead looks again when training has taken a batch or two of those, not before; if it is less than
+        a batch from being short, also when it has prepared a batch.
 Rule 3: what says nothing new is not reported, but now and then to show that we are there.
 """
 
@@ -28,6 +29,8 @@ class Reporting:
         self._looked_s = self._told_s = -math.inf
         self._home = self._rests_to = 0
         """Which batch training may take next until we look again, by its number in the core."""
+        self._ready: int | None = None
+        """Batches that were prepared, if we look again when one more is."""
 
     def begin(self) -> None:
         """Tell a manager that has heard nothing yet."""
@@ -37,17 +40,20 @@ class Reporting:
         """The manager has changed something: how we stand matters now."""
         self._rests_to = 0
 
-    def wait_s(self, now_s: float, seq: int, home: int) -> float:
-        """Return for how long not to look. `seq`: the batch that training takes next. Infinite: until training takes it, or another event."""
-        rests = self._told and seq < self._rests_to and home == self._home
+    def wait_s(self, now_s: float, seq: int, ready: int, home: int) -> float:
+        """Return for how long not to look. `seq`: the batch that training takes next. `ready`: batches prepared since the start. Infinite: until the
+        next event."""
+        rests = self._told and seq < self._rests_to and self._ready in (None, ready) and home == self._home
         if rests and now_s < self._told_s + BEAT_S:
             return math.inf
         return max(0.0, self._looked_s + PAUSE_S - now_s)
 
-    def is_news(self, view: RankView, seq: int, now_s: float) -> bool:
+    def is_news(self, view: RankView, seq: int, ready: int, now_s: float) -> bool:
         """Say whether to report what a look has shown."""
         self._looked_s, self._home = now_s, view.home
-        self._rests_to = seq + min(REST, int(view.ahead - view.enough)) if is_calm(view) else 0
+        spare = int(view.ahead - view.enough)
+        self._rests_to = seq + min(REST, max(1, spare)) if is_calm(view) else 0
+        self._ready = None if spare else ready
         told = told_by(view)
         if told == self._told and now_s < self._told_s + BEAT_S:
             return False

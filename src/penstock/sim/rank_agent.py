@@ -14,7 +14,7 @@ from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Event, Kind
 from penstock.core.pools import UNBOUNDED
-from penstock.core.standing import Next, standing
+from penstock.core.standing import Next, prepared, standing
 from penstock.policy.lending import MOST, RankView
 from penstock.policy.reporting import Reporting
 from penstock.sim.agenda import Agenda
@@ -206,8 +206,8 @@ class RankAgent:
         """Look how we stand, now or as soon as it is time."""
         if not self.connected or self._planned:
             return
-        now_s = self.machine.agenda.now_s
-        wait_s = self.reporting.wait_s(now_s, self.taken, self.load.workers)
+        now_s, ready = self.machine.agenda.now_s, prepared(self.state)
+        wait_s = self.reporting.wait_s(now_s, self.taken, ready, self.load.workers)
         if wait_s == math.inf:
             return
         if wait_s > 0:
@@ -216,7 +216,7 @@ class RankAgent:
             return
         taken = Next(0, self.taken, self.taken)
         view = standing(self.state, taken, home=self.load.workers, crew=crew_of(self.load, self.rank))
-        if self.reporting.is_news(view, self.taken, now_s):
+        if self.reporting.is_news(view, self.taken, ready, now_s):
             self.machine.to_manager(self, view)
 
     def _report_planned(self) -> None:
