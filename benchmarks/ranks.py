@@ -9,8 +9,8 @@ Real ranks (torchrun, gloo) with a barrier in every step. Subjects:
   spread  ours alone, with the same work spread evenly over all samples: what cannot be beaten where costs are known
 
 Cases: `NxW` ranks and workers; `-cpu` samples use a core, `-sleep` they sleep (for more ranks than there are cores), `-W2` and `-W3` are photos (crop
-and flip; RandAugment before that), `-pillow` W3 by torchvision's ops, `-lane` the GPU helps; `dear`: the samples of one rank are three times as dear; `random`: costs differ by chance;
-`equal`: all alike, and training waits; `ahead`: all alike, and it does not.
+and flip; RandAugment before that), `-pillow` W3 by torchvision's ops, `-lane` the GPU helps; `dear`: the samples of one rank are three times as dear;
+`random`: costs differ by chance; `equal`: all alike, and training waits; `ahead`: all alike, and it does not.
 
 With `random` photos, ours is compared with what the simulator of ranks makes of the costs that were measured before the rounds.
 """
