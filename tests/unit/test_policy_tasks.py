@@ -92,5 +92,13 @@ def test_a_worker_has_as_much_before_it_as_bridges_the_agents_absence() -> None:
     assert queue_samples(sample_s=QUEUE_S / 20) == pytest.approx(20)
 
 
+@given(st.floats(1e-5, 0.02), st.floats(0, 1000))
+def test_most_of_what_was_asked_for_waits_for_whoever_is_free_first(sample_s: float, asked: float) -> None:
+    queued = queue_samples(sample_s=sample_s, asked=asked)
+    assert queued <= queue_samples(sample_s=sample_s)
+    assert queued <= max(asked / 2, DUE_TASK_S / sample_s)
+    assert queued >= min(asked / 4, queue_samples(sample_s=sample_s))
+
+
 def test_nothing_is_queued_behind_tasks_of_unknown_cost() -> None:
     assert queue_samples(sample_s=None) == 0

@@ -7,6 +7,7 @@ queued behind a slow sample are reassigned.
 from __future__ import annotations
 
 from heapq import heappop, heapreplace
+from math import inf
 from typing import NamedTuple
 
 from penstock.core import events as ev
@@ -55,8 +56,16 @@ def limits_of(state: State, pool: WorkerPool) -> PoolLimits:
     each_s = pool.sample_s
     if each_s is not None and pool.pace_s is not None and pool.kind != LOCAL:
         each_s = max(each_s, pool.pace_s / IN_FLIGHT)
-    enough = queue_samples(sample_s=each_s, queue_s=pool.queue_s + pool.latency_s)
+    enough = queue_samples(sample_s=each_s, queue_s=pool.queue_s + pool.latency_s, asked=asked_of(state, pool))
     return PoolLimits(enough, deepest(pool.latency_s), most, staffed)
+
+
+def asked_of(state: State, pool: WorkerPool) -> float:
+    """Return about how many undelivered samples there are for each local worker. Without bound where no other could do them."""
+    others = pool.helpers - 1
+    if others < 1 or pool.kind != LOCAL or state.kind not in (Kind.SLOTS, Kind.PARTS) or not state.due:
+        return inf
+    return len(state.due) * state.batches[state.due[-1]].size / (1 + others)
 
 
 def schedule(state: State, out: list[Action]) -> None:

@@ -9,7 +9,7 @@ begins with a few samples of a later batch, so that nobody waits for them.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 
 DUE_TASK_S = 0.004
 """Work per task at the end of the due batch."""
@@ -19,6 +19,9 @@ ROUNDS = 3
 """The rest of the due batch is dealt to all workers in at least this many rounds."""
 QUEUE_S = 0.020
 """Work queued at a worker: on a busy machine the agent may get a core only after this long."""
+QUEUED = 0.35
+"""Part of all work that was asked for that is queued at workers at most, beyond what they do: the rest goes to whoever is free first. With two batches
+ahead steps of 6 ms take 9 % less than with 20 ms of work queued (eight workers, simulated)."""
 DEEPEST = 8
 """Tasks queued at a worker at most, beyond those in transit."""
 FIRST_TASK = 4
@@ -39,9 +42,12 @@ def task_size(*, sample_s: float | None, batch: int, left: int, workers: float, 
     return max(1, min(share, round(min(work_s, AHEAD_TASK_S) / max(sample_s, 1e-9))))
 
 
-def queue_samples(*, sample_s: float | None, queue_s: float = QUEUE_S) -> float:
-    """Return the queue length below which a worker gets another task; 0 (no queue) while the cost is unknown."""
-    return 0.0 if sample_s is None else queue_s / max(sample_s, 1e-9)
+def queue_samples(*, sample_s: float | None, queue_s: float = QUEUE_S, asked: float = inf) -> float:
+    """Return the queue length below which a worker gets another task; 0 (no queue) while the cost is unknown. `asked`: a worker's even share of
+    all samples that were asked for and are not done."""
+    if sample_s is None:
+        return 0.0
+    return min(queue_s / max(sample_s, 1e-9), max(DUE_TASK_S / max(sample_s, 1e-9), QUEUED * asked))
 
 
 def deepest(latency_s: float) -> int:
