@@ -70,6 +70,9 @@ __all__ = [
     "progress",
 ]
 
+_MODULES = {"transforms"}
+"""Modules that are there without an import of their own, as torchvision's are."""
+
 _HOME = {
     **{name: ".errors" for name in __all__ if name != "__version__"},
     "AnnotatedDataset": ".pipeline.annotated",
@@ -90,6 +93,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -99,4 +104,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -216,6 +216,23 @@ def test_ranks_that_found_other_costs_do_not_deal_by_them(tmp_path: Path) -> Non
     assert [f"ranks [{1 - rank}] found other costs" in said[rank] for rank in range(RANKS)] == [True, True]
 
 
+def rank_that_cannot_read(rank: int, meeting: str, out: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
+    said = ""
+    try:
+        iter(make(0, 1, shard="auto", dataset=Said("heavy" if rank else 1.0)))
+    except ConfigError as exc:
+        said = str(exc)
+    Path(out, f"{rank}.json").write_text(json.dumps(said))
+    dist.destroy_process_group()
+
+
+def test_if_one_rank_cannot_read_its_costs_all_say_so(tmp_path: Path) -> None:
+    said = facts_of_ranks(rank_that_cannot_read, tmp_path)
+    assert "ranks [1] cannot read what samples cost" in said[0]
+    assert "sample 5 is 'heavy'" in said[1]
+
+
 # ---- what costs are
 
 
@@ -271,9 +288,25 @@ class Ruined(Priced):
         return float("nan") if key == 5 else 1.0
 
 
+class Said(Noisy):
+    """`cost(5)` says something that is no number; so does `costs()`, for a data set of one."""
+
+    def __init__(self, said: Any) -> None:
+        super().__init__(SIZE)
+        self.said = said
+
+    def cost(self, key: int) -> Any:
+        return self.said if key == 5 else 1.0
+
+
 class Short(Noisy):
-    def costs(self) -> list[float]:
+    def costs(self) -> Any:
         return [1.0, 2.0]
+
+
+class Mapped(Noisy):
+    def costs(self) -> Any:
+        return dict.fromkeys(range(SIZE), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +333,15 @@ def test_reused_samples_have_other_costs(folder: Path) -> None:  # noqa: F811
 
 @pytest.mark.parametrize(
     ("dataset", "message"),
-    [(Ruined(), "sample 5 has nan"), (Short(SIZE), r"one number for each of 90 samples")],
+    [
+        (Ruined(), r"the cost of sample 5 is nan \(Ruined.cost\(index\)\); it must be a finite number"),
+        (Said("3.5"), r"the cost of sample 5 is '3.5' \(Said.cost\(index\)\), not a number"),
+        (Said(None), "sample 5 is None"),
+        (Said(10**400), "not a number"),
+        (Said(-1), "sample 5 is -1.0"),
+        (Short(SIZE), r"one number for each of 90 samples, it gave an array of shape \(2,\)"),
+        (Mapped(SIZE), "it gave a dict that is no array of numbers"),
+    ],
 )
 def test_wrong_costs_are_an_error_of_the_first_epoch(dataset: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -172,5 +172,5 @@ def test_equal_costs_have_equal_digests() -> None:
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])
 def test_what_is_no_cost_is_refused(wrong: float) -> None:
-    with pytest.raises(ConfigError, match="sample 1 has"):
+    with pytest.raises(ConfigError, match="the cost of sample 1 is"):
         SampleCosts.of(np.array([1.0, wrong]))

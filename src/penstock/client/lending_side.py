@@ -20,7 +20,7 @@ from penstock.agent.capacity import affinity_of
 from penstock.daemon_threads import leaves
 from penstock.epochs.epochs import OrderSource
 from penstock.epochs.replay import length_of
-from penstock.errors import NodeUnavailable, PenstockError
+from penstock.errors import ConfigError, NodeUnavailable, PenstockError
 from penstock.lending.frames import SERVICE, LenderFacts, LendMsg
 from penstock.measure.host import local_world
 from penstock.node.job import job_name
@@ -32,7 +32,7 @@ log = logging.getLogger("penstock")
 
 SWITCH = "PENSTOCK_LENDING"
 """With "watch" loaders are compared, and none lends or borrows; with "0" they know nothing of each other."""
-OFF, WATCH = "0", "watch"
+OFF, WATCH, ON = ("0", "off"), ("watch",), ("", "1", "on")
 RETRY_S = (0.1, 1.0, 5.0, 60.0)
 """Pauses before a manager is looked for again; the last one repeats."""
 TOGETHER_S = 1.0
@@ -111,7 +111,8 @@ class LendingSide:
 
 def side_of(source: OrderSource, *, auto: bool) -> LendingSide | None:
     """Return a loader's side; None if it neither lends nor borrows."""
-    if source.streams or os.environ.get(SWITCH) == OFF:
+    wanted = switched()
+    if source.streams or wanted in OFF:
         return None
     rank, world = source.rank, source.world
     if world == 1:  # torch's DistributedSampler, perhaps
@@ -119,7 +120,17 @@ def side_of(source: OrderSource, *, auto: bool) -> LendingSide | None:
             rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     size = getattr(source.batch_sampler, "batch_size", 1)
     crew = f"{world} ranks, {length_of(source.dataset)} samples in batches of {size}" if world > 1 else ""
-    return LendingSide(rank=rank, crew=crew, auto=auto, lends=os.environ.get(SWITCH) != WATCH)
+    return LendingSide(rank=rank, crew=crew, auto=auto, lends=wanted not in WATCH)
+
+
+def switched() -> str:
+    """Return what the user's switch says."""
+    said = os.environ.get(SWITCH, "").strip().lower()
+    if said not in OFF + WATCH + ON:
+        raise ConfigError(
+            f"{SWITCH} must be 0 (no lending, no comparison), watch (comparison alone) or not set, got {said!r}"
+        )
+    return said
 
 
 _sides: WeakSet[LendingSide] = WeakSet()

@@ -26,7 +26,7 @@ class KnownCosts:
 
 
 def users_costs(dataset: Any) -> KnownCosts | None:
-    """Return the costs that a user's dataset gives, by `costs()` or `cost(index)`; None if it has neither."""
+    """Return the costs that a user's dataset gives, by `costs()`, else by `cost(index)`; None if it has neither."""
     name = type(dataset).__name__
     if callable(getattr(dataset, "costs", None)):
         return KnownCosts(says=f"{name}.costs()", of=lambda keys: all_costs(dataset)[keys])
@@ -36,12 +36,18 @@ def users_costs(dataset: Any) -> KnownCosts | None:
 
 
 def all_costs(dataset: Any) -> NDArray[np.float64]:
-    found = np.asarray(dataset.costs(), np.float64)
-    if found.shape != (len(dataset),):
-        raise ConfigError(
-            f"{type(dataset).__name__}.costs() must give one number for each of {len(dataset)} samples, it gave an array of shape {found.shape}"
-        )
-    return found
+    given = dataset.costs()
+    try:
+        found = np.asarray(given, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        what = f"a {type(given).__name__} that is no array of numbers"
+    else:
+        if found.shape == (len(dataset),):
+            return found
+        what = f"an array of shape {found.shape}"
+    raise ConfigError(
+        f"{type(dataset).__name__}.costs() must give one number for each of {len(dataset)} samples, it gave {what}"
+    )
 
 
 def file_bytes(locate: Callable[[int], ByteRange], source: Callable[[], Source]) -> KnownCosts:

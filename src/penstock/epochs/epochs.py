@@ -224,13 +224,21 @@ class Epochs:
 
     # ---- runs
 
-    def new_run(self, workers: int = 0) -> Run:
-        """Begin the next epoch, from its start or from a loaded state."""
-        shares = self.shares(workers)
-        costs = self.costs()
+    def _agree_on_costs(self) -> None:
+        """Read what samples cost, and see that all ranks found the same."""
+        try:
+            costs = self.costs()
+        except Exception:
+            check_agreed(None, self.source.world)  # the others wait for what we found
+            raise
         if costs is not None and costs != self._agreed:
             check_agreed(costs, self.source.world)  # guard: costs-agreed
             self._agreed = costs
+
+    def new_run(self, workers: int = 0) -> Run:
+        """Begin the next epoch, from its start or from a loaded state."""
+        shares = self.shares(workers)
+        self._agree_on_costs()
         state, self.resume = self.resume, None
         assert self.seed is not None
         told = self._told_epoch()

@@ -42,12 +42,12 @@ class SampleCosts:
     digest: str
 
     @classmethod
-    def of(cls, costs: NDArray[np.float64]) -> SampleCosts:
-        """Take costs in any unit. ConfigError if one of them is no cost."""
+    def of(cls, costs: NDArray[np.float64], says: str = "as given") -> SampleCosts:
+        """Take costs in any unit, which `says` names. ConfigError if one of them is no cost."""
         wrong = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
         if wrong.size:
             raise ConfigError(
-                f"the cost of a sample must be a number of at least 0; sample {wrong[0]} has {costs[wrong[0]]}"
+                f"deal='cost': the cost of sample {wrong[0]} is {costs[wrong[0]]} ({says}); it must be a finite number of at least 0"
             )
         values = np.rint(costs / (costs.max(initial=0.0) or 1.0) * DEAREST).astype(np.int64)
         return cls(values, hashlib.sha256(costs.astype("<f8").tobytes()).hexdigest()[:16])
