@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -13,7 +13,7 @@ from penstock.agent.lending import SILENT_S, Lending
 from penstock.agent.loop import SLOW_TICK_S
 from penstock.core import events as ev
 from penstock.core.state import State
-from penstock.lending.frames import GRANT, LendMsg, Report
+from penstock.lending.frames import GRANT, LenderFacts, LendMsg, Report
 from penstock.node.messages import NodeMsg, send
 from penstock.policy.reporting import BEAT_S, PAUSE_S
 from penstock.policy.stragglers import RankSums
@@ -39,10 +39,10 @@ class Rank:
     lost: int = 0
     managers: list[socket.socket] = field(default_factory=list)
 
-    def open(self) -> Channel:
+    def open(self, facts: bytes = FACTS) -> Channel:
         """Give it a stream; return the manager's end."""
         ours, theirs = socket.socketpair()
-        send(self.supply, NodeMsg.OPENED, FACTS, [theirs.fileno()])
+        send(self.supply, NodeMsg.OPENED, facts, [theirs.fileno()])
         theirs.close()
         self.turn()
         self.managers.append(ours)
@@ -112,7 +112,53 @@ def test_it_does_as_it_is_told(rank: Rank) -> None:
     for number in (0, 0, 3):
         manager.send(LendMsg.GRANT, GRANT.pack(number))
         rank.turn()
-    assert rank.allowed == [0, 3]
+    assert rank.allowed == [0, 0, 3]
+
+
+def test_a_manager_that_comes_later_hears_how_it_stands_and_what_it_is_now(rank: Rank) -> None:
+    facts = LenderFacts(pid=1, rank=0, crew="", cores=(0,), auto=True)
+    told(rank.open(facts.pack()))
+    rank.lending.now_has(auto=False, cores=frozenset({0, 1}))
+    rank.managers[0].close()
+    rank.turn()
+    manager = rank.open(facts.pack())
+    rank.look(PAUSE_S / 4)
+    (kind, payload), (news, _) = told(manager)
+    assert (kind, news) == (LendMsg.JOIN, LendMsg.REPORT)
+    assert LenderFacts.unpack(payload) == replace(facts, auto=False, cores=(0, 1))
+
+
+def test_it_joins_again_when_it_follows_its_cores_no_longer(rank: Rank) -> None:
+    facts = LenderFacts(pid=1, rank=0, crew="", cores=(0,), auto=True)
+    manager = rank.open(facts.pack())
+    told(manager)
+    rank.lending.now_has(auto=False, cores=frozenset({0}))
+    assert told(manager) == [(LendMsg.JOIN, replace(facts, auto=False).pack())]
+
+
+def test_it_looks_at_once_when_the_manager_has_changed_something(rank: Rank) -> None:
+    manager = rank.open()
+    rank.look(PAUSE_S)
+    rank.look(PAUSE_S)
+    tell(rank.state, ev.Feed(1, 8))
+    told(manager)
+    manager.send(LendMsg.GRANT, GRANT.pack(1))
+    rank.turn()
+    rank.look(PAUSE_S)
+    assert len(told(manager)) == 1
+
+
+def test_a_manager_that_does_not_read_gets_no_more_reports(rank: Rank) -> None:
+    manager = rank.open()
+    for step in range(10_000):
+        rank.board.agent[Board.BATCH] = step
+        tell(rank.state, ev.Feed(1 + step, 1))
+        rank.look(PAUSE_S)
+        if rank.lending._channel is not None and rank.lending._channel.clogged:
+            break
+    else:
+        raise AssertionError("it wrote without end")
+    told(manager)
 
 
 @pytest.mark.parametrize("nonsense", [b"", b"\1\2\3"])
@@ -142,7 +188,7 @@ def test_it_takes_back_what_it_has_lent_when_the_manager_is_silent(rank: Rank) -
     rank.turn()
     for _ in range(int(SILENT_S / 0.1) + 2):
         rank.look(0.1)
-    assert rank.allowed == [0, None]
+    assert rank.allowed == [0, 0, None]
     assert rank.lost == 1
 
 

@@ -126,7 +126,9 @@ def test_loaders_that_have_what_is_theirs_hear_nothing(house: House) -> None:
 
 
 @pytest.mark.parametrize("first", [BUSY, FULL])
-def test_whoever_needs_cores_gets_them_after_a_time_in_which_nobody_did(house: House, first: RankView) -> None:
+def test_whoever_needs_cores_gets_them_after_a_time_in_which_nobody_did(
+    house: House, first: RankView
+) -> None:
     one, other = house.join(first._replace(ahead=4.0)), house.join(FULL)
     for _ in range(3):
         house.turn(BEAT_S)
@@ -161,11 +163,70 @@ def test_who_talks_nonsense_is_dropped_and_nobody_else(house: House, kind: LendM
     assert granted(good)[-1] == 2
 
 
-def test_facts_that_are_none_are_nonsense(house: House) -> None:
-    channel = house.open()
-    channel.send(LendMsg.JOIN, b'{"pid": 1}')
+GOOD = {"pid": 1, "rank": 0, "crew": "c", "cores": [0], "auto": False, "lends": True}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"pid": 1},
+        {**GOOD, "crew": ["c"]},
+        {**GOOD, "cores": [[0]]},
+        {**GOOD, "cores": 1},
+        {**GOOD, "rank": "a"},
+        {**GOOD, "more": 1},
+        "[" * 20_000,
+    ],
+)
+def test_facts_that_are_none_are_nonsense(house: House, facts: Any) -> None:
+    good, channel = house.join(BUSY), house.open()
+    channel.send(LendMsg.JOIN, facts.encode() if isinstance(facts, str) else json.dumps(facts).encode())
     house.turn()
     assert channel.receive() is None
+    assert granted(good) == [2]
+
+
+def test_a_loader_that_follows_its_cores_no_longer_has_what_the_user_says(house: House) -> None:
+    one = house.join(BUSY, crew="", cores=(0,), auto=True)
+    house.turn()
+    assert granted(one)[-1] == 1
+    facts = LenderFacts(pid=1, rank=0, crew="", cores=(0,), auto=False)
+    one.send(LendMsg.JOIN, facts.pack())
+    house.turn()
+    assert granted(one) == [2]
+
+
+def test_loaders_that_want_nothing_cause_no_decisions(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = house.join(FULL), house.join(FULL)
+    house.turn()
+    decided: list[float] = []
+    monkeypatch.setattr(house.manager, "_decide", decided.append)
+    for _ in range(4):
+        one.send(LendMsg.REPORT, Report(FULL).pack())
+        other.send(LendMsg.REPORT, Report(FULL).pack())
+        house.turn()
+    assert decided == []
+    one.send(LendMsg.REPORT, Report(BUSY).pack())
+    house.turn()
+    assert len(decided) == 1
+
+
+def test_whoever_comes_to_idle_lends_to_those_that_are_short_already(house: House) -> None:
+    short, other = house.join(BUSY), house.join(BUSY)
+    house.turn()
+    granted(short), granted(other)
+    other.send(LendMsg.REPORT, Report(FULL).pack())
+    house.turn()
+    assert (granted(short), granted(other)) == ([4], [0])
+
+
+def test_there_may_be_fewer_cores_than_before(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [house.join(FULL, crew="", cores=(0, 1, 2, 3), auto=True) for _ in range(2)]
+    house.turn()
+    assert [granted(one)[-1] for one in both] == [2, 2]
+    monkeypatch.setattr("penstock.lending.manager.cpu_quota", lambda: 2.0)
+    house.turn(BEAT_S)
+    assert [granted(one) for one in both] == [[1], [1]]
 
 
 def test_who_does_not_read_is_told_no_more_and_delays_nobody(house: House) -> None:

@@ -36,6 +36,29 @@ def test_a_stream_that_is_lost_before_its_thread_has_ended_is_replaced(ties: Len
     assert not ties.take_order()
 
 
+def test_nothing_is_looked_for_if_the_other_loader_has_ended_meanwhile(ties: LendingTies) -> None:
+    ties.order()
+    assert not ties.call_off(lambda: False)
+    assert ties.is_busy()
+    assert ties.call_off(lambda: True)
+    assert not ties.is_busy()
+    assert ties.order(), "a later loader starts it anew"
+
+
+def test_two_loaders_that_hardly_run_together_start_no_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PENSTOCK_GROUP", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("penstock.client.lending_side.TOGETHER_S", 0.05)
+    training, evaluation = (LendingSide(rank=0, crew="", auto=False) for _ in range(2))
+    training.begin()
+    evaluation.begin()
+    evaluation.close()
+    assert training._thread is not None
+    training._thread.join(5.0)
+    assert not training._ties.is_busy()
+    training.close()
+
+
 def test_a_forked_child_shares_no_cores_with_its_parents_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PENSTOCK_GROUP", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

@@ -2,66 +2,66 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.policy.lending import RankView
-from penstock.policy.reporting import BEAT_S, PAUSE_S, REST, Reporting
+from penstock.policy.reporting import BEAT_S, PAUSE_S, Glance, Reporting
 
 HOME = 3
-WELL = RankView(HOME, HOME, "crew", taken=10, ahead=5.5, window=6)
+WELL = RankView(HOME, HOME, "crew", taken=10, ahead=5.5, window=6, busy=1)
+SEEN = Glance(asked=16, prepared=15, idles=True, home=HOME)
 
 
-def told(view: RankView, seq: int = 10, now_s: float = 0.0, ready: int = 1) -> Reporting:
+def told(view: RankView, seen: Glance = SEEN, now_s: float = 0.0) -> Reporting:
     """Return the reporting of a rank that has told its manager how it stands."""
     reporting = Reporting()
     reporting.begin()
-    assert reporting.wait_s(now_s, seq, ready, HOME) == 0.0
-    assert reporting.is_news(view, seq, ready, now_s)
+    assert reporting.wait_s(now_s, seen) == 0.0
+    assert reporting.is_news(view, seen, now_s)
     return reporting
 
 
-def test_a_rank_that_is_well_ahead_looks_again_when_training_has_taken_some() -> None:
+def test_a_rank_that_is_well_ahead_looks_again_to_show_that_it_is_there() -> None:
     reporting = told(WELL)
-    assert reporting.wait_s(PAUSE_S, 10, 1, HOME) == math.inf
-    assert reporting.wait_s(PAUSE_S, 10 + REST - 1, 1, HOME) == math.inf
-    assert reporting.wait_s(PAUSE_S, 10 + REST, 1, HOME) == 0.0
-    assert reporting.wait_s(BEAT_S, 10, 1, HOME) == 0.0, "and to show that it is there"
+    assert reporting.wait_s(PAUSE_S, SEEN) == pytest.approx(BEAT_S - PAUSE_S)
+    assert reporting.wait_s(BEAT_S, SEEN) == 0.0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"asked": 17}, {"prepared": 16}, {"idles": False}, {"home": HOME + 1}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_it_looks_when_its_standing_may_matter_to_others(changed: dict[str, int]) -> None:
+    reporting = told(WELL)
+    seen = SEEN._replace(**changed)
+    assert reporting.wait_s(PAUSE_S / 2, seen) == pytest.approx(PAUSE_S / 2)
+    assert reporting.wait_s(PAUSE_S, seen) == 0.0
 
 
 @pytest.mark.parametrize(
     "view", [WELL._replace(ahead=1.9), WELL._replace(allowed=HOME - 1), WELL._replace(allowed=HOME + 1)]
 )
 def test_a_rank_that_is_short_lends_or_borrows_looks_all_the_time(view: RankView) -> None:
-    reporting = told(view)
-    assert reporting.wait_s(PAUSE_S / 2, 10, 1, HOME) == pytest.approx(PAUSE_S / 2)
-    assert reporting.wait_s(PAUSE_S, 10, 1, HOME) == 0.0
+    assert told(view).wait_s(PAUSE_S, SEEN) == 0.0
 
 
-def test_a_rank_that_is_nearly_short_looks_again_when_a_batch_is_prepared_or_taken() -> None:
-    reporting = told(WELL._replace(ahead=2.9), ready=4)
-    assert reporting.wait_s(PAUSE_S, 10, 4, HOME) == math.inf
-    assert reporting.wait_s(PAUSE_S, 10, 5, HOME) == 0.0
-    assert reporting.wait_s(PAUSE_S, 11, 4, HOME) == 0.0
-
-
-def test_what_the_manager_or_the_user_changes_ends_the_rest() -> None:
+def test_what_the_manager_changes_ends_the_rest() -> None:
     reporting = told(WELL)
-    assert reporting.wait_s(PAUSE_S, 10, 1, HOME + 1) == 0.0
     reporting.wake()
-    assert reporting.wait_s(PAUSE_S, 10, 1, HOME) == 0.0
+    assert reporting.wait_s(PAUSE_S, SEEN) == 0.0
     reporting.begin()
-    assert reporting.wait_s(0.0, 10, 1, HOME) == 0.0
-    assert reporting.is_news(WELL, 10, 1, 0.0), "another manager has heard nothing"
+    assert reporting.wait_s(0.0, SEEN) == 0.0
+    assert reporting.is_news(WELL, SEEN, 0.0), "another manager has heard nothing"
 
 
-@given(st.floats(2.0, 20.0), st.integers(0, 12), st.integers(0, 5))
-def test_no_rank_becomes_short_unseen(ahead: float, window: int, later: int) -> None:
-    """Each batch that training takes is one less ahead, whatever else goes well or badly."""
-    view = WELL._replace(ahead=ahead, window=window)
-    reporting = told(view)
-    short = view._replace(ahead=ahead - later).is_short
-    assert not (short and reporting.wait_s(PAUSE_S, 10 + later, 1, HOME) == math.inf)
+@given(st.integers(0, 8), st.integers(0, 8), st.integers(0, 8), st.integers(0, 8))
+def test_cores_that_come_to_idle_are_news_however_far_ahead_a_rank_is(
+    busy: int, waiting: int, later_busy: int, later_waiting: int
+) -> None:
+    before, later = (min(HOME, one) for one in (busy + waiting, later_busy + later_waiting))
+    reporting = told(WELL._replace(busy=busy, waiting=waiting))
+    view = WELL._replace(busy=later_busy, waiting=later_waiting)
+    assert reporting.is_news(view, SEEN, PAUSE_S) == (before != later)

@@ -47,6 +47,11 @@ class Capacity:
         self._alone = self._beside_lane = 0
         self._next_s = 0.0
 
+    @property
+    def cores(self) -> frozenset[int]:
+        """The cores that the training process could use when last looked at."""
+        return self._affinity
+
     def wanted(self, number: int, now_s: float, workers: Sequence[WorkerHandle], *, lane: bool) -> int:
         """Return the target worker count: `number`, or what the cores allow (0); fewer while a GPU `lane` needs cores. If the cores
         decide, pass a new affinity on to `workers`."""

@@ -13,12 +13,13 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from struct import error
 
 from penstock.agent.posting import sums_of, training_of
-from penstock.core.standing import Next, prepared, standing
+from penstock.core.standing import Next, glance, standing
 from penstock.core.state import State
-from penstock.lending.frames import GRANT, MOST_BYTES, LendMsg, Report
+from penstock.lending.frames import GRANT, MOST_BYTES, LenderFacts, LendMsg, Report
 from penstock.node.messages import BadMessage, NodeMsg, receive
 from penstock.policy.reporting import Reporting
 from penstock.policy.stragglers import RankSums
@@ -38,6 +39,10 @@ class Lending:
     def __init__(self, supply: socket.socket, clock: Callable[[], float] = time.monotonic) -> None:
         supply.setblocking(False)
         self._supply, self._clock = supply, clock
+        self._facts = b""
+        """What the training process says of this rank."""
+        self._now: tuple[bool, frozenset[int]] | None = None
+        """Whether it follows its cores, and which these are, if the user has changed that since."""
         self._channel: Channel | None = None
         self._selector: selectors.BaseSelector | None = None
         self._allow: Callable[[int | None], None] = lambda _: None
@@ -76,7 +81,21 @@ class Lending:
         self._channel = Channel(sock, MOST_BYTES)
         self._reporting.begin()
         self._selector.register(sock, selectors.EVENT_READ, self._on_ready)
-        self._channel.post(LendMsg.JOIN, message.payload)
+        self._facts = message.payload
+        self._join()
+
+    def now_has(self, *, auto: bool, cores: frozenset[int]) -> None:
+        """The user has changed whether this rank follows its cores, or which these are."""
+        self._now = auto, cores
+        if self._channel is not None:
+            self._join()
+
+    def _join(self) -> None:
+        facts = self._facts
+        if self._now is not None:
+            auto, cores = self._now
+            facts = replace(LenderFacts.unpack(facts), auto=auto, cores=tuple(sorted(cores))).pack()
+        self._post(LendMsg.JOIN, facts)
 
     # ---- reports
 
@@ -84,13 +103,13 @@ class Lending:
         """Report how this rank stands, if it is time and there is something to say."""
         if self._channel is None:
             return
-        now_s, taken, ready = self._clock(), next_of(board.agent), prepared(state)
-        wait_s = self._reporting.wait_s(now_s, taken.seq, ready, home)
+        now_s, seen = self._clock(), glance(state, home)
+        wait_s = self._reporting.wait_s(now_s, seen)
         self._due_s = now_s + wait_s if wait_s > 0 else math.inf
         if wait_s > 0 or self._channel.clogged:
             return
-        self._home, view = home, standing(state, taken, home=home)
-        if self._reporting.is_news(view, taken.seq, ready, now_s):
+        self._home, view = home, standing(state, next_of(board.agent), home=home)
+        if self._reporting.is_news(view, seen, now_s):
             self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())
 
     def patience_s(self) -> float:
@@ -143,9 +162,9 @@ class Lending:
         elif grants:
             self._heard_s = self._clock()
             if grants[-1] != self._granted:
-                self._granted = grants[-1]
                 self._reporting.wake()
-                self._allow(max(0, self._granted))
+            self._granted = grants[-1]
+            self._allow(max(0, self._granted))
 
     def _leave(self) -> None:
         """Use our own cores from now on."""

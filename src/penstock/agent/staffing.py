@@ -43,6 +43,8 @@ class Staffing:
         self._lending = lending if state.kind is not Kind.STREAM else None
         self._capacity = Capacity(config.parent, config.local_world, lane=config.has_gpu_lane)
         self._follows = config.follows
+        self._kept = self._follows, self._capacity.cores
+        """Whether this rank follows its cores, and which these are, as the manager knows it."""
         self._home = config.core.workers
         self._spare = 0
         """Workers that were started for borrowed cores, and the rank's own."""
@@ -75,15 +77,27 @@ class Staffing:
             self._follows = row[Board.WANTED] == AS_CORES
         number = 0 if self._follows else max(0, row[Board.WANTED]) or self._config.core.workers
         wanted = self._capacity.wanted(number, now_s, alive, lane=bool(row[Board.LANE]))
+        self._tell_what_it_has()
         if wanted != self._home and self._arena.has_room_for(wanted):
+            if (
+                self._allowed is not None
+            ):  # granted for another number: nothing is borrowed until the manager has heard
+                self._allowed = wanted if self._allowed == self._home else min(self._allowed, wanted)
             self._home, self._spare = wanted, 0
             self._staff()
             if self._follows:
                 self._agent.tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
 
+    def _tell_what_it_has(self) -> None:
+        has = self._follows, self._capacity.cores
+        if self._lending is not None and has != self._kept:
+            self._kept = has
+            self._lending.now_has(auto=self._follows, cores=self._capacity.cores)
+
     def _allow(self, workers: int | None) -> None:
-        self._allowed = workers
-        self._staff()
+        if workers != self._allowed:
+            self._allowed = workers
+            self._staff()
 
     def _staff(self) -> None:
         """Have the workers that we may use, and let them work."""

@@ -13,8 +13,9 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from penstock.agent.capacity import affinity_of
 from penstock.daemon_threads import leaves
@@ -49,6 +50,8 @@ class LendingSide:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ties = LendingTies(job_name(), self._ours)
         self._thread: threading.Thread | None = None
+        self._company: list[ref[LendingSide]] = []
+        """Other loaders of this process that ran at the same time."""
 
     @property
     def left(self) -> bool:
@@ -68,21 +71,33 @@ class LendingSide:
         if local_world() > 1 or os.environ.get("PENSTOCK_GROUP"):
             self.join()
         elif others:
+            self._company += [ref(side) for side in others]
+            for side in others:
+                side._company.append(ref(self))
             for side in [*others, self]:
                 side.join(after_s=TOGETHER_S)
 
     def join(self, *, after_s: float = 0.0) -> None:
         """Look for the manager, unless we have joined."""
-        if not (self._ties.joined or self._ties.looking):
+        if not self._ties.is_busy():
             self.renew(after_s=after_s)
+
+    def _is_alone(self) -> bool:
+        """Whether all loaders that ran beside this one have ended."""
+        sides = [side() for side in list(self._company)]
+        return all(side is None or side.left for side in sides)
 
     def renew(self, *, after_s: float = 0.0) -> None:
         """Look for a manager in a thread, and give the agent a stream to it."""
         if self.left or not self._ties.order():
             return
         ties, facts = self._ties, self.facts
+        stays_alone = self._is_alone if after_s else None
         self._thread = threading.Thread(
-            target=joined, args=(ties, facts.pack(), after_s), name="penstock lending", daemon=True
+            target=joined,
+            args=(ties, facts.pack(), after_s, stays_alone),
+            name="penstock lending",
+            daemon=True,
         )
         leaves(self._thread, ties.leave.set)
         self._thread.start()
@@ -144,7 +159,7 @@ class LendingTies:
         self.job, self.ours = job, ours
         self.leave = threading.Event()
         self.joined = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage collection may close us while we hold it
         self._link: NodeLink | None = None
         self.looking = False
         """Whether a thread looks for a manager."""
@@ -155,6 +170,18 @@ class LendingTies:
         with self._lock:
             self._ordered, looking, self.looking = True, self.looking, True
         return not looking
+
+    def is_busy(self) -> bool:
+        """Whether a manager is known, or looked for."""
+        with self._lock:
+            return self.joined or self.looking
+
+    def call_off(self, is_alone: Callable[[], bool]) -> bool:
+        """Have nothing looked for if there is nobody to share cores with; say whether that is so."""
+        with self._lock:
+            if is_alone():
+                self._ordered = self.looking = False
+        return not self.looking
 
     def take_order(self) -> bool:
         """Begin with what was ordered; False: nothing was since, and the thread ends."""
@@ -202,9 +229,13 @@ class LendingTies:
             link.close()
 
 
-def joined(ties: LendingTies, facts: bytes, after_s: float) -> None:
-    """Find a manager as often as one is ordered: the agent may lose a stream before we have ended."""
+def joined(
+    ties: LendingTies, facts: bytes, after_s: float = 0.0, is_alone: Callable[[], bool] | None = None
+) -> None:
+    """Find a manager as often as one is ordered: the agent may lose a stream before we have ended. With `is_alone`: unless that is so after a while."""
     ties.leave.wait(after_s)
+    if is_alone is not None and ties.call_off(is_alone):
+        return
     while ties.take_order():
         look(ties, facts)
 

@@ -56,7 +56,9 @@ def limits_of(state: State, pool: WorkerPool) -> PoolLimits:
     each_s = pool.sample_s
     if each_s is not None and pool.pace_s is not None and pool.kind != LOCAL:
         each_s = max(each_s, pool.pace_s / IN_FLIGHT)
-    enough = queue_samples(sample_s=each_s, queue_s=pool.queue_s + pool.latency_s, asked=asked_of(state, pool))
+    enough = queue_samples(
+        sample_s=each_s, queue_s=pool.queue_s + pool.latency_s, asked=asked_of(state, pool)
+    )
     return PoolLimits(enough, deepest(pool.latency_s), most, staffed)
 
 

@@ -13,6 +13,7 @@ from penstock.core.ledger import Batch
 from penstock.core.outlook import left_of
 from penstock.core.state import State
 from penstock.policy.lending import RankView
+from penstock.policy.reporting import Glance
 
 
 class Next(NamedTuple):
@@ -69,9 +70,11 @@ def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankVie
     )
 
 
-def prepared(state: State) -> int:
-    """Return how many batches are done, taken ones included."""
-    return state.asked - len(state.due)
+def glance(state: State, home: int) -> Glance:
+    """Return what tells, at next to no cost, whether to look how a rank stands."""
+    own = state.local.members[: min(home, state.local.size)]
+    idles = any(not worker.tasks for worker in own)
+    return Glance(state.asked, state.asked - len(state.due), idles, home)
 
 
 def divides(batch: Batch) -> bool:

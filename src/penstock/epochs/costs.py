@@ -50,6 +50,7 @@ def read_costs(dataset: Any, clock: Callable[[], float] = time.monotonic) -> Sam
 def told(known: KnownCosts, count: int, clock: Callable[[], float]) -> Iterator[float]:
     """Return each sample's cost; log how far they are now and then."""
     due_s = clock() + EVERY_S
+    cost: Any  # users' methods return anything
     for done, cost in enumerate(known.of(range(count))):
         if done % LOOKS == 0 and clock() > due_s:
             log.info("deal='cost': costs of %d of %d samples are read", done, count)

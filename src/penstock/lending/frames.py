@@ -34,7 +34,7 @@ class BadLendingFrame(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LenderFacts:
-    """What does not change while a loader runs."""
+    """What a loader is. `auto` and `cores` may change while it runs: it then joins again."""
 
     pid: int
     """The training process."""
@@ -55,8 +55,11 @@ class LenderFacts:
     def unpack(cls, payload: bytes) -> LenderFacts:
         try:
             facts = json.loads(payload)
+            numbers = (facts["pid"], facts["rank"], *facts["cores"])
+            if not (isinstance(facts["crew"], str) and all(type(number) is int for number in numbers)):
+                raise TypeError("other types than facts have")
             return cls(**{**facts, "cores": tuple(facts["cores"])})
-        except (ValueError, TypeError, KeyError) as exc:
+        except (ValueError, TypeError, KeyError, RecursionError) as exc:
             raise BadLendingFrame(f"no facts of a loader: {exc}") from None
 
 

@@ -107,9 +107,11 @@ class Manager:
     def _joined(self) -> list[Lender]:
         return [one for one in self._lenders.values() if one.facts is not None and one.report is not None]
 
+    def _heard(self, now_s: float) -> list[Lender]:
+        return [one for one in self._joined() if now_s - one.heard_s <= SILENT_S]  # guard: silent-lender
+
     def _decide(self, now_s: float) -> None:
-        joined = self._joined()
-        heard = [one for one in joined if now_s - one.heard_s <= SILENT_S]  # guard: silent-lender
+        joined, heard = self._joined(), self._heard(now_s)
         allowed = {one.number: home_of(one) for one in joined}
         calm = not any(is_concerned(one) for one in joined)
         for pool in pools({one.number: cores_of(one) for one in heard if lends(one)}):
@@ -174,7 +176,7 @@ class Manager:
 
     def _on_frame(self, one: Lender, kind: int, payload: bytes) -> None:
         one.heard_s = self._clock()
-        if kind == LendMsg.JOIN and one.facts is None:
+        if kind == LendMsg.JOIN:
             one.facts = LenderFacts.unpack(payload)
             self._news = True
         elif kind == LendMsg.REPORT and one.facts is not None:
@@ -214,7 +216,7 @@ class Manager:
         return {
             "manager_pid": os.getpid(),
             "for_s": now_s - self._began_s,
-            "cores": budget(joined, self._quota),
+            "cores": budget(self._heard(now_s), self._quota),
             "moves": self._loans.moves,
             "loaders": sorted((self._numbers(one, now_s) for one in joined), key=itemgetter("rank", "pid")),
             "crews": {crew: crew_numbers(book) for crew, book in self._crews.items()},

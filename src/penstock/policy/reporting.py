@@ -1,14 +1,15 @@
 """When a rank looks how it stands, and what of it the manager of cores must hear. Pure.
 
 Rule 1: two looks are `PAUSE_S` apart at least: they take time.
-Rule 2: a rank that uses its own cores and is well ahead looks again when training has taken a batch or two of those, not before; if it is less than
-        a batch from being short, also when it has prepared a batch.
+Rule 2: a rank that uses its own cores and is well ahead looks again when training asks for a batch (it does whenever it takes one), when one more is
+        prepared, and when a core of its own begins or ends to idle: others may need it.
 Rule 3: what says nothing new is not reported, but now and then to show that we are there.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from penstock.policy.lending import RankView
 
@@ -18,8 +19,19 @@ BEAT_S = 0.3
 """A report without news says that we are there."""
 FINE = 16
 """Parts of a batch that make a report new."""
-REST = 2
-"""Batches that training takes at most between two looks: the manager compares ranks by them."""
+
+
+class Glance(NamedTuple):
+    """What is cheap to see of a rank, and changes whenever its standing may matter to others although it is well ahead."""
+
+    asked: int
+    """Batches that training has asked for since the start."""
+    prepared: int
+    """Those of them that are prepared."""
+    idles: bool
+    """Whether a core of its own has nothing to do."""
+    home: int
+    """Workers it has by itself."""
 
 
 class Reporting:
@@ -27,33 +39,27 @@ class Reporting:
         self._told: tuple[float, ...] = ()
         """What was reported, as far as a change of it counts."""
         self._looked_s = self._told_s = -math.inf
-        self._home = self._rests_to = 0
-        """Which batch training may take next until we look again, by its number in the core."""
-        self._ready: int | None = None
-        """Batches that were prepared, if we look again when one more is."""
+        self._rests_at: Glance | None = None
+        """We need not look until this changes."""
 
     def begin(self) -> None:
         """Tell a manager that has heard nothing yet."""
-        self._told, self._looked_s = (), -math.inf
+        self._told, self._looked_s, self._rests_at = (), -math.inf, None
 
     def wake(self) -> None:
         """The manager has changed something: how we stand matters now."""
-        self._rests_to = 0
+        self._rests_at = None
 
-    def wait_s(self, now_s: float, seq: int, ready: int, home: int) -> float:
-        """Return for how long not to look. `seq`: the batch that training takes next. `ready`: batches prepared since the start. Infinite: until the
-        next event."""
-        rests = self._told and seq < self._rests_to and self._ready in (None, ready) and home == self._home
-        if rests and now_s < self._told_s + BEAT_S:
-            return math.inf
-        return max(0.0, self._looked_s + PAUSE_S - now_s)
+    def wait_s(self, now_s: float, glance: Glance) -> float:
+        """Return for how long not to look, if nothing happens meanwhile."""
+        soonest_s = self._looked_s + PAUSE_S
+        due_s = max(soonest_s, self._told_s + BEAT_S) if glance == self._rests_at else soonest_s
+        return max(0.0, due_s - now_s)
 
-    def is_news(self, view: RankView, seq: int, ready: int, now_s: float) -> bool:
+    def is_news(self, view: RankView, glance: Glance, now_s: float) -> bool:
         """Say whether to report what a look has shown."""
-        self._looked_s, self._home = now_s, view.home
-        spare = int(view.ahead - view.enough)
-        self._rests_to = seq + min(REST, max(1, spare)) if is_calm(view) else 0
-        self._ready = None if spare else ready
+        self._looked_s = now_s
+        self._rests_at = glance if is_calm(view) else None
         told = told_by(view)
         if told == self._told and now_s < self._told_s + BEAT_S:
             return False
@@ -69,7 +75,7 @@ def is_calm(view: RankView) -> bool:
 def told_by(view: RankView) -> tuple[float, ...]:
     """Return what of a report counts as news: little while all is calm."""
     if is_calm(view):
-        return view.home, view.epoch, view.taken, int(view.ahead), view.waiting > 0
+        return view.home, view.epoch, view.taken, int(view.ahead), view.wants
     return (
         view.home,
         view.epoch,

@@ -5,7 +5,6 @@ Lighter than `sim/agent.py`: a task is one step, memory is not checked, nothing 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import Protocol
 
@@ -14,9 +13,9 @@ from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
 from penstock.core.events import Event, Kind
 from penstock.core.pools import UNBOUNDED
-from penstock.core.standing import Next, prepared, standing
+from penstock.core.standing import Next, glance, standing
 from penstock.policy.lending import MOST, RankView
-from penstock.policy.reporting import Reporting
+from penstock.policy.reporting import PAUSE_S, Reporting
 from penstock.sim.agenda import Agenda
 from penstock.sim.cores import Cores
 from penstock.sim.rank_load import RankLoad
@@ -206,17 +205,18 @@ class RankAgent:
         """Look how we stand, now or as soon as it is time."""
         if not self.connected or self._planned:
             return
-        now_s, ready = self.machine.agenda.now_s, prepared(self.state)
-        wait_s = self.reporting.wait_s(now_s, self.taken, ready, self.load.workers)
-        if wait_s == math.inf:
-            return
+        now_s, home = self.machine.agenda.now_s, self.load.workers
+        seen = glance(self.state, home)
+        wait_s = self.reporting.wait_s(now_s, seen)
+        if wait_s > PAUSE_S:
+            return  # a tick or another event comes before
         if wait_s > 0:
             self._planned = True
             self.machine.agenda.at(now_s + wait_s, self._report_planned)
             return
         taken = Next(0, self.taken, self.taken)
-        view = standing(self.state, taken, home=self.load.workers, crew=crew_of(self.load, self.rank))
-        if self.reporting.is_news(view, self.taken, ready, now_s):
+        view = standing(self.state, taken, home=home, crew=crew_of(self.load, self.rank))
+        if self.reporting.is_news(view, seen, now_s):
             self.machine.to_manager(self, view)
 
     def _report_planned(self) -> None:

@@ -1,0 +1,132 @@
+"""How many workers an agent has: those the user has asked for, and spare ones for borrowed cores."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.agent.config import AgentConfig
+from penstock.agent.lending import Lending
+from penstock.agent.staffing import Staffing
+from penstock.core import events as ev
+from penstock.core.events import Kind
+from penstock.core.state import CoreConfig, State
+from penstock.lending.frames import GRANT, LenderFacts, LendMsg
+from penstock.node.messages import NodeMsg, send
+from penstock.wire.arena import AS_CORES, Arena, Board
+from penstock.wire.frames import Channel, Msg
+from tests.unit.core_steps import started, tell
+
+HOME, MOST_WORKERS = 4, 32
+FACTS = LenderFacts(pid=os.getpid(), rank=0, crew="", cores=(0, 1), auto=False)
+
+
+class House:
+    """An agent without processes: its core, its staffing, and the manager's end of its stream."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.state: State = started(workers=HOME)
+        self.arena = Arena.create(1 << 20, MOST_WORKERS)
+        supply, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        config = AgentConfig(core=CoreConfig(workers=HOME, kind=Kind.SLOTS), parent=os.getpid())
+        self.staffing = Staffing(config, self.state, self.arena, self, Lending(theirs))
+        self.staffing.bind()
+        ours, stream = socket.socketpair()
+        send(supply, NodeMsg.OPENED, FACTS.pack(), [stream.fileno()])
+        stream.close()
+        supply.close()
+        self.manager = Channel(ours)
+        self.turn()
+
+    def happen(self, event: ev.Event) -> None:
+        tell(self.state, event)
+
+    def tell(self, kind: Msg, *chunks: bytes) -> None:
+        pass
+
+    def turn(self) -> None:
+        for key, mask in self.selector.select(0):
+            key.data(mask)
+
+    def grant(self, workers: int) -> None:
+        self.manager.send(LendMsg.GRANT, GRANT.pack(workers))
+        self.turn()
+
+    def want(self, workers: int) -> None:
+        """Let the user ask for so many workers."""
+        self.arena.board.agent[Board.WANTED] = workers
+        self.staffing.look_after(1.0, [])
+
+    @property
+    def size(self) -> int:
+        return self.state.local.size
+
+    @property
+    def at_work(self) -> int:
+        return self.state.local.helpers
+
+    def close(self) -> None:
+        self.staffing.close()
+        self.manager.close()
+        self.selector.close()
+        self.arena.close()
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    made = House()
+    yield made
+    made.close()
+
+
+def test_workers_for_borrowed_cores_stay_and_rest(house: House) -> None:
+    house.grant(7)
+    assert (house.size, house.at_work) == (7, 7)
+    house.grant(2)
+    assert (house.size, house.at_work) == (7, 2)
+
+
+def test_surplus_workers_end_when_the_user_wants_fewer(house: House) -> None:
+    house.grant(HOME)
+    house.want(1)
+    assert (house.size, house.at_work) == (1, 1)
+    house.grant(1)
+    assert (house.size, house.at_work) == (1, 1)
+
+
+def test_those_for_borrowed_cores_end_too_until_the_manager_grants_some_again(house: House) -> None:
+    house.grant(7)
+    house.want(2)
+    assert (house.size, house.at_work) == (2, 2)
+    house.grant(7)
+    assert (house.size, house.at_work) == (7, 7)
+
+
+def test_more_workers_begin_at_once_unless_cores_are_lent(house: House) -> None:
+    house.grant(HOME)
+    house.want(6)
+    assert (house.size, house.at_work) == (6, 6)
+    house.grant(1)
+    house.want(8)
+    assert (house.size, house.at_work) == (8, 1)
+
+
+def test_the_manager_hears_that_the_number_follows_the_cores_or_does_so_no_longer(house: House) -> None:
+    def told() -> list[LenderFacts]:
+        frames = house.manager.receive(wait=False) or []
+        return [LenderFacts.unpack(payload) for kind, payload in frames if kind == LendMsg.JOIN]
+
+    assert told() == [FACTS]
+    house.want(HOME + 1)
+    assert told() == []
+    house.want(AS_CORES)
+    (facts,) = told()
+    assert facts.auto
+    assert set(facts.cores) == os.sched_getaffinity(0)
+    house.want(3)
+    assert [one.auto for one in told()] == [False]
