@@ -118,6 +118,15 @@ def test_a_loader_that_is_full_lends_to_another_of_its_process(monkeypatch: pyte
     assert [row[0] for row in next(held).tolist()] == list(range(BATCH, 2 * BATCH))
 
 
+def test_what_was_lent_is_known_after_an_epoch_that_was_left() -> None:
+    loader = DataLoader(Sleeping(200 * BATCH), BATCH, num_workers=2)
+    for _ in loader:
+        if node_of(loader):
+            break
+    last = node_of(loader)
+    assert [one["workers"] for one in last["loaders"]] == [2]
+
+
 def test_a_loader_alone_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_GROUP")
     loader = DataLoader(Sleeping(64), batch_size=BATCH, num_workers=1)

@@ -57,6 +57,7 @@ def stats_of(found: Facts) -> dict[str, Any]:
     recent = {
         "batches": 100, "workers": found.workers, "elapsed_s": 10.0, "wait_share": found.wait_share, "handover_s": 0.0, "busy_s": 10 * found.busy,
         "cpu_s": 10 * found.cpu, "delayed_s": 10 * found.delayed, "first_wait_s": 0.0, "first_share": 0.0,
+        "borrowed_cores": found.borrowed,
     }  # fmt: skip
     return {"engine": "workers", "batches": 100, "workers": found.workers, "reuse": None, "recent": recent}
 

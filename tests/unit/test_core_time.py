@@ -39,7 +39,8 @@ def test_recent_workers_are_the_cores_that_were_allowed(extra_s: float, workers:
         steady.delivered(
             period_s=1.0, wait_s=0.0, samples=8, ready=1, workers=2, mode="off", work=lambda: Work(workers=2)
         )
-    assert steady.recent(Work(80, workers=2, extra_ns=int(extra_s * 1e9)), 10.0)["workers"] == workers
+    recent = steady.recent(Work(80, workers=2, extra_ns=int(extra_s * 1e9)), 10.0)
+    assert (recent["workers"], recent["borrowed_cores"]) == (workers, pytest.approx(extra_s / 10))
 
 
 def test_worker_seconds_are_those_of_allowed_cores() -> None:

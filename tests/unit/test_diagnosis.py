@@ -32,6 +32,7 @@ def numbers(
             "elapsed_s": 10.0,
             "wait_share": wait,
             "handover_s": 0.0,
+            "borrowed_cores": 0.0,
             "busy_s": 10 * busy * workers,
             "cpu_s": 10 * (busy if cpu is None else cpu) * workers,
             "delayed_s": 10 * delayed * workers,
@@ -117,6 +118,38 @@ def test_blocked_samples_that_wait_for_a_core_now_and_then_still_ask_for_workers
     assert "6 more are predicted to remove it" in diagnose(
         numbers(wait=0.75, busy=0.8, cpu=0.1, delayed=0.2), cores=4
     )
+
+
+def test_shares_of_the_workers_time_do_not_exceed_it() -> None:
+    """Lent cores make the mean number of workers a rounded one: busy and waiting, they may have worked for longer."""
+    said = diagnose(numbers(wait=0.5, busy=0.9, delayed=0.6, workers=1), cores=8)
+    assert "busy 60% of the time and waiting for a core 40% of it" in said
+
+
+@pytest.mark.parametrize(
+    ("cores", "said"),
+    [
+        (-1.9, "2 workers (1.9 more were lent) on 2 cores"),
+        (0.5, "2 workers (0.5 of them borrowed) on 2 cores"),
+    ],
+)
+def test_cores_that_moved_are_mentioned(cores: float, said: str) -> None:
+    assert said in diagnose(numbers(wait=0.5, busy=1.0, borrowed_cores=cores), cores=2)
+    assert "2 workers on 2 cores" in diagnose(numbers(wait=0.5, busy=1.0, borrowed_cores=cores / 20), cores=2)
+
+
+def test_a_rank_that_waits_while_it_lends_is_told_so() -> None:
+    stats = numbers(wait=0.9, busy=0.01, batches=5000, borrowed_cores=-1.0)
+    assert "it lends cores that it has no work for" in diagnose(stats, cores=2)
+
+
+def test_the_rank_that_holds_up_the_others_comes_before_remote_workers() -> None:
+    last = {"ranks": [1], "share": 0.5, "why": "single samples", "cores": 2.0, "other_cores": 2.0}
+    stats = numbers(wait=0.9, busy=1.0, samples=800, wait_s=9.0)
+    said = diagnose(
+        {**stats, "gpu": None, "sample_bytes": 1, "node": {"slowest": last}}, cores=2, link_bytes_s=1e9
+    )
+    assert 0 < said.index("Rank 1 holds up the others") < said.index("remote")
 
 
 def test_a_gpu_is_offered_only_where_there_is_one_and_reuse_only_where_it_is_off() -> None:

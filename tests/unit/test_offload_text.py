@@ -14,7 +14,7 @@ from penstock.policy.offload_text import explained_offload, remote_help, remote_
 
 RECENT = {
     "batches": 100, "samples": 1600, "elapsed_s": 16.0, "wait_s": 12.0, "wait_share": 0.75, "workers": 2, "busy_s": 32.0,
-    "cpu_s": 32.0, "delayed_s": 0.0, "handover_s": 0.0, "first_wait_s": 0.0, "first_share": 0.0,
+    "cpu_s": 32.0, "delayed_s": 0.0, "handover_s": 0.0, "borrowed_cores": 0.0, "first_wait_s": 0.0, "first_share": 0.0,
 }  # fmt: skip
 
 

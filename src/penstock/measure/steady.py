@@ -175,6 +175,7 @@ class Steady:
             "wait_s": wait_s,
             "wait_share": min(1.0, wait_s / passed_s) if passed_s > 0 else 0.0,
             "workers": max(min(1, workers), round(workers + extra)),
+            "borrowed_cores": extra,
             "waits_of": "device" if timed > 0 else "loop",
             "handover_s": handover_s,
             "busy_s": busy_s,

@@ -45,6 +45,8 @@ NOTABLE = 0.1
 """Share of the time from which first batches and handover are mentioned."""
 LOADING = 0.8
 """Wait share from which training is so short that the speed-up says more than the share."""
+LENT = 0.1
+"""Cores lent or borrowed, as a share of the workers, from which that is mentioned."""
 
 KEEPS_UP = "Training does not wait for data."
 
@@ -77,8 +79,19 @@ class Facts:
     delayed: float
     """Average number of workers waiting for a core."""
     cores: int
+    borrowed: float = 0.0
+    """Average number of cores borrowed, less those lent."""
     most: int | None = None
     """Upper bound on workers, if something else sets one."""
+
+    def share(self, working: float) -> float:
+        """Return a share of the workers' time. `workers` is a rounded average: they may have worked for longer."""
+        return working / max(1.0, self.workers, self.busy + self.delayed)
+
+    @property
+    def lends(self) -> bool:
+        """Whether others have notably many of its cores."""
+        return -self.borrowed >= LENT * max(1, self.workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +152,7 @@ def facts_of(stats: Mapping[str, Any], *, cores: int, most: int | None = None) -
         cpu=recent["cpu_s"] / elapsed_s,
         delayed=recent["delayed_s"] / elapsed_s,
         cores=cores,
+        borrowed=recent["borrowed_cores"],
         most=most,
     )
 
@@ -160,10 +174,10 @@ def diagnose(
     lacks_cores = kind in (Limit.CORES, Limit.CROWD)
     return (
         said
+        + straggler_remark(stats.get("node"))
         + remote_remark(stats.get("remote"))
         + cache_remark(stats.get("cache"), waits=kind is Limit.IDLE_WORKERS)
         + (remote_help(stats, link_bytes_s=link_bytes_s) if lacks_cores else "")
-        + straggler_remark(stats.get("node"))
     )
 
 
@@ -187,7 +201,7 @@ def described(stats: Mapping[str, Any], *, cores: int, most: int | None, gpu: bo
         case Limit.UNMEASURED:
             return f"{waits}; its workers are torch's own here, and what they do is not measured."
         case Limit.IDLE_WORKERS:
-            return f"{waits}, yet {where}: {why_idle(recent)}"
+            return f"{waits}, yet {where}: {why_idle(recent, facts)}"
         case Limit.UNEVEN:
             return (
                 f"{waits}, yet {where}: they keep up on average, and single batches come late. Look at slow samples (trace= shows "
@@ -199,9 +213,8 @@ def described(stats: Mapping[str, Any], *, cores: int, most: int | None, gpu: bo
             )
             return f"{waits}; {where}: all cores are in use{wanted}. {instead(stats, gpu=gpu)}"
         case Limit.CROWD:
-            share = min(1.0, facts.delayed / facts.workers)
             return (
-                f"{waits}; {where} and waiting for a core {share:.0%} of it: training or other programs use the cores too. "
+                f"{waits}; {where} and waiting for a core {facts.share(facts.delayed):.0%} of it: training or other programs use the cores too. "
                 f"{instead(stats, gpu=gpu)}"
             )
         case Limit.READS:
@@ -220,10 +233,16 @@ def blocked(facts: Facts) -> float:
 
 
 def place(facts: Facts) -> str:
-    busy = min(1.0, facts.busy / max(1, facts.workers))
     share = blocked(facts)
     mostly = f", {share:.0%} of that blocked (reading or waiting, not computing)" if share >= 0.5 else ""
-    return f"{counted(facts.workers, 'worker')} on {counted(facts.cores, 'core')}, busy {busy:.0%} of the time{mostly}"
+    return f"{counted(facts.workers, 'worker')}{moved(facts)} on {counted(facts.cores, 'core')}, busy {facts.share(facts.busy):.0%} of the time{mostly}"
+
+
+def moved(facts: Facts) -> str:
+    """Mention cores lent or borrowed, on average."""
+    if abs(facts.borrowed) < LENT * max(1, facts.workers):
+        return ""
+    return f" ({abs(facts.borrowed):.1f} {'more were lent' if facts.lends else 'of them borrowed'})"
 
 
 def predicted(facts: Facts, verdict: Verdict) -> str:
@@ -239,7 +258,12 @@ def predicted(facts: Facts, verdict: Verdict) -> str:
     return f"{verdict.more} more {'is' if verdict.more == 1 else 'are'} predicted to {what}{than}."
 
 
-def why_idle(recent: Mapping[str, Any]) -> str:
+def why_idle(recent: Mapping[str, Any], facts: Facts) -> str:
+    if facts.lends:
+        return (
+            "it lends cores that it has no work for to other ranks or loaders of this machine (stats()['node']; PENSTOCK_LENDING=watch keeps "
+            "them). If it waits for single slow samples, trace= shows them."
+        )
     each_s = recent["busy_s"] / recent["batches"]
     if each_s < CHEAP_S:
         return (
