@@ -47,6 +47,11 @@ NODE_GUARDS = [
         removed("no-fork-while-starting"),
     ),
     guard(
+        "a child of a process that may not fork can",
+        "fault/test_forks.py::test_a_child_can_fork_though_its_parent_may_not",
+        removed("fresh-fork-lock"),
+    ),
+    guard(
         "a service ends with a killed node",
         f"{FAULT}a_service_that_does_not_look_at_its_socket_ends_with_the_node[killed]",
         removed("service-lifeline"),

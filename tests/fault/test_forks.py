@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ import torch
 
 from penstock import DataLoader
 from tests.fault.datasets import Drawn, Large, expected, same
-from tests.fault.programs import is_alive
+from tests.fault.programs import is_alive, sources
 
 OPTIONS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 11, "num_workers": 2}
 
@@ -170,3 +171,44 @@ def test_workers_outlive_the_thread_that_started_them() -> None:
     thread.join()
     time.sleep(0.2)
     assert same(list(made[0]), expected(Drawn(), **OPTIONS)[0])
+
+
+FORKS = """
+import os, signal, threading, time
+from penstock.forks import no_forks
+
+def hold():
+    with no_forks():
+        held.set()
+        time.sleep(60)
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+held = threading.Event()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+child = os.fork()  # the interrupt ends its wait; the interpreter forks all the same
+if child == 0:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(5)
+    if os.fork() == 0:
+        os._exit(0)
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+"""
+
+
+def test_a_child_can_fork_though_its_parent_may_not() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKS],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sources())},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "KeyboardInterrupt" in ran.stderr, "the wait was not interrupted"

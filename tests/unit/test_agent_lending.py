@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import selectors
 import socket
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from penstock.policy.reporting import BEAT_S, PAUSE_S
 from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import FIELDS, Board
 from penstock.wire.frames import Channel
-from tests.unit.core_steps import laid_out, tell
+from tests.unit.core_steps import done, laid_out, of, tell
 
 HOME = 2
 FACTS = b"the facts of a loader"
@@ -140,24 +142,47 @@ def test_it_looks_at_once_when_the_manager_has_changed_something(rank: Rank) -> 
     manager = rank.open()
     rank.look(PAUSE_S)
     rank.look(PAUSE_S)
-    tell(rank.state, ev.Feed(1, 8))
     told(manager)
+    assert PAUSE_S < rank.lending.patience_s() < math.inf, "it rests"
     manager.send(LendMsg.GRANT, GRANT.pack(1))
     rank.turn()
-    rank.look(PAUSE_S)
-    assert len(told(manager)) == 1
+    rank.look(PAUSE_S / 4)
+    assert rank.lending.patience_s() == math.inf, "it has looked"
+
+
+def test_a_rank_that_idles_or_falls_short_says_so_soon(rank: Rank) -> None:
+    """Also at the end of an epoch, when training asks for no more."""
+    manager = rank.open()
+    for number in (1, 2, 3):
+        begun = of(ev.Assign, tell(rank.state, ev.Feed(number, 4)))
+        tell(rank.state, *(done(one) for one in begun[:-1]))
+        rank.look(PAUSE_S)
+        assert len(told(manager)) == 1 + (number == 1)
+        tell(rank.state, done(begun[-1]))
+        rank.look(PAUSE_S)
+        assert len(told(manager)) == 1
+    for taken in (1, 2, 3):
+        rank.board.agent[Board.NEXT] = taken
+        rank.look(PAUSE_S)
+        assert len(told(manager)) == 1
 
 
 def test_a_manager_that_does_not_read_gets_no_more_reports(rank: Rank) -> None:
     manager = rank.open()
-    for step in range(10_000):
+
+    def news(step: int) -> None:
         rank.board.agent[Board.BATCH] = step
         tell(rank.state, ev.Feed(1 + step, 1))
         rank.look(PAUSE_S)
-        if rank.lending._channel is not None and rank.lending._channel.clogged:
-            break
-    else:
-        raise AssertionError("it wrote without end")
+
+    channel = rank.lending._channel
+    assert channel is not None
+    steps = itertools.count()
+    while not channel.clogged:
+        news(next(steps))
+    for _ in range(20):
+        news(next(steps))
+    assert len(channel._out) == 1
     told(manager)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.core import events as ev
 from penstock.core.events import Kind
-from penstock.core.standing import Next, standing
+from penstock.core.standing import Next, glance, standing
+from penstock.policy.reporting import Glance
 from tests.unit.core_steps import done, laid_out, lost, of, started, tell
 
 FIRST = Next(epoch=0, batch=1, seq=1)
@@ -13,6 +14,19 @@ FIRST = Next(epoch=0, batch=1, seq=1)
 def test_a_rank_that_was_asked_for_nothing_has_no_work() -> None:
     view = standing(laid_out(workers=2), FIRST, home=2)
     assert (view.home, view.allowed, view.taken, view.ahead, view.wants) == (2, 2, 1, 0.0, 0)
+
+
+def test_a_glance_shows_what_training_does_and_whether_a_core_of_its_own_idles() -> None:
+    state = laid_out(workers=3)
+    assert glance(state, FIRST, 2) == Glance(asked=0, taken=1, prepared=0, idles=True, home=2)
+    begun = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
+    assert not glance(state, FIRST, 2).idles
+    first, *others = sorted(begun, key=lambda one: one.worker)
+    tell(state, *(done(one) for one in others))
+    assert glance(state, FIRST, 1) == Glance(asked=2, taken=1, prepared=0, idles=False, home=1)
+    tell(state, done(first))
+    seen = glance(state, Next(epoch=0, batch=2, seq=2), 1)
+    assert (seen.taken, seen.prepared) == (2, 1)
 
 
 def test_a_running_task_counts_as_half_done() -> None:

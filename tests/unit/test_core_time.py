@@ -55,7 +55,7 @@ def test_what_the_manager_said_last_stays_when_the_engine_has_ended() -> None:
     counters, said = Counters(), {"moves": 3}
     assert counters.node() is None
     counters.attach(Live, None, lambda: said)
-    counters.detach()
+    counters.detach(node=lambda: said)
     said = {}
     assert counters.node() == {"moves": 3}
     counters.attach(Live, None, lambda: said)

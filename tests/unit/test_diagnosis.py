@@ -138,11 +138,6 @@ def test_cores_that_moved_are_mentioned(cores: float, said: str) -> None:
     assert "2 workers on 2 cores" in diagnose(numbers(wait=0.5, busy=1.0, borrowed_cores=cores / 20), cores=2)
 
 
-def test_a_rank_that_waits_while_it_lends_is_told_so() -> None:
-    stats = numbers(wait=0.9, busy=0.01, batches=5000, borrowed_cores=-1.0)
-    assert "it lends cores that it has no work for" in diagnose(stats, cores=2)
-
-
 def test_the_rank_that_holds_up_the_others_comes_before_remote_workers() -> None:
     last = {"ranks": [1], "share": 0.5, "why": "single samples", "cores": 2.0, "other_cores": 2.0}
     stats = numbers(wait=0.9, busy=1.0, samples=800, wait_s=9.0)

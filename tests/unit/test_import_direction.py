@@ -22,7 +22,7 @@ SRC = ROOT / "src"
 MAX_LINES = 450
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "config", "torch_private", "daemon_threads", "version"}),
+    frozenset({"errors", "config", "torch_private", "daemon_threads", "forks", "version"}),
     frozenset({"accel", "plan", "policy", "measure"}),
     frozenset({"dataset", "node", "wire", "sources", "transforms", "kernels"}),
     frozenset({"core", "worker", "pipeline", "lending"}),

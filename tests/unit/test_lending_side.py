@@ -48,7 +48,7 @@ def test_nothing_is_looked_for_if_the_other_loader_has_ended_meanwhile(ties: Len
 def test_two_loaders_that_hardly_run_together_start_no_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PENSTOCK_GROUP", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("penstock.client.lending_side.TOGETHER_S", 0.05)
+    monkeypatch.setattr("penstock.client.lending_side.TOGETHER_S", 0.5)
     training, evaluation = (LendingSide(rank=0, crew="", auto=False) for _ in range(2))
     training.begin()
     evaluation.begin()

@@ -11,7 +11,7 @@ from penstock.policy.reporting import BEAT_S, PAUSE_S, Glance, Reporting
 
 HOME = 3
 WELL = RankView(HOME, HOME, "crew", taken=10, ahead=5.5, window=6, busy=1)
-SEEN = Glance(asked=16, prepared=15, idles=True, home=HOME)
+SEEN = Glance(asked=16, taken=10, prepared=15, idles=True, home=HOME)
 
 
 def told(view: RankView, seen: Glance = SEEN, now_s: float = 0.0) -> Reporting:
@@ -31,7 +31,7 @@ def test_a_rank_that_is_well_ahead_looks_again_to_show_that_it_is_there() -> Non
 
 @pytest.mark.parametrize(
     "changed",
-    [{"asked": 17}, {"prepared": 16}, {"idles": False}, {"home": HOME + 1}],
+    [{"asked": 17}, {"taken": 11}, {"prepared": 16}, {"idles": False}, {"home": HOME + 1}],
     ids=lambda changed: next(iter(changed)),
 )
 def test_it_looks_when_its_standing_may_matter_to_others(changed: dict[str, int]) -> None:

@@ -6,6 +6,7 @@ import os
 import selectors
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -22,13 +23,15 @@ from penstock.wire.frames import Channel, Msg
 from tests.unit.core_steps import started, tell
 
 HOME, MOST_WORKERS = 4, 32
-FACTS = LenderFacts(pid=os.getpid(), rank=0, crew="", cores=(0, 1), auto=False)
+FACTS = LenderFacts(
+    pid=os.getpid(), rank=0, crew="", cores=tuple(sorted(os.sched_getaffinity(0))), auto=False
+)
 
 
 class House:
     """An agent without processes: its core, its staffing, and the manager's end of its stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, facts: LenderFacts = FACTS) -> None:
         self.selector = selectors.DefaultSelector()
         self.state: State = started(workers=HOME)
         self.arena = Arena.create(1 << 20, MOST_WORKERS)
@@ -37,7 +40,7 @@ class House:
         self.staffing = Staffing(config, self.state, self.arena, self, Lending(theirs))
         self.staffing.bind()
         ours, stream = socket.socketpair()
-        send(supply, NodeMsg.OPENED, FACTS.pack(), [stream.fileno()])
+        send(supply, NodeMsg.OPENED, facts.pack(), [stream.fileno()])
         stream.close()
         supply.close()
         self.manager = Channel(ours)
@@ -116,17 +119,27 @@ def test_more_workers_begin_at_once_unless_cores_are_lent(house: House) -> None:
     assert (house.size, house.at_work) == (8, 1)
 
 
-def test_the_manager_hears_that_the_number_follows_the_cores_or_does_so_no_longer(house: House) -> None:
-    def told() -> list[LenderFacts]:
-        frames = house.manager.receive(wait=False) or []
-        return [LenderFacts.unpack(payload) for kind, payload in frames if kind == LendMsg.JOIN]
+def joined_as(house: House) -> list[LenderFacts]:
+    """What the manager has heard of it since."""
+    frames = house.manager.receive(wait=False) or []
+    return [LenderFacts.unpack(payload) for kind, payload in frames if kind == LendMsg.JOIN]
 
-    assert told() == [FACTS]
+
+def test_a_new_agent_says_what_the_training_process_has_changed_since_the_start() -> None:
+    """It is of a loader that began with "auto"."""
+    house = House(replace(FACTS, auto=True))
+    house.want(HOME)
+    assert [one.auto for one in joined_as(house)] == [True, False]
+    house.close()
+
+
+def test_the_manager_hears_that_the_number_follows_the_cores_or_does_so_no_longer(house: House) -> None:
+    assert joined_as(house) == [FACTS]
     house.want(HOME + 1)
-    assert told() == []
+    assert joined_as(house) == []
     house.want(AS_CORES)
-    (facts,) = told()
+    (facts,) = joined_as(house)
     assert facts.auto
     assert set(facts.cores) == os.sched_getaffinity(0)
     house.want(3)
-    assert [one.auto for one in told()] == [False]
+    assert [one.auto for one in joined_as(house)] == [False]

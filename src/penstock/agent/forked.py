@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import penstock.forks  # noqa: F401  (its hooks come before our first fork)
 from penstock.agent.config import AgentConfig
 from penstock.agent.exposure import our_own_fork
 from penstock.agent.loop import Agent

@@ -39,10 +39,10 @@ class Lending:
     def __init__(self, supply: socket.socket, clock: Callable[[], float] = time.monotonic) -> None:
         supply.setblocking(False)
         self._supply, self._clock = supply, clock
-        self._facts = b""
-        """What the training process says of this rank."""
+        self._facts = self._joined_as = b""
+        """What the training process says of this rank; what the manager has heard."""
         self._now: tuple[bool, frozenset[int]] | None = None
-        """Whether it follows its cores, and which these are, if the user has changed that since."""
+        """Whether it follows its cores, and which these are: the user may have changed that since."""
         self._channel: Channel | None = None
         self._selector: selectors.BaseSelector | None = None
         self._allow: Callable[[int | None], None] = lambda _: None
@@ -81,11 +81,11 @@ class Lending:
         self._channel = Channel(sock, MOST_BYTES)
         self._reporting.begin()
         self._selector.register(sock, selectors.EVENT_READ, self._on_ready)
-        self._facts = message.payload
+        self._facts, self._joined_as = message.payload, b""
         self._join()
 
     def now_has(self, *, auto: bool, cores: frozenset[int]) -> None:
-        """The user has changed whether this rank follows its cores, or which these are."""
+        """Have the manager know whether this rank follows its cores, and which these are."""
         self._now = auto, cores
         if self._channel is not None:
             self._join()
@@ -95,7 +95,9 @@ class Lending:
         if self._now is not None:
             auto, cores = self._now
             facts = replace(LenderFacts.unpack(facts), auto=auto, cores=tuple(sorted(cores))).pack()
-        self._post(LendMsg.JOIN, facts)
+        if facts != self._joined_as:
+            self._joined_as = facts
+            self._post(LendMsg.JOIN, facts)
 
     # ---- reports
 
@@ -103,12 +105,13 @@ class Lending:
         """Report how this rank stands, if it is time and there is something to say."""
         if self._channel is None:
             return
-        now_s, seen = self._clock(), glance(state, home)
+        now_s, taken = self._clock(), next_of(board.agent)
+        seen = glance(state, taken, home)
         wait_s = self._reporting.wait_s(now_s, seen)
         self._due_s = now_s + wait_s if wait_s > 0 else math.inf
         if wait_s > 0 or self._channel.clogged:
             return
-        self._home, view = home, standing(state, next_of(board.agent), home=home)
+        self._home, view = home, standing(state, taken, home=home)
         if self._reporting.is_news(view, seen, now_s):
             self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())
 

@@ -43,8 +43,8 @@ class Staffing:
         self._lending = lending if state.kind is not Kind.STREAM else None
         self._capacity = Capacity(config.parent, config.local_world, lane=config.has_gpu_lane)
         self._follows = config.follows
-        self._kept = self._follows, self._capacity.cores
-        """Whether this rank follows its cores, and which these are, as the manager knows it."""
+        self._told: tuple[bool, frozenset[int]] | None = None
+        """What the manager was told: whether this rank follows its cores, and which these are. The training process may know it as it was before."""
         self._home = config.core.workers
         self._spare = 0
         """Workers that were started for borrowed cores, and the rank's own."""
@@ -81,7 +81,7 @@ class Staffing:
         if wanted != self._home and self._arena.has_room_for(wanted):
             if (
                 self._allowed is not None
-            ):  # granted for another number: nothing is borrowed until the manager has heard
+            ):  # granted for another number: borrow nothing until the manager has heard
                 self._allowed = wanted if self._allowed == self._home else min(self._allowed, wanted)
             self._home, self._spare = wanted, 0
             self._staff()
@@ -90,8 +90,8 @@ class Staffing:
 
     def _tell_what_it_has(self) -> None:
         has = self._follows, self._capacity.cores
-        if self._lending is not None and has != self._kept:
-            self._kept = has
+        if self._lending is not None and has != self._told:
+            self._told = has
             self._lending.now_has(auto=self._follows, cores=self._capacity.cores)
 
     def _allow(self, workers: int | None) -> None:

@@ -389,7 +389,7 @@ class EngineIterator(Batches):
         for seq, ask in self._open.items():
             session.takes_next(seq, ask.epoch, ask.batch)
             break
-        self._closer = weakref.finalize(self, _end, session, self._counters)
+        self._closer = weakref.finalize(self, session.end, self._counters)
         self._counters.attach(session.live, session.show, session.node)
 
     def _restart(self, how: str) -> None:
@@ -434,17 +434,9 @@ class EngineIterator(Batches):
     def _end_session(self) -> None:
         if self._session is not None:
             # Call it directly: an interrupt inside the finalizer would leave the session open for good.
-            _end(self._session, self._counters)
+            self._session.end(self._counters)
         if self._closer is not None:
             self._closer.detach()
         self._session = self._closer = None
 
     _shutdown_workers = close
-
-
-def _end(session: Session, counters: Counters) -> None:
-    """Keep the session's numbers, among them what its machine's ranks say, and end it."""
-    try:
-        counters.detach(session.live)
-    finally:
-        session.close()

@@ -110,11 +110,12 @@ class LendingSide:
         self._ties.joined = False
         self.renew()
 
-    def stats(self) -> dict[str, Any]:
-        """Ask the manager how cores are lent, and how the ranks in step with ours compare; empty if it does not answer."""
+    def stats(self, *, starts: bool = True) -> dict[str, Any]:
+        """Ask the manager how cores are lent, and how the ranks in step with ours compare; empty if it does not answer. `starts`: another one
+        if there is none."""
         if os.getpid() != self.facts.pid:  # a forked child has no business on our connection
             return {}
-        told = self._ties.stats()
+        told = self._ties.stats(starts=starts)
         crews = told.pop("crews", {})
         return told and {**told, **crews.get(self.facts.crew, {"ranks": [], "slowest": None})}
 
@@ -181,7 +182,7 @@ class LendingTies:
         with self._lock:
             if is_alone():
                 self._ordered = self.looking = False
-        return not self.looking
+            return not self.looking
 
     def take_order(self) -> bool:
         """Begin with what was ordered; False: nothing was since, and the thread ends."""
@@ -205,8 +206,9 @@ class LendingTies:
             raise NodeUnavailable("its loader has ended")
         return new
 
-    def stats(self) -> dict[str, Any]:
-        if not self.joined or self.leave.is_set():
+    def stats(self, *, starts: bool = True) -> dict[str, Any]:
+        link = self._link
+        if not self.joined or self.leave.is_set() or not (starts or (link is not None and link.alive())):
             return {}
         try:
             # A link over which the last answer did not come in time is closed.

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from penstock.agent.config import AgentConfig
@@ -22,7 +23,7 @@ from penstock.client.leases import Leases
 from penstock.client.lending_side import LendingSide
 from penstock.client.pinning import Pins
 from penstock.client.remote_side import RemoteSide
-from penstock.measure.counters import BY_WORKER, Live
+from penstock.measure.counters import BY_WORKER, Counters, Live
 from penstock.measure.endings import exit_text, open_pidfd, wait_readable
 from penstock.measure.host import say_once
 from penstock.measure.steady import Steady
@@ -245,9 +246,9 @@ class Session:
             extra_ns=agent[Board.EXTRA_NS],
         )
 
-    def node(self) -> dict[str, Any]:
-        """Ask how the ranks of this machine share its cores; empty if they do not."""
-        return {} if self.lending is None else self.lending.stats()
+    def node(self, *, starts: bool = True) -> dict[str, Any]:
+        """Ask how the ranks of this machine share its cores; empty if they do not. `starts`: also if that takes a new connection."""
+        return {} if self.lending is None else self.lending.stats(starts=starts)
 
     def end_of_agent(self) -> str:
         """Say how the agent ended."""
@@ -278,6 +279,13 @@ class Session:
             else:
                 time.sleep(0.005)
         return None
+
+    def end(self, counters: Counters) -> None:
+        """Have the session's numbers kept, among them what is said of its machine's ranks, and close it."""
+        try:
+            counters.detach(self.live, partial(self.node, starts=False))
+        finally:
+            self.close()
 
     def close(self) -> None:
         """End the agent and its workers. Batches that the user holds stay valid. After an interrupt, another call completes it."""

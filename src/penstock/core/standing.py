@@ -70,11 +70,11 @@ def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankVie
     )
 
 
-def glance(state: State, home: int) -> Glance:
+def glance(state: State, taken: Next, home: int) -> Glance:
     """Return what tells, at next to no cost, whether to look how a rank stands."""
     own = state.local.members[: min(home, state.local.size)]
     idles = any(not worker.tasks for worker in own)
-    return Glance(state.asked, state.asked - len(state.due), idles, home)
+    return Glance(state.asked, taken.seq, state.asked - len(state.due), idles, home)
 
 
 def divides(batch: Batch) -> bool:

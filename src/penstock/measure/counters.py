@@ -114,10 +114,12 @@ class Counters:
         self.detach()
         self.read, self.show, self.ask_node = read, show, ask_node
 
-    def detach(self, read: Callable[[], Live] | None = None) -> None:
-        """Stop counting an engine (that of `read`, or the newest), and keep its sums."""
+    def detach(
+        self, read: Callable[[], Live] | None = None, node: Callable[[], dict[str, Any]] = dict
+    ) -> None:
+        """Stop counting an engine (that of `read`, or the newest), and keep its sums and what `node` says of its machine's ranks."""
         if self.read is not None and read in (None, self.read):
-            self.past_node = self.node() or {}
+            self.past_node = node()
             self.past, self.read, self.show, self.ask_node = self.live(), None, None, None
 
     def node(self) -> dict[str, Any] | None:

@@ -6,16 +6,15 @@ just then would have this thread wait for the agent's end.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import os
 import subprocess
 import sys
-import threading
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
+
+from penstock.forks import no_forks
 
 
 def start(
@@ -24,8 +23,7 @@ def start(
     """Run `module:function` with `facts` as JSON in its one argument. It finds modules where this process does."""
     module, _, function = run.partition(":")
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    _watch_forks()
-    with _starts:
+    with no_forks():
         return subprocess.Popen(
             # -P: a file of the working directory must not stand for a module of the standard library
             [
@@ -41,19 +39,3 @@ def start(
             stderr=output,
             env={**os.environ, "PYTHONPATH": path},
         )
-
-
-_starts = threading.RLock()
-"""Taken while an interpreter is started, and while this process forks."""
-
-
-@functools.cache
-def _watch_forks() -> None:
-    os.register_at_fork(
-        before=_starts.acquire, after_in_parent=_forked, after_in_child=_forked
-    )  # guard: no-fork-while-starting
-
-
-def _forked() -> None:
-    with contextlib.suppress(RuntimeError):  # the fork had begun before we watched, or was interrupted
-        _starts.release()

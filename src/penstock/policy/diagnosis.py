@@ -88,11 +88,6 @@ class Facts:
         """Return a share of the workers' time. `workers` is a rounded average: they may have worked for longer."""
         return working / max(1.0, self.workers, self.busy + self.delayed)
 
-    @property
-    def lends(self) -> bool:
-        """Whether others have notably many of its cores."""
-        return -self.borrowed >= LENT * max(1, self.workers)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -201,7 +196,7 @@ def described(stats: Mapping[str, Any], *, cores: int, most: int | None, gpu: bo
         case Limit.UNMEASURED:
             return f"{waits}; its workers are torch's own here, and what they do is not measured."
         case Limit.IDLE_WORKERS:
-            return f"{waits}, yet {where}: {why_idle(recent, facts)}"
+            return f"{waits}, yet {where}: {why_idle(recent)}"
         case Limit.UNEVEN:
             return (
                 f"{waits}, yet {where}: they keep up on average, and single batches come late. Look at slow samples (trace= shows "
@@ -242,7 +237,7 @@ def moved(facts: Facts) -> str:
     """Mention cores lent or borrowed, on average."""
     if abs(facts.borrowed) < LENT * max(1, facts.workers):
         return ""
-    return f" ({abs(facts.borrowed):.1f} {'more were lent' if facts.lends else 'of them borrowed'})"
+    return f" ({abs(facts.borrowed):.1f} {'of them borrowed' if facts.borrowed > 0 else 'more were lent'})"
 
 
 def predicted(facts: Facts, verdict: Verdict) -> str:
@@ -258,12 +253,7 @@ def predicted(facts: Facts, verdict: Verdict) -> str:
     return f"{verdict.more} more {'is' if verdict.more == 1 else 'are'} predicted to {what}{than}."
 
 
-def why_idle(recent: Mapping[str, Any], facts: Facts) -> str:
-    if facts.lends:
-        return (
-            "it lends cores that it has no work for to other ranks or loaders of this machine (stats()['node']; PENSTOCK_LENDING=watch keeps "
-            "them). If it waits for single slow samples, trace= shows them."
-        )
+def why_idle(recent: Mapping[str, Any]) -> str:
     each_s = recent["busy_s"] / recent["batches"]
     if each_s < CHEAP_S:
         return (

@@ -1,8 +1,8 @@
 """When a rank looks how it stands, and what of it the manager of cores must hear. Pure.
 
 Rule 1: two looks are `PAUSE_S` apart at least: they take time.
-Rule 2: a rank that uses its own cores and is well ahead looks again when training asks for a batch (it does whenever it takes one), when one more is
-        prepared, and when a core of its own begins or ends to idle: others may need it.
+Rule 2: a rank that uses its own cores and is well ahead looks again when training asks for a batch or takes one, when one more is prepared, and
+        when the first of its own cores comes to idle or the last of them to work: others may need it.
 Rule 3: what says nothing new is not reported, but now and then to show that we are there.
 """
 
@@ -22,10 +22,12 @@ FINE = 16
 
 
 class Glance(NamedTuple):
-    """What is cheap to see of a rank, and changes whenever its standing may matter to others although it is well ahead."""
+    """What is cheap to see of a rank. While it does not change, a rank that is well ahead stays so, and its cores are no news to others."""
 
     asked: int
     """Batches that training has asked for since the start."""
+    taken: int
+    """Those of them that it has taken: at the end of an epoch it asks for no more."""
     prepared: int
     """Those of them that are prepared."""
     idles: bool

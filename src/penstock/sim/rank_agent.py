@@ -206,7 +206,8 @@ class RankAgent:
         if not self.connected or self._planned:
             return
         now_s, home = self.machine.agenda.now_s, self.load.workers
-        seen = glance(self.state, home)
+        taken = Next(0, self.taken, self.taken)
+        seen = glance(self.state, taken, home)
         wait_s = self.reporting.wait_s(now_s, seen)
         if wait_s > PAUSE_S:
             return  # a tick or another event comes before
@@ -214,7 +215,6 @@ class RankAgent:
             self._planned = True
             self.machine.agenda.at(now_s + wait_s, self._report_planned)
             return
-        taken = Next(0, self.taken, self.taken)
         view = standing(self.state, taken, home=home, crew=crew_of(self.load, self.rank))
         if self.reporting.is_news(view, seen, now_s):
             self.machine.to_manager(self, view)
