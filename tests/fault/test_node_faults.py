@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -190,26 +189,33 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(
         NodeLink.attach(job, 0.5, config=config())
 
 
-def test_a_fork_while_a_node_is_started_does_not_hold_up_who_starts_it(job: str) -> None:
+def test_a_fork_while_a_node_is_started_does_not_hold_up_who_starts_it(
+    job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its child must not have a copy of the pipe by which the start is awaited."""
     begins, forked, links = threading.Event(), threading.Event(), list[NodeLink]()
     starter = threading.Thread(target=lambda: links.append(attach(job)))
+    pipe = os.pipe
 
-    def at_start(event: str, _: object) -> None:
-        if event == "subprocess.Popen" and threading.current_thread() is starter:
-            begins.set()  # the pipe is open
+    def opened() -> tuple[int, int]:
+        ends = pipe()
+        if threading.current_thread() is starter:
+            begins.set()
             forked.wait(0.5)
+        return ends
 
-    sys.addaudithook(at_start)  # it stays: nobody else is this thread
+    monkeypatch.setattr(os, "pipe", opened)
     starter.start()
     assert begins.wait(fair(5.0))
     child = fork(lambda: time.sleep(60.0))
     forked.set()
     starter.join(fair(5.0))
+    waits = starter.is_alive()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert links, "it waits for the child's end"
+    starter.join()
     links[0].close()
+    assert not waits, "it waits for the child's end"
 
 
 def test_a_start_that_fails_says_why(tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
