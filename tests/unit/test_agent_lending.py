@@ -98,6 +98,16 @@ def test_it_joins_and_says_how_it_stands(rank: Rank) -> None:
     assert report.sums == RankSums(batches=5, waited_s=2.0, samples=9, busy_s=4.0, cpu_s=3.0, extra_s=-1.0)
 
 
+def test_what_the_gpu_lane_has_still_to_make_is_not_prepared(rank: Rank) -> None:
+    manager = rank.open()
+    for assigned in of(ev.Assign, tell(rank.state, ev.Feed(1, 4), ev.Feed(2, 4))):
+        tell(rank.state, done(assigned))
+    rank.board.agent[Board.NEXT], rank.board.agent[Board.AT_LANE] = 1, 1250
+    rank.look(PAUSE_S)
+    _, (_, payload) = told(manager)
+    assert Report.unpack(payload, "a crew").view.ahead == 0.25
+
+
 def test_what_is_no_news_is_said_seldom(rank: Rank) -> None:
     manager = rank.open()
     rank.look(PAUSE_S)

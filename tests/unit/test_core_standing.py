@@ -45,6 +45,14 @@ def test_delivered_batches_that_training_has_not_taken_count_as_ahead() -> None:
     assert standing(state, Next(epoch=0, batch=2, seq=2), home=2).ahead == 0.5
 
 
+def test_what_a_gpu_lane_has_still_to_make_does_not_count_as_ahead() -> None:
+    state = laid_out(workers=2)
+    begun = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
+    tell(state, *(done(one) for one in begun))
+    assert standing(state, FIRST._replace(at_lane=1.25), home=2).ahead == 0.25
+    assert standing(state, FIRST._replace(at_lane=4.0), home=2).ahead == 0.0
+
+
 def test_workers_with_more_than_half_of_a_due_task_done_are_soon_free() -> None:
     state = laid_out(workers=2)
     tell(state, ev.Feed(1, 8))

@@ -188,4 +188,5 @@ class Lending:
 
 def next_of(agent_row: memoryview) -> Next:
     """Return the batch that training takes next, as the training process shows it."""
-    return Next(agent_row[Board.EPOCH], agent_row[Board.BATCH], agent_row[Board.NEXT])
+    row = agent_row
+    return Next(row[Board.EPOCH], row[Board.BATCH], row[Board.NEXT], row[Board.AT_LANE] / 1000)

@@ -42,6 +42,7 @@ class Item(NamedTuple):
     value: Any = None
     """For `end`: the next epoch, if the thread goes on into it."""
     arrival: Arrival | None = None
+    seq: int = -1
 
 
 NOTHING = Item("nothing")
@@ -237,7 +238,7 @@ class DeviceIterator(Batches):
             finally:  # its traceback holds this frame: a dropped loader would live until garbage collection
                 del item, error
         if item.kind == "failed":
-            self._count(began_s, 0)
+            self._count(item, began_s, 0)
             self.run.hand, self._handed = item.ask, item
             item.value.result(item.ask)
         try:
@@ -247,14 +248,15 @@ class DeviceIterator(Batches):
             raise
         self._mover.taken(item.arrival, asked_s, self._source.ready, self._source.ahead)
         self._source.leave_cores(self._mover.takes_cores)
-        self._count(began_s, item.ask.size)
+        self._count(item, began_s, item.ask.size)
         self.run.hand, self._handed = item.ask, item
         return batch
 
-    def _count(self, began_s: float, samples: int) -> None:
+    def _count(self, item: Item, began_s: float, samples: int) -> None:
         """Count a batch, or its error, that training has received."""
         if self._counters is None:
             return
+        self._source.taken(item.seq, item.ask, self._mover.at_lane)
         ready = len(self._shelf.items) - 1 + self._source.ready
         if not self._counters.steady.is_first:
             self._mover.there(ready)
@@ -325,7 +327,7 @@ class Pump:
                     continue
                 ask, outcome = pulled
                 if outcome.error:
-                    put(Item("failed", ask, outcome))
+                    put(Item("failed", ask, outcome, seq=outcome.seq))
                     continue
                 self._mover.pin(self._source)
                 self._shelf.wait_for_place(self._mover)
@@ -333,8 +335,9 @@ class Pump:
                     break
                 moved, arrival = self._mover.move(outcome.batch)
                 self._keep_until_copied(outcome.batch, arrival)
+                seq = outcome.seq
                 del outcome, pulled
-                put(Item("batch", ask, moved, arrival))
+                put(Item("batch", ask, moved, arrival, seq))
                 del moved
         except BaseException as exc:  # noqa: BLE001 - raised in the consumer's thread
             put(Item("error", value=exc))

@@ -58,7 +58,7 @@ class EngineIterator(Batches):
         """Open batches while the caller waits; follows the window with a delay."""
         self._counters, self._on_skip = counters, on_skip
         self.counts = True
-        """Whether to count batches as they leave here; False if another stage holds them for the training loop."""
+        """Whether training has a batch when it leaves here; False if another stage holds it first, and says when (`taken`)."""
         self.on_workers: Callable[[int], None] = lambda _: None
         self._asks: Iterator[Ask] = iter(())
         self._open: dict[int, Ask] = {}
@@ -202,8 +202,9 @@ class EngineIterator(Batches):
             batch, worker, place = batch
             ask = ask._replace(state=self._stream.advance(worker, place))
         self._restarts = 0
+        if self.counts:
+            self.taken(seq, ask)
         if self._session is not None:
-            self._session.takes_next(seq + 1, ask.epoch, ask.batch + 1)
             self._session.give_back()  # before asking for more: a loop that never waits must not take new memory for each batch
         try:
             self._ask_on()
@@ -215,7 +216,13 @@ class EngineIterator(Batches):
             self._read()
         if self.counts:
             self._counters.delivered(began, time.monotonic(), 0 if error else ask.size, len(self._ready) - 1)
-        return seq, ask, Outcome(batch, error)
+        return seq, ask, Outcome(batch, error, seq)
+
+    def taken(self, seq: int, ask: Ask, at_lane: float = 0.0) -> None:
+        """Note that training has a batch, and how much of the next ones a GPU lane has still to make."""
+        session = self._session
+        if session is not None:
+            session.takes_next(seq + 1, ask.epoch, ask.batch + 1, at_lane)
 
     def _settle(self) -> None:
         """Close the last delivered batch: it is not asked for again."""
@@ -244,7 +251,7 @@ class EngineIterator(Batches):
                 self.on_end()
                 raise StopIteration
             self.run.check_promise()
-            seq, ask, (batch, error) = taken
+            seq, ask, (batch, error, _) = taken
             if error:
                 self.run.hand, self._handed = ask, seq
                 raise_error(error, ask)

@@ -221,6 +221,11 @@ class Mover:
         return self.lane is not None and self.lane.takes_cores
 
     @property
+    def at_lane(self) -> float:
+        """What the lane has still to make of what workers left to it, in batches."""
+        return 0.0 if self.lane is None else self.lane.backlog
+
+    @property
     def lane_mode(self) -> str:
         return "off" if self.lane is None else self.lane.mode
 

@@ -20,6 +20,8 @@ class Outcome(NamedTuple):
 
     batch: Any
     error: bytes
+    seq: int = -1
+    """The number by which the engine was asked for it."""
 
     def result(self, ask: Ask) -> Any:
         if self.error:

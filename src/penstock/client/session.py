@@ -150,11 +150,12 @@ class Session:
             row[Board.ELAPSED_NS] = int(steady.elapsed_s * 1e9)
             row[Board.WAITED_NS] = int(steady.waited_s * 1e9)
 
-    def takes_next(self, seq: int, epoch: int, batch: int) -> None:
-        """Show the agent which batch training takes next."""
+    def takes_next(self, seq: int, epoch: int, batch: int, at_lane: float = 0.0) -> None:
+        """Show the agent which batch training takes next, and what a GPU lane has still to make of those that workers are through with."""
         if not self._closed:
             row = self.arena.board.agent
             row[Board.NEXT], row[Board.EPOCH], row[Board.BATCH] = seq, epoch, batch
+            row[Board.AT_LANE] = int(1000 * at_lane)
 
     def send(self, kind: Msg, *chunks: bytes) -> None:
         with contextlib.suppress(OSError):  # the agent has ended, as `receive` will notice, or we close

@@ -24,6 +24,8 @@ class Next(NamedTuple):
     """Its number in the epoch."""
     seq: int
     """Its number in the core; one more than the newest batch asked for if training waits for none."""
+    at_lane: float = 0.0
+    """What a GPU lane has still to make of what workers left to it, in batches."""
 
 
 def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankView:
@@ -32,7 +34,7 @@ def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankVie
     view = RankView(home, min(local.allowed, local.size), crew, taken.epoch, taken.batch)
     if state.fatal is not None or state.kind is Kind.STREAM:
         return view
-    ahead, waiting, waiting_due = float(state.asked + 1 - taken.seq - len(due)), 0, 0
+    ahead, waiting, waiting_due = state.asked + 1 - taken.seq - len(due) - taken.at_lane, 0, 0
     first = counted = -1
     for seq in due:
         batch = state.batches[seq]

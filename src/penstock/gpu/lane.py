@@ -83,6 +83,8 @@ class GpuLane:
         """Returns the iterator it makes batches for, if that still exists."""
         self._packed_lately = self._busy_s = self._taken_s = 0.0
         self._batch, self._ahead, self._young = FIRST_BATCH, FIRST_AHEAD, YOUNG
+        self._largest = 0
+        """Samples of the largest batch so far."""
         self._counting = threading.Lock()
         self.samples = self.packed = self.decoded = self.resident = 0
         self.gate.idle_only = modes.is_idle
@@ -133,7 +135,7 @@ class GpuLane:
         packed = contents.count(ENCODED)
         with self._counting:
             self._requests.came(contents.entry, packed, lasting=2 * self._ahead + FIRST_AHEAD)
-        self.samples += len(slots)
+        self.samples, self._largest = self.samples + len(slots), max(self._largest, len(slots))
         self.packed += packed
         self._packed_lately += FADE * (packed / len(slots) - self._packed_lately)
         self.decoded += contents.count(DECODED) + contents.count(KEPT)
@@ -173,6 +175,11 @@ class GpuLane:
         """Whether workers must leave cores to it now."""
         can_help = self._ready is None or self._ready.can_help
         return bool(self._stations) and can_help and self._modes.takes_cores
+
+    @property
+    def backlog(self) -> float:
+        """Files that workers have left and nobody has made yet, in batches."""
+        return self._requests.in_flight / max(1, self._largest)
 
     def rest(self) -> None:
         """An epoch has ended: do not count the time until the next request."""

@@ -59,9 +59,14 @@ class Requests:
     def entry_of(company: Company | None) -> int:
         return 0 if company is None else company.batch % ENTRIES
 
+    @property
+    def in_flight(self) -> int:
+        """Files that were left and are not made yet."""
+        return int(self._counts.sum())
+
     def has_room(self) -> bool:
         """Return whether one more file may be in flight; adapts what counts as expensive."""
-        room = bool(self._counts.sum() < self._numbers[1])
+        room = self.in_flight < self.limit
         if not room:
             self._numbers[6] += 1
         self._numbers[3] = share_after(float(self._numbers[3]), room=room, samples=float(self._numbers[4]))

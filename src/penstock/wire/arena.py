@@ -36,7 +36,8 @@ class Board:
     Rows of workers that never start are not backed by memory; the agent's row, the first, counts those started (`LANES`).
     The training process writes some columns of that row: the `WANTED` worker count (0: no wish; or AS_CORES), whether a GPU
     lane (`LANE`) needs cores now, and sums over its steady state: `BATCHES`, `TAKEN` samples, `ELAPSED_NS` and `WAITED_NS`;
-    and the batch that it takes next: the number by which it asked for it (`NEXT`), its `EPOCH`, and its number there (`BATCH`).
+    the batch that it takes next: the number by which it asked for it (`NEXT`), its `EPOCH`, and its number there (`BATCH`); and how much the lane
+    has still to make of what workers left to it (`AT_LANE`), in thousandths of a batch.
     """
 
     TASK, ORDINAL, BEAT, PREPARE_NS, WRITE_NS, COLLATE_NS = range(6)
@@ -47,6 +48,7 @@ class Board:
     BATCHES, TAKEN, ELAPSED_NS, WAITED_NS, OFFLOADED, SAMPLE_BYTES = range(7, 13)
     NEXT, EPOCH, BATCH = range(13, 16)
     OWN, EXTRA_NS = range(16, 18)
+    AT_LANE = 18
     """Columns of the agent's row. OFFLOADED: samples prepared by other pools than the local one. OWN: workers that this rank has by itself, if it may
     lend and borrow cores, else 0; EXTRA_NS: core-time that it has borrowed, less what it has lent."""
 
