@@ -46,9 +46,8 @@ class Board:
     """Number of the worker's pool; written by the agent."""
     BACKED, TASK_SIZE, REISSUED, AGENT_BEAT, LANES, WANTED, LANE = range(7)
     BATCHES, TAKEN, ELAPSED_NS, WAITED_NS, OFFLOADED, SAMPLE_BYTES = range(7, 13)
-    NEXT, EPOCH, BATCH = range(13, 16)
-    OWN, EXTRA_NS = range(16, 18)
-    AT_LANE = 18
+    NEXT, EPOCH, BATCH, AT_LANE = range(13, 17)
+    OWN, EXTRA_NS = range(17, 19)
     """Columns of the agent's row. OFFLOADED: samples prepared by other pools than the local one. OWN: workers that this rank has by itself, if it may
     lend and borrow cores, else 0; EXTRA_NS: core-time that it has borrowed, less what it has lent."""
 
