@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,27 +93,27 @@ def test_ranks_in_step_lend_cores_and_get_the_same_batches(tmp_path: Path) -> No
 # ---- loaders of one process
 
 
-def next_and(batches: Iterator[Any], found: Callable[[], bool]) -> Callable[[], bool]:
-    """A condition that is looked at after one more batch."""
-
-    def look() -> bool:
-        next(batches)
-        return found()
-
-    return look
-
-
-def test_a_loader_that_is_full_lends_to_another_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_loader_that_is_full_lends_to_another_of_its_process(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PENSTOCK_GROUP")
-    full = DataLoader(Sleeping(64), batch_size=BATCH, num_workers=2)
-    waiting = DataLoader(Sleeping(4000), batch_size=BATCH, num_workers=1)
+    full: Any = DataLoader(Sleeping(64), BATCH, num_workers=2, multiprocessing_context=method)
+    waiting: Any = DataLoader(Sleeping(40_000), BATCH, num_workers=1, multiprocessing_context=method)
     held, batches = iter(full), iter(waiting)
     next(held)
+    taken = []
 
     def borrows() -> bool:
-        return any(one["borrowed_s"] > 0 for one in node_of(waiting).get("loaders", []))
+        taken.extend(row[0] for row in next(batches).tolist())
+        return any(one["borrowed_s"] > 0 for one in node_of(waiting).get("loaders", [])) and (
+            len(waiting.stats()["worker_pids"]) > 1
+        )
 
-    until(next_and(batches, borrows), within_s=20.0, why="nothing is lent")
+    until(borrows, within_s=40.0, why="nothing is lent")
+    for _ in range(20):
+        taken.extend(row[0] for row in next(batches).tolist())
+    assert taken == list(range(len(taken)))
     assert node_of(waiting)["cores"] == 3
     assert [row[0] for row in next(held).tolist()] == list(range(BATCH, 2 * BATCH))
 

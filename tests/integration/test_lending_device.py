@@ -21,7 +21,7 @@ from penstock.gpu.slots import StationTask
 from penstock.wire.arena import Board
 from tests.cache_jobs import named
 from tests.fault.programs import until
-from tests.integration.test_lending import Sleeping, next_and, node_of
+from tests.integration.test_lending import Sleeping, node_of
 from tests.lanes_on_cpu import CHAIN, CPU, OnTheCpu, photos, prep_of
 
 __all__ = ["photos"]
@@ -43,8 +43,9 @@ def test_batches_that_wait_for_training_on_the_device_are_ahead() -> None:
     batches: Any = iter(loader)
     taken = 0
 
-    def count() -> bool:
+    def joins() -> bool:
         nonlocal taken
+        next(batches)
         taken += 1
         return bool(node_of(loader).get("loaders"))
 
@@ -52,7 +53,7 @@ def test_batches_that_wait_for_training_on_the_device_are_ahead() -> None:
         (one,) = node_of(loader)["loaders"]
         return bool(one["batch"] == taken and one["ahead"] == 4.0 + len(batches._shelf.items))
 
-    until(next_and(batches, count), within_s=20.0, why="it does not join")
+    until(joins, within_s=20.0, why="it does not join")
     until(rests, within_s=10.0, why="what the thread has taken counts as taken by training")
     batches.close()
 
