@@ -235,6 +235,11 @@ GUARDS = [
         removed("ask-again"),
     ),
     guard(
+        "training outlives an agent that dies while a worker is started for it",
+        "fault/test_spawned_deaths.py::test_an_agent_that_dies_while_a_worker_is_started_for_it_is_replaced",
+        changed("agent-gone-at-a-start", "BrokenPipeError, ConnectionResetError", ""),
+    ),
+    guard(
         "agents that die again and again are given up",
         "fault/test_agent_death.py::test_agents_that_die_without_ever_delivering_are_an_error_not_an_endless_loop",
         never("agent-restarts"),

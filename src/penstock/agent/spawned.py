@@ -112,15 +112,18 @@ class SpawnedWorkers:
         )
         try:
             self._launch(process)
-            socket.send_fds(
-                self._adoptions, [wire.WORKER.pack(worker, process.pid)], [ours.fileno(), held, crash]
-            )
+            self._hand_over(wire.WORKER.pack(worker, process.pid), [ours.fileno(), held, crash])
         finally:
             for end in (ours, theirs):
                 end.close()
             for fd in (lifeline, held, crash):
                 os.close(fd)
         self._processes[worker] = process
+
+    def _hand_over(self, which: bytes, fds: list[int]) -> None:
+        """Send a worker to the agent. If that has just ended, the worker ends, too: nobody holds its lifeline."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # guard: agent-gone-at-a-start
+            socket.send_fds(self._adoptions, [which], fds)
 
     @staticmethod
     def _launch(process: Any) -> None:
