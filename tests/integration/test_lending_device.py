@@ -15,7 +15,7 @@ pytest.importorskip("simplejpeg")
 pytest.importorskip("triton")
 
 from penstock import DataLoader, ImageFolder
-from penstock.client.device import DeviceIterator
+from penstock.client.device import AHEAD, DeviceIterator
 from penstock.client.mover import Mover
 from penstock.gpu.slots import StationTask
 from penstock.wire.arena import Board
@@ -49,9 +49,11 @@ def test_batches_that_wait_for_training_on_the_device_are_ahead() -> None:
         taken += 1
         return bool(node_of(loader).get("loaders"))
 
+    ahead = 4 + AHEAD + 1  # of workers; on the device; the thread has one more in hand
+
     def rests() -> bool:
         (one,) = node_of(loader)["loaders"]
-        return bool(one["batch"] == taken and one["ahead"] == 4.0 + len(batches._shelf.items))
+        return bool(one["batch"] == taken and one["ahead"] == ahead)
 
     until(joins, within_s=20.0, why="it does not join")
     until(rests, within_s=10.0, why="what the thread has taken counts as taken by training")

@@ -186,7 +186,6 @@ class Lending:
             self._channel.close()
 
 
-def next_of(agent_row: memoryview) -> Next:
-    """Return the batch that training takes next, as the training process shows it."""
-    row = agent_row
+def next_of(row: memoryview) -> Next:
+    """Return the batch that training takes next, as the training process shows it in the agent's row."""
     return Next(row[Board.EPOCH], row[Board.BATCH], row[Board.NEXT], row[Board.AT_LANE] / 1000)

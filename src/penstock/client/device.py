@@ -253,7 +253,7 @@ class DeviceIterator(Batches):
         return batch
 
     def _count(self, item: Item, began_s: float, samples: int) -> None:
-        """Count a batch, or its error, that training has received."""
+        """Count a batch, or its error, that training has received, and show the agent where training is."""
         if self._counters is None:
             return
         self._source.taken(item.seq, item.ask, self._mover.at_lane)
