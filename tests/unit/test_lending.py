@@ -87,3 +87,18 @@ def test_with_two_batches_ahead_a_rank_is_not_short_because_one_was_taken() -> N
     assert one_left._replace(ahead=0.9).is_short
     assert one_left._replace(window=8).is_short
     assert evened([one_left, FULL], 4) == [2, 2]
+
+
+def test_with_short_steps_and_few_batches_ahead_a_rank_keeps_the_cores_that_idle_at_the_end_of_its_batch() -> (
+    None
+):
+    ending = BUSY._replace(ahead=0.9, window=1, batch_s=0.04, waiting=0, waiting_due=0, busy=1)
+    assert ending.wants == 2
+    assert evened([ending, BUSY._replace(batch_s=0.04, window=1)], 4) == [2, 2]
+    for lends in (
+        ending._replace(batch_s=0.4),  # a moved core is in time
+        ending._replace(window=8, ahead=1.9),  # so much has been asked for that it would have work
+        ending._replace(window=0),  # nothing has been asked for
+        ending._replace(ahead=1.0, busy=0),  # it is through
+    ):
+        assert lends.wants == lends.busy

@@ -24,7 +24,7 @@ decisions and the tasks that lenders still finish take together."""
 SAFE = 4.0
 """A borrower this many batches ahead gives back. With 2, a rank that always needs help borrows and returns in turn, and steps of 15 ms take 22 % longer."""
 SOONEST_S = 0.05
-"""Ranks are evened out over a step, or over this time if a step is shorter."""
+"""Ranks are evened out over a step, or over this time if a step is shorter: about what it takes until a moved core works."""
 UNEQUAL = 100.0
 """A batch counts as this much cheaper than the mean at most."""
 APART = 4
@@ -74,8 +74,11 @@ class RankView(NamedTuple):
 
     @property
     def wants(self) -> int:
-        """Cores it has work for, at most; no borrowed ones if training need not wait."""
+        """Cores it has work for, at most; no borrowed ones if training need not wait. In a small window, and with short steps, a rank that is short
+        keeps its own: it has work as soon as training takes a batch, and a core that it lends would be back too late."""
         work = min(self.busy + self.waiting, MOST * self.home)
+        if self.is_short and 0 < self.window <= SHORT and self.batch_s < SOONEST_S * self.home:
+            work = max(work, self.home)
         borrows = self.ahead < SAFE if self.allowed > self.home else self.is_short
         return work if borrows else min(work, self.home)
 
