@@ -34,7 +34,7 @@ log = logging.getLogger("penstock")
 SWITCH = "PENSTOCK_LENDING"
 """With "watch" loaders are compared, and none lends or borrows; with "0" they know nothing of each other."""
 OFF, WATCH, ON = ("0", "off"), ("watch",), ("", "1", "on")
-RETRY_S = (0.1, 1.0, 5.0, 60.0)
+RETRY_S = (0.1, 1.0, 5.0, 15.0, 60.0)
 """Pauses before a manager is looked for again; the last one repeats."""
 TOGETHER_S = 1.0
 """Loaders of one process that run together for less need no manager."""
