@@ -1,6 +1,6 @@
 """Cores that move between the ranks of a machine, simulated: scripts/bench sim_ranks [--seeds 3] [--part rules|grid|figure]
 
-Every rank has the engine's own core and the rules are those of the manager; workers, training and messages are played (see docs/ranks.md). Nothing
+Every rank has the engine's own core and the rules are those of the manager; workers, training and messages are played (see docs/benchmarks/ranks.md). Nothing
 is measured here. Step times are divided by those of one ideal pool for all ranks of the machine, or compared with ranks that lend nothing.
 """
 

@@ -1,7 +1,7 @@
 """Data parallel training with two processes on the CPU: `shard="auto"` gives each rank its share of one global order.
 
 python examples/ddp.py                                      starts its own two processes
-torchrun --nproc-per-node 2 examples/ddp.py                 the same
+torchrun --nproc-per-node 2 examples/ddp.py                 the same, started by torchrun
 
 No DistributedSampler and no set_epoch: the ranks share rank 0's seed, every sample comes exactly once per epoch, and all
 ranks get equally many batches.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, DistributedSampler
 
 from penstock import DataLoader
 from tests.cache_jobs import named
@@ -88,6 +88,47 @@ def test_ranks_in_step_lend_cores_and_get_the_same_batches(tmp_path: Path) -> No
     borrower, lender = sorted(node["loaders"], key=lambda one: one["rank"])
     assert borrower["borrowed_s"] > 0
     assert lender["lent_s"] == pytest.approx(borrower["borrowed_s"])
+
+
+# ---- launchers
+
+STORE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+SRUN = {
+    "SLURM_JOB_ID": "-1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": str(RANKS),
+}
+LAUNCHERS = {
+    "srun": SRUN,
+    "lightning": {**STORE, "WORLD_SIZE": str(RANKS)},
+    "a script of one's own": STORE,
+}
+
+
+def meeting_others(rank: int, meeting: str, folder: str, launcher: str) -> None:
+    os.environ |= {"PENSTOCK_LENDING": "watch", **LAUNCHERS[launcher]}
+    os.environ["SLURM_STEP_ID" if launcher == "srun" else "MASTER_PORT"] = str(os.getppid())
+    dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=RANKS)
+    data = Sleeping(RANKS * STEPS * BATCH, cheap_s=0.001)
+    loader: Any = DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data), num_workers=1)
+    met, until_s = torch.zeros(1), time.monotonic() + 40.0
+    while met.item() < RANKS and time.monotonic() < until_s:
+        for _ in loader:
+            met = torch.tensor([float(len(node_of(loader).get("ranks", [])) == RANKS)])
+            dist.all_reduce(met)
+            if met.item() == RANKS:
+                break
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(met.item()))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_of_any_launcher_meet(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PENSTOCK_GROUP", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert facts_of_ranks(meeting_others, tmp_path, launcher) == [RANKS, RANKS]
 
 
 # ---- loaders of one process

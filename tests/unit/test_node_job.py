@@ -27,13 +27,20 @@ SLURM = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}
         ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun node7:29500"),
         (SLURM, "slurm 17.0"),
         ({"SLURM_JOB_ID": "17"}, "slurm 17."),
+        ({"RANK": "1", "WORLD_SIZE": "2", **STORE}, "ranks node7:29500"),
     ],
 )
 def test_a_job_is_named_by_its_launcher(environ: dict[str, str], name: str) -> None:
     assert job_name(environ) == name
 
 
-@pytest.mark.parametrize("environ", [{}, STORE, {"PENSTOCK_GROUP": ""}], ids=["", "store", "empty"])
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", **STORE}
+"""The store may be anyone's: two jobs of one process each must not take it for one job."""
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, STORE, ALONE, {"PENSTOCK_GROUP": ""}], ids=["", "store", "alone", "empty"]
+)
 def test_without_a_launcher_a_process_is_a_job_of_its_own(environ: dict[str, str]) -> None:
     assert job_name(environ) == f"process {os.getpid()}.{start_ticks()}"
 

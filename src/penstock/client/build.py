@@ -21,7 +21,7 @@ from penstock.config import LoaderConfig
 from penstock.core.state import CoreConfig
 from penstock.epochs.epochs import Epochs
 from penstock.measure import host
-from penstock.measure.host import local_world
+from penstock.measure.launch import local_world
 from penstock.policy.workers import arena_limit
 from penstock.wire.arena import board_bytes, board_rows
 from penstock.wire.kinds import Kind

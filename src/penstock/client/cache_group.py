@@ -27,7 +27,8 @@ from penstock.dataset.offers import ReadSeam, offered
 from penstock.epochs.epochs import Epochs
 from penstock.epochs.shard import gathered, has_group
 from penstock.errors import ConfigError, PenstockError
-from penstock.measure.host import local_world, say_once
+from penstock.measure.host import say_once
+from penstock.measure.launch import local_world
 from penstock.node.job import address, job_name
 from penstock.policy.homes import GroupMember, Ownership
 from penstock.sources.anywhere import AnyFiles, local_path

@@ -1,6 +1,7 @@
 """An engine's way to the manager of cores, which all loaders of a machine's job share.
 
-Rule 1: a loader joins if there is another to share cores with: of another rank, of a named group, or of the same process.
+Rule 1: a loader joins if there is, or may be, another to share cores with: of another rank on this machine, of a named group, or of the same
+        process.
 Rule 2: it works without a manager as with one. A manager that has died is replaced in a thread of its own: training does not wait for it.
 """
 
@@ -23,8 +24,8 @@ from penstock.epochs.epochs import OrderSource
 from penstock.epochs.replay import length_of
 from penstock.errors import ConfigError, NodeUnavailable, PenstockError
 from penstock.lending.frames import SERVICE, LenderFacts, LendMsg
-from penstock.measure.host import local_world
-from penstock.node.job import job_name
+from penstock.measure.launch import local_world_said, rank_and_world
+from penstock.node.job import is_shared, job_name
 from penstock.node.link import ATTACH_S, NodeLink
 from penstock.node.messages import NodeMsg, send
 from penstock.wire.frames import Channel
@@ -68,7 +69,7 @@ class LendingSide:
             side for side in _sides if not side.left and side.facts.pid == ours
         ]  # guard: sides-of-a-parent
         _sides.add(self)
-        if local_world() > 1 or os.environ.get("PENSTOCK_GROUP"):
+        if has_other_ranks(self._ties.job) or os.environ.get("PENSTOCK_GROUP"):
             self.join()
         elif others:
             self._company += [ref(side) for side in others]
@@ -132,11 +133,16 @@ def side_of(source: OrderSource, *, auto: bool) -> LendingSide | None:
         return None
     rank, world = source.rank, source.world
     if world == 1:  # torch's DistributedSampler, perhaps
-        with contextlib.suppress(KeyError, ValueError):
-            rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        rank, world = rank_and_world()
     size = getattr(source.batch_sampler, "batch_size", 1)
     crew = f"{world} ranks, {length_of(source.dataset)} samples in batches of {size}" if world > 1 else ""
     return LendingSide(rank=rank, crew=crew, auto=auto, lends=wanted not in WATCH)
+
+
+def has_other_ranks(job: str) -> bool:
+    """Return whether this machine has other ranks of this job, or may have: not all launchers say how many are on a machine."""
+    here = local_world_said()
+    return here > 1 if here is not None else rank_and_world()[1] > 1 and is_shared(job)
 
 
 def switched() -> str:

@@ -11,7 +11,7 @@ from penstock.agent.capacity import affinity_of, workers_for
 from penstock.client.arguments import TorchArguments, check_num_workers, on_cuda
 from penstock.config import LoaderConfig, whole
 from penstock.errors import ConfigError
-from penstock.measure.host import local_world
+from penstock.measure.launch import local_world
 from penstock.wire.arena import MOST_WORKERS
 from penstock.worker.prepare import Recipe
 

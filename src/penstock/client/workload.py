@@ -13,7 +13,8 @@ from penstock.client.gpu_choice import adopted_of
 from penstock.client.remote_side import RemoteSide
 from penstock.config import LoaderConfig
 from penstock.measure.environment import accelerators, processor, usable_cores
-from penstock.measure.host import cpu_quota, local_world
+from penstock.measure.host import cpu_quota
+from penstock.measure.launch import local_world
 from penstock.measure.metric_store import Workload
 from penstock.remote.plans import candidates
 from penstock.transforms.base import plain

@@ -67,8 +67,7 @@ class OrderSource:
             if self.evens or self.times > 1:
                 other = "order='even' of the cache" if self.evens else "reuse="
                 raise ConfigError(
-                    f"deal='cost' evens what samples cost, {other} how many of them must be read or prepared anew; a deal cannot do both: leave one "
-                    "of them out"
+                    f"deal='cost' cannot be combined with {other}: each spreads samples over ranks in its own way; leave one of them out"
                 )
             check_costs(self.dataset)
 

@@ -225,11 +225,6 @@ def name_process(name: str) -> None:
         Path("/proc/self/comm").write_text(name[:15])
 
 
-def local_world() -> int:
-    """Return the number of training processes on this machine, as torchrun says."""
-    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
-
-
 USUAL_LINK_BYTES_S = 125e6
 """1 Gbit/s, where the speed is unknown."""
 

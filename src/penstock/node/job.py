@@ -8,10 +8,13 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from penstock.measure.launch import rank_and_world
 from penstock.version import __version__
 
 UNNAMED = "none"
 """torchrun's run id if none was given: then only the address of its store tells two jobs apart."""
+LONE = "process"
+"""Begins the name of a job that no other process can find."""
 
 
 def job_name(environ: Mapping[str, str] = os.environ) -> str:
@@ -20,11 +23,23 @@ def job_name(environ: Mapping[str, str] = os.environ) -> str:
         return f"group {group}"
     if run := environ.get("TORCHELASTIC_RUN_ID"):
         if run == UNNAMED:  # guard: unnamed-runs
-            run = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
+            run = store_of(environ)
         return f"torchrun {run}"
     if job := environ.get("SLURM_JOB_ID"):
         return f"slurm {job}.{environ.get('SLURM_STEP_ID', '')}"
-    return f"process {os.getpid()}.{start_ticks()}"
+    if rank_and_world(environ)[1] > 1 and environ.get("MASTER_PORT"):
+        return f"ranks {store_of(environ)}"
+    return f"{LONE} {os.getpid()}.{start_ticks()}"
+
+
+def is_shared(job: str) -> bool:
+    """Whether other processes may find a job of this name."""
+    return not job.startswith(LONE)
+
+
+def store_of(environ: Mapping[str, str]) -> str:
+    """Return where the ranks of a job meet."""
+    return f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
 
 
 def start_ticks() -> str:

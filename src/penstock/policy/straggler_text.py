@@ -39,7 +39,7 @@ def reason(last: Mapping[str, Any], its: str, it: str) -> str:
                 f"computing){despite(cores, others)}. Faster storage, cache= or more workers (num_workers) would help."
             )
         case Why.CORES:
-            return f"{it} {cores:.1f} cores, the others {others:.1f}. As many workers (num_workers) and cores for each rank would help."
+            return f"{it} {cores:.1f} cores, the others {others:.1f}. The same num_workers and as many cores for each rank would help."
         case Why.CROWD:
             return (
                 f"{its} workers wait for a core {last['delayed_share']:.0%} of their time. Cores that no other program uses would help: look "

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from penstock.config import Reuse
 from penstock.epochs.shard import gathered
 from penstock.errors import ConfigError
-from penstock.measure.host import local_world, memory_left
+from penstock.measure.host import memory_left
+from penstock.measure.launch import local_world
 from penstock.pipeline.audio import AudioFolder
 from penstock.pipeline.chain import size_of
 from penstock.pipeline.decode import Encoded

@@ -1,0 +1,71 @@
+"""Ranks on this machine, as launchers say."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.measure.launch import local_world, local_world_said, rank_and_world, tasks_on
+
+SRUN = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_LOCALID": "1",
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "9",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2),1",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, None),
+        ({"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16"}, 8),
+        ({"LOCAL_WORLD_SIZE": ""}, None),
+        ({"LOCAL_WORLD_SIZE": "some"}, None),
+        ({**SRUN, "SLURM_NODEID": "1"}, 4),
+        ({**SRUN, "SLURM_NODEID": "2"}, 1),
+        ({**SRUN, "LOCAL_WORLD_SIZE": "2"}, 2),
+        ({"SLURM_JOB_ID": "17", "SLURM_TASKS_PER_NODE": "4"}, None),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3),
+        ({"MPI_LOCALNRANKS": "2"}, 2),
+        ({"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}, 4),
+        ({"WORLD_SIZE": "4", "MASTER_ADDR": "node7"}, None),
+    ],
+    ids=[
+        "nobody", "torchrun", "empty", "no-number", "srun", "srun-last-node", "torchrun-by-srun", "batch-script", "open-mpi", "mpich",
+        "lightning", "elsewhere",
+    ],
+)  # fmt: skip
+def test_ranks_on_this_machine_are_what_the_launcher_says(environ: dict[str, str], said: int | None) -> None:
+    assert local_world_said(environ) == said
+    assert local_world(environ) == (said or 1)
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
+        ({"RANK": "3"}, (0, 1)),
+        (SRUN, (5, 9)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
+    ],
+    ids=["nobody", "torchrun", "half", "srun", "mpich", "open-mpi"],
+)
+def test_a_rank_is_what_the_launcher_says(environ: dict[str, str], found: tuple[int, int]) -> None:
+    assert rank_and_world(environ) == found
+
+
+@pytest.mark.parametrize(
+    ("listed", "nodes"),
+    [("4", [4]), ("2,1", [2, 1]), ("4(x2),1,3(x2)", [4, 4, 1, 3, 3])],
+)
+def test_slurms_list_of_tasks_is_read(listed: str, nodes: list[int]) -> None:
+    assert [tasks_on(listed, node) for node in range(len(nodes))] == nodes
+    assert tasks_on(listed, len(nodes)) is None
+
+
+@pytest.mark.parametrize("listed", ["", "4(x2", "four", "4;2"])
+def test_what_is_no_list_of_tasks_says_nothing(listed: str) -> None:
+    assert tasks_on(listed, 0) is None
