@@ -59,6 +59,11 @@ LENDING_GUARDS = [
     guard(
         "a loader that is silent lends and borrows nothing",
         f"{MANAGER}a_loader_that_is_silent_lends_nothing_more_and_borrows_nothing",
-        replaced("silent-lender", "heard = joined"),
+        replaced("silent-lender", "return self.reported"),
+    ),
+    guard(
+        "a loader that follows the cores has one at least",
+        f"{MANAGER}of_loaders_that_follow_too_few_cores_each_has_one[]",
+        changed("one-core-at-least", "max(1, next(shares))", "next(shares)"),
     ),
 ]

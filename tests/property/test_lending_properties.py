@@ -20,6 +20,8 @@ VIEWS = st.builds(
     waiting_due=st.integers(0, 40),
     soon=st.integers(0, 16),
     busy=st.integers(0, 64),
+    window=st.integers(0, 8),
+    most=st.sampled_from([0, 0, 1, 100]),
 )
 RANKS = st.lists(VIEWS, min_size=1, max_size=9)
 

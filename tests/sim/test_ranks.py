@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.lending.manager import PAUSE_S
+from penstock.policy.deciding import PAUSE_S
 from penstock.sim.rank_load import RankFault, RankLoad
 from penstock.sim.ranks import Machine, Played, mean_step_s, play
 from penstock.sim.shared_pool import least_step_s, shared_pool
@@ -127,13 +127,31 @@ def test_a_manager_that_comes_back_lends_again() -> None:
     assert played.step_s(100) <= 1.03 * mean_step_s(shared_pool(load), 100)
 
 
-def test_the_cores_of_a_dead_agent_are_lent_until_it_is_back() -> None:
-    load = replace(UNEQUAL, crews=2, steps=200, dear=(3.0,), faults=(RankFault(0.5, "agent", 2.0, rank=1),))
+def test_a_dead_agent_takes_its_cores_along_and_brings_them_back() -> None:
+    fault = RankFault(0.5, "agent", 2.0, rank=1)
+    load = replace(UNEQUAL, crews=2, steps=200, dear=(3.0, 0.2), train_s=0.04, faults=(fault,))
     machine = Machine(load)
-    while machine.agenda.now_s < 2.0:
-        machine.agenda.step()
-    assert machine.agents[0].state.local.allowed == load.cores
+
+    def most_allowed(until_s: float) -> int:
+        most = 0
+        while machine.agenda.now_s < until_s:
+            machine.agenda.step()
+            most = max(most, machine.agents[0].state.local.helpers)
+        return most
+
+    assert most_allowed(until_s=0.49) == load.cores
+    most_allowed(until_s=0.6)
+    assert most_allowed(until_s=2.4) == load.workers
+    assert most_allowed(until_s=4.0) == load.cores
     assert_every_batch_once(machine.run())
+
+
+def test_ranks_that_follow_too_few_cores_all_get_on() -> None:
+    """Without a core for each, one with more work than its share would wait for as long as the others have work."""
+    load = RankLoad(ranks=4, workers=2, followed=2, crews=4, steps=30, dear=(3.0,))
+    played = play(load)
+    assert_every_batch_once(played)
+    assert min(played.allowed) >= 1
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -165,4 +183,5 @@ def draw(seed: int) -> RankLoad:
         rule=rng.choice(("evened", "evened", "paper")),
         lost=rng.choice((0.0, 0.0, 0.1, 0.5)),
         faults=tuple(sorted(faults)),
+        followed=rng.choice((0, 0, 1, 3)),
     )

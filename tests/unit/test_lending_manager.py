@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from penstock.lending.frames import GRANT, LenderFacts, LendMsg, Report
-from penstock.lending.manager import BEAT_S, MOST_CREWS, PAUSE_S, SILENT_S, Manager
+from penstock.lending.manager import MOST_CREWS, Manager
 from penstock.node.service import Opening
+from penstock.policy.deciding import BEAT_S, PAUSE_S, SILENT_S
 from penstock.policy.lending import RankView
 from penstock.policy.stragglers import RankSums, Why
 from penstock.wire.frames import Channel
@@ -145,6 +146,8 @@ def test_whoever_needs_cores_gets_them_after_a_time_in_which_nobody_did(
         (LendMsg.REPORT, b"short"),
         (LendMsg.REPORT, Report(BUSY._replace(waiting=-1)).pack()),
         (LendMsg.REPORT, Report(BUSY._replace(ahead=float("nan"))).pack()),
+        (LendMsg.REPORT, Report(BUSY._replace(batch_s=float("inf"))).pack()),
+        (LendMsg.REPORT, Report(BUSY._replace(home=2_000_000_000)).pack()),
         (LendMsg.REPORT, Report(BUSY, RankSums(batches=-1)).pack()),
         (LendMsg.REPORT, Report(BUSY, RankSums(extra_s=float("inf"))).pack()),
         (LendMsg.JOIN, Report(BUSY).pack()),
@@ -174,6 +177,7 @@ GOOD = {"pid": 1, "rank": 0, "crew": "c", "cores": [0], "auto": False, "lends": 
         {**GOOD, "cores": [[0]]},
         {**GOOD, "cores": 1},
         {**GOOD, "rank": "a"},
+        {**GOOD, "auto": 1},
         {**GOOD, "more": 1},
         "[" * 20_000,
     ],
@@ -196,19 +200,18 @@ def test_a_loader_that_follows_its_cores_no_longer_has_what_the_user_says(house:
     assert granted(one) == [2]
 
 
-def test_loaders_that_want_nothing_cause_no_decisions(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaders_that_want_nothing_cause_no_decisions(house: House) -> None:
     one, other = house.join(FULL), house.join(FULL)
     house.turn()
-    decided: list[float] = []
-    monkeypatch.setattr(house.manager, "_decide", decided.append)
+    due_s = house.manager.deciding.due_s
     for _ in range(4):
         one.send(LendMsg.REPORT, Report(FULL).pack())
         other.send(LendMsg.REPORT, Report(FULL).pack())
         house.turn()
-    assert decided == []
+    assert house.manager.deciding.due_s == due_s > house.at_s + PAUSE_S
     one.send(LendMsg.REPORT, Report(BUSY).pack())
     house.turn()
-    assert len(decided) == 1
+    assert house.manager.deciding.due_s > due_s
 
 
 def test_whoever_comes_to_idle_lends_to_those_that_are_short_already(house: House) -> None:
@@ -245,16 +248,35 @@ def test_who_does_not_read_is_told_no_more_and_delays_nobody(house: House) -> No
 
 
 def test_loaders_bound_to_different_cores_do_not_lend_to_each_other(house: House) -> None:
-    behind, near = house.join(BUSY, cores=(0, 1)), house.join(FULL, cores=(1, 2))
+    behind, near = house.join(BUSY, cores=(0, 1)), house.join(FULL, cores=(0, 1, 2))
     far = house.join(FULL, cores=(8, 9))
+    free = house.join(FULL, cores=tuple(range(10)))
     house.turn()
-    assert [granted(one)[-1] for one in (behind, near, far)] == [4, 0, 2]
+    assert [granted(one)[-1] for one in (behind, near, far, free)] == [4, 0, 2, 2]
 
 
 def test_loaders_that_follow_the_cores_share_them(house: House) -> None:
     both = [house.join(BUSY, crew="", cores=(0, 1), auto=True) for _ in range(2)]
     house.turn()
     assert [granted(one)[-1] for one in both] == [1, 1]
+
+
+def test_loaders_that_follow_the_cores_leave_those_that_do_not_their_own(house: House) -> None:
+    given = house.join(BUSY._replace(home=4, busy=4), crew="", cores=(0, 1))
+    follow = [house.join(BUSY, crew="", cores=(0, 1), auto=True) for _ in range(2)]
+    house.turn()
+    assert [granted(one)[-1] for one in (given, *follow)] == [4, 1, 1]
+
+
+@pytest.mark.parametrize("crew", ["", "c"])
+def test_of_loaders_that_follow_too_few_cores_each_has_one(house: House, crew: str) -> None:
+    behind = BUSY._replace(taken=10)
+    all_of_them = [house.join(view, crew=crew, cores=(0,), auto=True) for view in (BUSY, behind, behind)]
+    for _ in range(5):
+        house.turn(BEAT_S)
+        for one in all_of_them:
+            one.send(LendMsg.REPORT, Report(BUSY).pack())
+    assert all(granted(one)[-1] >= 1 for one in all_of_them)
 
 
 def test_it_tells_how_cores_are_lent(house: House) -> None:

@@ -13,9 +13,11 @@ from penstock.policy.lending import RankView
 from penstock.policy.stragglers import RankSums
 
 SERVICE = "lending"
-REPORT = Struct("<iiqqddiiiiiqddqdddd")
+REPORT = Struct("<iqqddiiiiiqddqdddd")
 GRANT = Struct("<i")
 MOST_BYTES = 64 << 10
+MOST_WORKERS, MOST_AHEAD, MOST_S = 1 << 12, 1e9, 1e6
+"""A report with more workers, batches ahead or seconds of work in a batch is no report of ours."""
 
 
 class LendMsg(IntEnum):
@@ -56,7 +58,12 @@ class LenderFacts:
         try:
             facts = json.loads(payload)
             numbers = (facts["pid"], facts["rank"], *facts["cores"])
-            if not (isinstance(facts["crew"], str) and all(type(number) is int for number in numbers)):
+            switches = (facts["auto"], facts["lends"])
+            if not (
+                isinstance(facts["crew"], str)
+                and all(type(number) is int for number in numbers)
+                and all(type(switch) is bool for switch in switches)
+            ):
                 raise TypeError("other types than facts have")
             return cls(**{**facts, "cores": tuple(facts["cores"])})
         except (ValueError, TypeError, KeyError, RecursionError) as exc:
@@ -65,7 +72,7 @@ class LenderFacts:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a loader stands."""
+    """How a loader stands; what it is allowed, its manager knows."""
 
     view: RankView
     sums: RankSums = field(default_factory=RankSums)
@@ -73,23 +80,25 @@ class Report:
     def pack(self) -> bytes:
         one = self.view
         return REPORT.pack(
-            one.home, one.allowed, one.epoch, one.taken, one.ahead, one.batch_s,
+            one.home, one.epoch, one.taken, one.ahead, one.batch_s,
             one.waiting, one.waiting_due, one.soon, one.busy, one.window, *self.sums,
         )  # fmt: skip
 
     @classmethod
     def unpack(cls, payload: bytes, crew: str) -> Report:
         try:
-            home, allowed, epoch, taken, ahead, batch_s, *counts = REPORT.unpack(payload)
+            home, epoch, taken, ahead, batch_s, *counts = REPORT.unpack(payload)
         except error as exc:
             raise BadLendingFrame(f"no report: {exc}") from None
         waiting, due, soon, busy, window, *rest = counts
         sums = RankSums._make(rest)
-        if min(home, allowed, waiting, due, soon, busy, window) < 0 or not (ahead >= 0 and batch_s >= 0):
-            raise BadLendingFrame("a report has negative numbers")
+        if min(home, waiting, due, soon, busy, window) < 0 or home > MOST_WORKERS:
+            raise BadLendingFrame("a report has impossible counts")
+        if not (0 <= ahead <= MOST_AHEAD and 0 <= batch_s <= MOST_S):
+            raise BadLendingFrame("a report has impossible times")
         if min(sums[:-1]) < 0 or not all(map(isfinite, sums)):
             raise BadLendingFrame("a report has impossible sums")
-        view = RankView(home, allowed, crew, epoch, taken, ahead, batch_s, waiting, due, soon, busy, window)
+        view = RankView(home, home, crew, epoch, taken, ahead, batch_s, waiting, due, soon, busy, window)
         return cls(view, sums)
 
 

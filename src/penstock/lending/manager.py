@@ -1,10 +1,8 @@
 """The manager of a machine's cores: tells each loader how many workers may begin tasks. A service of the node process (`penstock.node`).
 
 Rule 1: whoever has joined has a say until its stream ends. Then its own cores go, and what it has borrowed is back at once: nobody is asked.
-Rule 2: a loader that is not heard for `SILENT_S` has what is its own, and lends nothing more: it may be stopped.
-Rule 3: who has not its own number of cores hears from us several times a second. Else it takes back what is its own.
-Rule 4: loaders bound to different cores (of another NUMA node, say) do not lend to each other: a core cannot be used from there.
-Rule 5: nobody can make it wait; who sends nonsense is dropped. If it ends, every loader has what is its own.
+Rule 2: who may use how many cores is said by `policy/deciding.py`; here are streams, clocks and books.
+Rule 3: nobody can make it wait; who sends nonsense is dropped. If it ends, every loader has what is its own.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import os
 import selectors
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -31,114 +29,87 @@ from penstock.lending.frames import (
 from penstock.measure.host import cpu_quota
 from penstock.node.messages import close_all
 from penstock.node.service import Opening, Openings
-from penstock.policy.lending import RULES, RankView
-from penstock.policy.loans import Loans, Standing, pools
-from penstock.policy.stragglers import CrewBook, CrewMember, slowest_of
+from penstock.policy.deciding import BEAT_S, Deciding, Lender
+from penstock.policy.lending import RULES
+from penstock.policy.loans import Loans, Standing
+from penstock.policy.stragglers import CrewBook, CrewMember, RankSums, slowest_of
 from penstock.wire.frames import Channel
 from penstock.wire.watching import watch
 
 RULE = "PENSTOCK_LENDING_RULE"
 """Of benchmarks: another rule than ours."""
-PAUSE_S = 0.010
-"""Between two decisions. By the simulator of ranks, cores move four times as often without it, and steps are not shorter."""
-BEAT_S = 0.2
-SILENT_S = 2.0
+IDLE_S = 60.0
+"""It looks around so often while nobody has joined."""
 MOST_CREWS = 16
 """Crews whose numbers are kept, those noted last. A crew's name follows from its data set, so they are few."""
 
 
 @dataclass(slots=True, eq=False)
-class Lender:
-    """A loader, by its agent's stream."""
+class LenderStream:
+    """A loader's agent, or who asks for numbers."""
 
     number: int
     channel: Channel
     facts: LenderFacts | None = None
     """None: it has not joined, or only asks for numbers."""
-    report: Report | None = None
+    sums: RankSums = field(default_factory=RankSums)
     heard_s: float = 0.0
-    granted: int = -1
-    """What it was told last; -1: nothing yet, so it uses its own."""
-    told_s: float = 0.0
 
 
 class Manager:
     def __init__(self, rule: str = "evened", clock: Callable[[], float] = time.monotonic) -> None:
-        self._rule, self._clock = RULES[rule], clock
+        self._clock = clock
         self.selector = selectors.DefaultSelector()
-        self._lenders: dict[int, Lender] = {}
+        self._streams: dict[int, LenderStream] = {}
+        self.deciding = Deciding(RULES[rule], clock(), quota=cpu_quota())
         self._loans = Loans()
         self._crews: dict[str, CrewBook] = {}
         self._next = 0
-        self._news = self._over = False
-        self._calm = False
-        """Everyone had what is theirs when we last decided, and wanted no more."""
-        self._quota = cpu_quota()
-        self._decided_s = self._settled_s = self._beat_s = self._began_s = clock()
+        self._over = False
+        self._settled_s = self._quota_s = self._began_s = clock()
 
     def run(self, openings: Openings) -> None:
         """Serve until the node is gone."""
         self.selector.register(openings, selectors.EVENT_READ, lambda _: self._take(openings))
         while not self._over:
-            self.turn(self._patience_s())
+            self.turn(min(IDLE_S, max(0.0, self.deciding.due_s - self._clock())))
 
     def turn(self, within_s: float) -> None:
         """Hear what comes within this time, and answer."""
         for key, mask in self.selector.select(within_s):
             key.data(mask)
-        self._look(self._clock())
-
-    def _patience_s(self) -> float:
         now_s = self._clock()
-        if self._news:
-            return max(0.0, self._decided_s + PAUSE_S - now_s)
-        return max(0.0, self._beat_s + BEAT_S - now_s) if self._joined() else 60.0
-
-    def _look(self, now_s: float) -> None:
-        """Decide if there are news; say that we are there."""
-        if now_s >= self._beat_s + BEAT_S:
-            self._beat_s, self._news, self._quota = now_s, True, cpu_quota()
-        if self._news and now_s >= self._decided_s + PAUSE_S:
-            self._news, self._decided_s = False, now_s
+        if now_s >= self.deciding.due_s:
             self._decide(now_s)
 
     # ---- decisions
 
-    def _joined(self) -> list[Lender]:
-        return [one for one in self._lenders.values() if one.facts is not None and one.report is not None]
-
-    def _heard(self, now_s: float) -> list[Lender]:
-        return [one for one in self._joined() if now_s - one.heard_s <= SILENT_S]  # guard: silent-lender
-
     def _decide(self, now_s: float) -> None:
-        joined, heard = self._joined(), self._heard(now_s)
-        allowed = {one.number: home_of(one) for one in joined}
-        calm = not any(is_concerned(one) for one in joined)
-        for pool in pools({one.number: cores_of(one) for one in heard if lends(one)}):
-            members = [self._lenders[number] for number in pool]
-            cores = budget(members, self._quota)
-            if calm and cores >= sum(map(home_of, members)):
-                continue  # all rules leave everything where it is
-            numbers = self._rule([view_of(one) for one in members], cores)
-            allowed.update(zip(pool, numbers, strict=True))
-        for one in joined:
-            number = allowed[one.number]
-            changed = number != one.granted
-            if (changed or (number != home_of(one) and now_s - one.told_s >= BEAT_S)) and self._post(
-                one, LendMsg.GRANT, GRANT.pack(number)
-            ):
-                one.granted, one.told_s = number, now_s
-        self._calm = not any(is_concerned(one) for one in joined)
-        if not (calm and self._calm) or now_s >= self._settled_s + BEAT_S:
+        if now_s >= self._quota_s + BEAT_S:
+            self._quota_s, self.deciding.quota = now_s, cpu_quota()
+        was_calm = self.deciding.is_calm
+        for number, workers in self.deciding.decide(now_s).items():
+            if self._post(self._streams[number], LendMsg.GRANT, GRANT.pack(workers)):
+                self.deciding.told(number, workers, now_s)
+        if not (was_calm and self.deciding.is_calm) or now_s >= self._settled_s + BEAT_S:
             self._settle(now_s)
 
     def _settle(self, now_s: float) -> None:
+        """Bring the books up to date."""
         self._settled_s = now_s
-        sides = {one.number: Standing(home_of(one), allowed_to(one)) for one in self._joined()}
-        self._loans.settle(now_s, sides)
-        for crew in {one.facts.crew for one in self._joined() if one.facts is not None and one.facts.crew}:
+        reported = self.deciding.reported
+        self._loans.settle(
+            now_s, {number: Standing(one.own, one.allowed) for number, one in reported.items()}
+        )
+        crews: dict[str, dict[int, CrewMember]] = {}
+        for number, one in reported.items():
+            stream = self._streams[number]
+            if stream.facts is not None and stream.facts.crew:
+                member = CrewMember(stream.facts.rank, one.workers, stream.sums)
+                crews.setdefault(stream.facts.crew, {})[number] = member
+        for crew, members in crews.items():
             book = self._crews.pop(crew, None) or CrewBook()
-            book.note({one.number: member_of(one) for one in self._joined() if is_of(one, crew)})
+            book.note(members)
             self._crews[crew] = book  # the last one now
         while len(self._crews) > MOST_CREWS:
             del self._crews[next(iter(self._crews))]
@@ -155,12 +126,12 @@ class Manager:
     def welcome(self, opening: Opening) -> None:
         close_all(opening.fds)
         opening.stream.setblocking(False)
-        one = Lender(self._next, Channel(opening.stream, MOST_BYTES))
+        one = LenderStream(self._next, Channel(opening.stream, MOST_BYTES))
         self._next += 1
-        self._lenders[one.number] = one
+        self._streams[one.number] = one
         self.selector.register(one.channel, selectors.EVENT_READ, partial(self._hear, one))
 
-    def _hear(self, one: Lender, mask: int) -> None:
+    def _hear(self, one: LenderStream, mask: int) -> None:
         try:
             if mask & selectors.EVENT_WRITE:
                 one.channel.flush()
@@ -174,21 +145,23 @@ class Manager:
         except (OSError, ValueError):  # guard: lender-talks-nonsense
             self._drop(one)
 
-    def _on_frame(self, one: Lender, kind: int, payload: bytes) -> None:
+    def _on_frame(self, one: LenderStream, kind: int, payload: bytes) -> None:
         one.heard_s = self._clock()
+        self.deciding.hear(one.number, one.heard_s)
         if kind == LendMsg.JOIN:
-            one.facts = LenderFacts.unpack(payload)
-            self._news = True
+            facts = one.facts = LenderFacts.unpack(payload)
+            self.deciding.join(one.number, auto=facts.auto, cores=frozenset(facts.cores), lends=facts.lends)
         elif kind == LendMsg.REPORT and one.facts is not None:
             # Loaders that are in step with no other are told apart by their numbers.
-            one.report = Report.unpack(payload, one.facts.crew or f"alone {one.number}")
-            self._news |= not self._calm or one.granted < 0 or is_concerned(one)
+            report = Report.unpack(payload, one.facts.crew or f"alone {one.number}")
+            one.sums = report.sums
+            self.deciding.report(one.number, report.view)
         elif kind == LendMsg.STATS:
             self._post(one, LendMsg.STATED, pack_stats(self.stats()))
         else:
             raise BadLendingFrame(f"a message of kind {kind} is not expected")
 
-    def _post(self, one: Lender, kind: LendMsg, payload: bytes) -> bool:
+    def _post(self, one: LenderStream, kind: LendMsg, payload: bytes) -> bool:
         """Tell a loader something, unless it has not read what it was told before."""
         if one.channel.clogged:  # guard: lender-does-not-read
             return False
@@ -196,14 +169,14 @@ class Manager:
         watch(self.selector, one.channel)
         return True
 
-    def _drop(self, one: Lender) -> None:
-        if self._lenders.pop(one.number, None) is not None:
+    def _drop(self, one: LenderStream) -> None:
+        if self._streams.pop(one.number, None) is not None:
             self.selector.unregister(one.channel)
             one.channel.close()
-            self._news = True
+            self.deciding.leave(one.number)
 
     def close(self) -> None:
-        for one in list(self._lenders.values()):
+        for one in list(self._streams.values()):
             self._drop(one)
         self.selector.close()
 
@@ -211,69 +184,37 @@ class Manager:
 
     def stats(self) -> dict[str, Any]:
         """Return how cores are lent, and how every loader stands."""
-        now_s, joined = self._clock(), self._joined()
+        now_s = self._clock()
         self._settle(now_s)
+        loaders = [self._numbers(number, one, now_s) for number, one in self.deciding.reported.items()]
         return {
             "manager_pid": os.getpid(),
             "for_s": now_s - self._began_s,
-            "cores": budget(self._heard(now_s), self._quota),
+            "cores": sum(one.own for one in self.deciding.heard(now_s).values()),
             "moves": self._loans.moves,
-            "loaders": sorted((self._numbers(one, now_s) for one in joined), key=itemgetter("rank", "pid")),
+            "loaders": sorted(loaders, key=itemgetter("rank", "pid")),
             "crews": {crew: crew_numbers(book) for crew, book in self._crews.items()},
         }
 
-    def _numbers(self, one: Lender, now_s: float) -> dict[str, Any]:
-        assert one.facts is not None
-        assert one.report is not None
-        view, sums = one.report.view, self._loans.sums.get(one.number)
+    def _numbers(self, number: int, one: Lender, now_s: float) -> dict[str, Any]:
+        stream = self._streams[number]
+        view, sums = one.view, self._loans.sums.get(number)
+        assert stream.facts is not None
+        assert view is not None
         return {
-            "rank": one.facts.rank,
-            "pid": one.facts.pid,
-            "workers": view.home,
-            "allowed": allowed_to(one),
+            "rank": stream.facts.rank,
+            "pid": stream.facts.pid,
+            "workers": one.workers,
+            "allowed": one.allowed,
             "lent_s": sums.lent_s if sums else 0.0,
             "borrowed_s": sums.borrowed_s if sums else 0.0,
-            "waited_s": one.report.sums.waited_s,
+            "waited_s": stream.sums.waited_s,
             "epoch": view.epoch,
             "batch": view.taken,
             "ahead": view.ahead,
             "batch_s": view.batch_s,
-            "silent_s": now_s - one.heard_s,
+            "silent_s": now_s - stream.heard_s,
         }
-
-
-def view_of(one: Lender) -> RankView:
-    """Return how a loader stands. What it was told last counts, not what it had done about that when it wrote."""
-    assert one.report is not None
-    view = one.report.view
-    return view._replace(allowed=allowed_to(one))
-
-
-def is_concerned(one: Lender) -> bool:
-    """Whether it has not its own number of cores, or wants others."""
-    return allowed_to(one) != home_of(one) or (one.report is not None and one.report.view.is_short)
-
-
-def allowed_to(one: Lender) -> int:
-    return one.granted if one.granted >= 0 else home_of(one)
-
-
-def home_of(one: Lender) -> int:
-    return one.report.view.home if one.report is not None else 0
-
-
-def lends(one: Lender) -> bool:
-    return one.facts is not None and one.facts.lends
-
-
-def is_of(one: Lender, crew: str) -> bool:
-    return one.facts is not None and one.facts.crew == crew
-
-
-def member_of(one: Lender) -> CrewMember:
-    assert one.facts is not None
-    assert one.report is not None
-    return CrewMember(one.facts.rank, one.report.view.home, one.report.sums)
 
 
 def crew_numbers(book: CrewBook) -> dict[str, Any]:
@@ -284,21 +225,6 @@ def crew_numbers(book: CrewBook) -> dict[str, Any]:
         "ranks": [one._asdict() for one in ranks],
         "slowest": None if last is None else {**last._asdict(), "share": last.share},
     }
-
-
-def cores_of(one: Lender) -> frozenset[int]:
-    return frozenset(one.facts.cores) if one.facts is not None else frozenset()
-
-
-def budget(lenders: list[Lender], quota: float | None) -> int:
-    """Return how many cores there are for all: those that users have given, and for loaders that follow the cores no more than there are."""
-    given = sum(home_of(one) for one in lenders if one.facts is not None and not one.facts.auto)
-    auto = [one for one in lenders if one.facts is not None and one.facts.auto]
-    there = len(frozenset[int]().union(*(cores_of(one) for one in auto)))
-    if quota is not None:
-        there = min(there, max(1, int(quota)))
-    wanted = sum(home_of(one) for one in auto)
-    return given + (min(wanted, there) if there else wanted)
 
 
 def main(openings: Openings) -> None:

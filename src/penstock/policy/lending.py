@@ -7,7 +7,8 @@ Rule 1: ranks of one job whose training is at the same step form a *crew*: the s
 Rule 2: a crew has the cores of its ranks whenever it has work for them. Cores it has no work for go to crews that have more.
 Rule 3: within a crew, cores go where they make all ranks equally far ahead of training, counting parts of batches and what a rank's batch
         costs.
-Rule 4: a rank borrows if it is less than two batches ahead, and gives back once it is four ahead.
+Rule 4: a rank borrows if it is less than two batches ahead (less in a window below four), and gives back once it is four ahead. In a small window with
+        short steps, one that is short lends nothing.
 Rule 5: cores that nobody wants are where they belong.
 """
 
@@ -21,10 +22,14 @@ COMPLETE = 1.0
 SHORT = 2.0
 """A rank that is fewer batches ahead borrows: training waits for it, or soon will. With 1, help comes too late where steps are shorter than reports,
 decisions and the tasks that lenders still finish take together."""
+SMALL_WINDOW = 2
+"""A window of so many batches is small."""
 SAFE = 4.0
 """A borrower this many batches ahead gives back. With 2, a rank that always needs help borrows and returns in turn, and steps of 15 ms take 22 % longer."""
 SOONEST_S = 0.05
 """Ranks are evened out over a step, or over this time if a step is shorter: about what it takes until a moved core works."""
+LEAST_S = 1e-9
+"""Work in a batch, at least: smaller numbers would be lost in divisions."""
 UNEQUAL = 100.0
 """A batch counts as this much cheaper than the mean at most."""
 APART = 4
@@ -39,7 +44,7 @@ class RankView(NamedTuple):
     """What the manager knows of a rank."""
 
     home: int
-    """Workers it has by itself."""
+    """Workers it has by itself; for the rule: cores that are its own."""
     allowed: int
     """Workers that may begin tasks now."""
     crew: str = ""
@@ -61,6 +66,8 @@ class RankView(NamedTuple):
     """Workers that have tasks."""
     window: int = 0
     """Batches that training has asked for and not taken; 0: not known."""
+    most: int = 0
+    """Workers it may have; 0: `MOST` times its own."""
 
     @property
     def enough(self) -> float:
@@ -76,8 +83,8 @@ class RankView(NamedTuple):
     def wants(self) -> int:
         """Cores it has work for, at most; no borrowed ones if training need not wait. In a small window, and with short steps, a rank that is short
         keeps its own: it has work as soon as training takes a batch, and a core that it lends would be back too late."""
-        work = min(self.busy + self.waiting, MOST * self.home)
-        if self.is_short and 0 < self.window <= SHORT and self.batch_s < SOONEST_S * self.home:
+        work = min(self.busy + self.waiting, self.most or MOST * self.home)
+        if self.is_short and 0 < self.window <= SMALL_WINDOW and self.batch_s < SOONEST_S * self.home:
             work = max(work, self.home)
         borrows = self.ahead < SAFE if self.allowed > self.home else self.is_short
         return work if borrows else min(work, self.home)
@@ -164,7 +171,7 @@ def within(crew: Sequence[RankView], cores: int) -> list[int]:
     """Divide a crew's cores so that its ranks come to be equally far ahead."""
     known = [rank.batch_s for rank in crew if rank.batch_s > 0]
     typical = sum(known) / len(known) if known else SOONEST_S
-    costs = [max(rank.batch_s or typical, typical / UNEQUAL) for rank in crew]
+    costs = [max(rank.batch_s or typical, typical / UNEQUAL, LEAST_S) for rank in crew]
     first = min(crew, key=lambda rank: (rank.epoch, rank.taken))
     places = [steps_between(first, rank) + rank.ahead for rank in crew]
     within_s = max(SOONEST_S, sum(costs) / max(1, cores))

@@ -76,16 +76,3 @@ def paired(
         for lender in sides:
             pair(lender, borrower, side.allowed)
     return pairs
-
-
-def pools(cores: Mapping[int, frozenset[int]]) -> list[list[int]]:
-    """Group those whose cores overlap, directly or by others: a worker cannot use a core that its rank is not bound to."""
-    groups: list[tuple[set[int], list[int]]] = []
-    for one, mine in cores.items():
-        near = [group for group in groups if not mine or not group[0] or group[0] & mine]
-        joined = (
-            set(mine).union(*(group[0] for group in near)),
-            [other for group in near for other in group[1]] + [one],
-        )
-        groups = [*(group for group in groups if not any(group is each for each in near)), joined]
-    return [sorted(members) for _, members in groups]

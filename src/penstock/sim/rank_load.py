@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.lending.manager import PAUSE_S
+from penstock.policy.deciding import PAUSE_S
 
 Costs = Literal["equal", "photos", "augmented", "chains", "tail"]
 PHOTOS_SPREAD = 0.42
@@ -36,7 +36,9 @@ class RankLoad:
     seed: int = 0
     ranks: int = 8
     workers: int = 8
-    """Of each rank; as many cores in all."""
+    """Of each rank; as many cores in all, if nothing else is said."""
+    followed: int = 0
+    """Cores whose number the ranks' workers follow, as with num_workers="auto": fewer cores than workers. 0: the user gives the workers."""
     batch_size: int = 64
     steps: int = 60
     window: int = 4
@@ -64,7 +66,7 @@ class RankLoad:
 
     @property
     def cores(self) -> int:
-        return self.ranks * self.workers
+        return self.followed or self.ranks * self.workers
 
     def samples_s(self) -> NDArray[np.float64]:
         """Return the cost of every sample: [rank, step, ordinal]."""

@@ -1,16 +1,17 @@
 """Ranks of one machine on one virtual clock: cores move between them by the rules of `policy/lending.py`.
 
-Real are the core of every rank and the rule; the rest is played: workers, training with a barrier in every step, the manager and its messages.
+Real are the core of every rank and the manager's decisions; the rest is played: workers, training with a barrier in every step, messages.
 A step begins on a rank when its batch is there, and ends when all ranks have begun it and trained.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 
 from penstock.core.events import Task
-from penstock.lending.manager import BEAT_S
+from penstock.policy.deciding import Deciding
 from penstock.policy.lending import RULES, RankView
 from penstock.sim.agenda import Agenda
 from penstock.sim.cores import Cores
@@ -74,53 +75,51 @@ def mean_step_s(ends_s: tuple[float, ...] | list[float], first: int) -> float:
 
 
 class FakeManager:
-    """Hears the ranks and tells them how many workers they are allowed."""
+    """Hears the ranks and tells them how many workers they are allowed. Its decisions are the real ones."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine, self.rule = machine, RULES[machine.load.rule]
+        self.machine = machine
+        load, now_s = machine.load, machine.agenda.now_s
+        self.deciding = Deciding(RULES[load.rule], now_s, pause_s=load.decide_s)
         self.alive = True
-        self.views: dict[int, RankView] = {}
-        self.told: dict[int, tuple[int, float]] = {}
-        """Number last told, and when."""
-        self.decided_s = -1.0
-        self.planned = False
+        self.planned_s = math.inf
+        """When to decide next."""
 
     def on_report(self, rank: int, view: RankView) -> None:
         if not self.alive:
             return
-        now_s = self.machine.agenda.now_s
-        self.told.setdefault(rank, (view.allowed, now_s))
-        self.views[rank] = view
-        self._decide_soon()
+        if rank not in self.deciding.lenders:
+            followed = self.machine.load.followed
+            self.deciding.join(rank, auto=followed > 0, cores=frozenset(range(followed)))
+        self.deciding.hear(rank, self.machine.agenda.now_s)
+        self.deciding.report(rank, view)
+        self._plan()
 
     def on_gone(self, rank: int) -> None:
         """A rank's connection has ended."""
         if self.alive:
-            self.views.pop(rank, None)
-            self.told.pop(rank, None)
-            self._decide_soon()
+            self.deciding.leave(rank)
+            self._plan()
 
-    def _decide_soon(self) -> None:
-        machine = self.machine
-        if not self.planned:
-            self.planned = True
-            machine.agenda.at(max(machine.agenda.now_s, self.decided_s + machine.load.decide_s), self._decide)
+    def _plan(self) -> None:
+        """Decide when it is due, if that is sooner than planned."""
+        due_s = max(self.deciding.due_s, self.machine.agenda.now_s)
+        if due_s < self.planned_s:
+            self.planned_s = due_s
+            self.machine.agenda.at(due_s, self._decide, due_s)
 
-    def _decide(self) -> None:
-        self.planned = False
-        if not self.alive or not self.views:
+    def _decide(self, planned_s: float) -> None:
+        if not self.alive or planned_s != self.planned_s:
             return
-        machine = self.machine
-        self.decided_s = machine.agenda.now_s
+        machine, now_s = self.machine, self.machine.agenda.now_s
+        self.planned_s = math.inf
         machine.decisions += 1
-        ranks = sorted(self.views)
-        views = [self.views[rank]._replace(allowed=self.told[rank][0]) for rank in ranks]
-        for rank, number in zip(ranks, self.rule(views, machine.load.cores), strict=True):
-            told, told_s = self.told[rank]
-            machine.moved(rank, told, number)
-            if number != told or (number != machine.load.workers and self.decided_s - told_s >= BEAT_S):
-                self.told[rank] = number, self.decided_s
-                machine.to_agent(rank, number)
+        before = {number: one.allowed for number, one in self.deciding.lenders.items()}
+        for rank, number in self.deciding.decide(now_s).items():
+            machine.moved(rank, before[rank], number)
+            machine.to_agent(rank, number)
+            self.deciding.told(rank, number, now_s)
+        self._plan()
 
 
 class Machine:
