@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
-from penstock.epochs.costs import check_agreed, check_costs, read_costs
+from penstock.epochs.costs import check_agreed, check_costs, check_unchanged, read_costs
 from penstock.epochs.feed import Ask, planned, streamed
 from penstock.epochs.fitting import Identity, fitted, warn_of_seed
 from penstock.epochs.progress import Run, after_end, fresh_state, resume_plan, reuse_of
@@ -156,8 +156,8 @@ class Epochs:
         """Where samples are kept; None: not known, so nothing is spread or dealt. An epoch keeps those that it began with. All ranks must
         have the same when it begins: who gets which sample follows from it."""
         self._costs: SampleCosts | None = None
-        self._agreed: SampleCosts | None = None
-        """The costs that all ranks are known to have."""
+        self._agreed = False
+        """Whether ranks have compared their costs, at the first epoch. From then on these costs stay."""
 
     @property
     def epoch(self) -> int:
@@ -191,11 +191,14 @@ class Epochs:
         return self.source.plan(epoch, self.seed or 0, self.kept, self.owners, self.costs())
 
     def costs(self) -> SampleCosts | None:
-        """Return what samples cost, if batches are dealt by that. Read at the first call, and again if the dataset's length changes."""
+        """Return what samples cost, if batches are dealt by that. Read at the first call; before the first epoch also if the dataset's length
+        changes, which is an error later."""
         source, costs = self.source, self._costs
         if not source.deals_by_cost:
             return None
-        if costs is None or len(costs.values) != len(source.dataset):
+        if costs is not None and self._agreed:
+            check_unchanged(len(costs.values), len(source.dataset))  # guard: costs-stay
+        elif costs is None or len(costs.values) != len(source.dataset):
             costs = self._costs = read_costs(source.dataset)
         return costs
 
@@ -220,15 +223,17 @@ class Epochs:
     # ---- runs
 
     def _agree_on_costs(self) -> None:
-        """Read what samples cost, and see that all ranks found the same."""
+        """At the first epoch, read what samples cost, and see that all ranks found the same. Later epochs wait for nobody: ranks need not begin
+        them equally often (an agent dies on one, another looks at a batch alone), and a rank does not know whether the others have new costs."""
+        if self._agreed or not self.source.deals_by_cost:
+            return
         try:
             costs = self.costs()
         except Exception:
             check_agreed(None, self.source.world)  # the others wait for what we found
             raise
-        if costs is not None and costs != self._agreed:
-            check_agreed(costs, self.source.world)  # guard: costs-agreed
-            self._agreed = costs
+        check_agreed(costs, self.source.world)  # guard: costs-agreed
+        self._agreed = True
 
     def new_run(self, workers: int = 0) -> Run:
         """Begin the next epoch, from its start or from a loaded state. If that raises, nothing has changed: the next call does the same."""
@@ -283,8 +288,11 @@ class Epochs:
         self.burn_draw()
         yield from planned(run.plan, base=run.base, skip=frozenset(run.beyond))
         ahead = self._ahead = dict[int, EpochPlan]()
-        following = count(run.epoch + 1) if into_next else ()
-        for plan in map(self.plan, following):
+        for epoch in count(run.epoch + 1) if into_next else ():
+            try:
+                plan = self.plan(epoch)
+            except ConfigError:
+                return  # its `iter()` says why, not this epoch's `next()`
             if not plan.batches:
                 return  # later epochs are empty, too
             ahead[plan.epoch] = plan
