@@ -324,7 +324,7 @@ def test_what_is_missing_is_said_when_the_loader_is_made(given: Any, message: st
 def test_reused_samples_have_other_costs(folder: Path) -> None:  # noqa: F811
     from penstock import transforms as T
 
-    with pytest.raises(ConfigError, match="reuse= how many"):
+    with pytest.raises(ConfigError, match="cannot be combined with reuse="):
         make(0, 2, 1, dataset=ImageFolder(folder, [T.RandomResizedCrop(8)]), reuse=Reuse(split=0))
 
 
