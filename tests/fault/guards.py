@@ -61,6 +61,11 @@ GUARDS = [
         removed("costs-agreed"),
     ),
     guard(
+        "a dataset that changes after ranks compared costs is not dealt by them",
+        "integration/test_deal_costs_that_change.py::test_a_rank_whose_dataset_changes_says_so_and_waits_for_nobody",
+        removed("costs-stay"),
+    ),
+    guard(
         "attempt ids are never used twice",
         "unit/test_core.py::test_the_work_of_a_lost_worker_is_issued_again_under_a_new_id",
         replaced(

@@ -116,9 +116,6 @@ def test_costs_are_read_once_at_the_first_epoch() -> None:
     for _ in range(3):
         list(loader)
     assert dataset.asked == SIZE
-    dataset.size = SIZE - 20  # torch, too, follows a dataset that changes
-    list(loader)
-    assert dataset.asked == 2 * SIZE - 20
 
 
 # ---- resume
@@ -327,7 +324,7 @@ def test_what_is_missing_is_said_when_the_loader_is_made(given: Any, message: st
 def test_reused_samples_have_other_costs(folder: Path) -> None:  # noqa: F811
     from penstock import transforms as T
 
-    with pytest.raises(ConfigError, match="reuse= how many"):
+    with pytest.raises(ConfigError, match="cannot be combined with reuse="):
         make(0, 2, 1, dataset=ImageFolder(folder, [T.RandomResizedCrop(8)]), reuse=Reuse(split=0))
 
 

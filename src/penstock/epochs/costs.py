@@ -65,6 +65,16 @@ def told(known: KnownCosts, count: int, clock: Callable[[], float]) -> Iterator[
             ) from None
 
 
+def check_unchanged(before: int, now: int) -> None:
+    """Raise if the dataset has another length than when its costs were read. Each rank says so for itself: those whose dataset has not changed
+    do not know that there is anything to compare, and would not come."""
+    if before != now:
+        raise ConfigError(
+            f"deal='cost': the dataset had {before} samples when the first epoch began, and has {now} now. Ranks compare costs at the first epoch only, "
+            "so nobody can tell whether the others' datasets have changed alike: build a new loader, on all ranks"
+        )
+
+
 def check_agreed(costs: SampleCosts | None, world: int) -> None:
     """Raise if ranks have other costs: samples would come twice or never. None: this one's cannot be read, which the others must know. Without a
     process group, nobody can tell."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
 
-from penstock.epochs.costs import check_agreed, check_costs, read_costs
+from penstock.epochs.costs import check_agreed, check_costs, check_unchanged, read_costs
 from penstock.epochs.feed import Ask, planned, streamed
 from penstock.epochs.fitting import Identity, fitted, warn_of_seed
 from penstock.epochs.progress import Run, after_end, fresh_state, resume_plan, reuse_of
@@ -156,8 +156,8 @@ class Epochs:
         """Where samples are kept; None: not known, so nothing is spread or dealt. An epoch keeps those that it began with. All ranks must
         have the same when it begins: who gets which sample follows from it."""
         self._costs: SampleCosts | None = None
-        self._agreed: SampleCosts | None = None
-        """The costs that all ranks are known to have."""
+        self._agreed = False
+        """Whether ranks have compared their costs, at the first epoch. From then on these costs stay."""
 
     @property
     def epoch(self) -> int:
@@ -175,11 +175,7 @@ class Epochs:
     def is_over(self) -> bool:
         """Whether the next `iter()` resumes an epoch whose last batch was delivered."""
         state = self.resume
-        if state is None or "over" not in state:
-            return False
-        set_on_sampler = epoch_of(self.source.index_sampler)
-        told = set_on_sampler if self._told is None and set_on_sampler != self._sampler_epoch else self._told
-        return told in (None, state["epoch"])
+        return state is not None and "over" in state and self._newly_told()[0] in (None, state["epoch"])
 
     def based_on(self, drawn: int) -> int:
         """Return the base seed of new workers; on resume, an iterable dataset's workers get their old one."""
@@ -195,11 +191,14 @@ class Epochs:
         return self.source.plan(epoch, self.seed or 0, self.kept, self.owners, self.costs())
 
     def costs(self) -> SampleCosts | None:
-        """Return what samples cost, if batches are dealt by that. Read at the first call, and again if the dataset's length changes."""
+        """Return what samples cost, if batches are dealt by that. Read at the first call; before the first epoch also if the dataset's length
+        changes, which is an error later."""
         source, costs = self.source, self._costs
         if not source.deals_by_cost:
             return None
-        if costs is None or len(costs.values) != len(source.dataset):
+        if costs is not None and self._agreed:
+            check_unchanged(len(costs.values), len(source.dataset))  # guard: costs-stay
+        elif costs is None or len(costs.values) != len(source.dataset):
             costs = self._costs = read_costs(source.dataset)
         return costs
 
@@ -224,35 +223,35 @@ class Epochs:
     # ---- runs
 
     def _agree_on_costs(self) -> None:
-        """Read what samples cost, and see that all ranks found the same."""
+        """At the first epoch, read what samples cost, and see that all ranks found the same. Later epochs wait for nobody: ranks need not begin
+        them equally often (an agent dies on one, another looks at a batch alone), and a rank does not know whether the others have new costs."""
+        if self._agreed or not self.source.deals_by_cost:
+            return
         try:
             costs = self.costs()
         except Exception:
             check_agreed(None, self.source.world)  # the others wait for what we found
             raise
-        if costs is not None and costs != self._agreed:
-            check_agreed(costs, self.source.world)  # guard: costs-agreed
-            self._agreed = costs
+        check_agreed(costs, self.source.world)  # guard: costs-agreed
+        self._agreed = True
 
     def new_run(self, workers: int = 0) -> Run:
-        """Begin the next epoch, from its start or from a loaded state."""
+        """Begin the next epoch, from its start or from a loaded state. If that raises, nothing has changed: the next call does the same."""
         shares = self.shares(workers)
         self._agree_on_costs()
-        state, self.resume = self.resume, None
+        state = self.resume
         assert self.seed is not None
-        told = self._told_epoch()
+        told, sampler_epoch = self._newly_told()
         if state is not None and "over" in state:
             if told is None or told == state["epoch"]:
-                self.next, self.resume = state["epoch"] + 1, after_end(state)
-                self.run = Run(self.source.order, self.seed, state["epoch"], total=0, over=state)
-                return self.run
+                run = Run(self.source.order, self.seed, state["epoch"], total=0, over=state)
+                return self._begun(run, sampler_epoch, after_end(state))
             state = after_end(state) | {"epoch": told}
         if state is not None:
-            epoch, self._sampler_epoch = state["epoch"], state.get("sampler_epoch", self._sampler_epoch)
+            epoch, sampler_epoch = state["epoch"], state.get("sampler_epoch", sampler_epoch)
         else:
             epoch = self.next if told is None else told
-        self.next = epoch + 1
-        run = self.run = Run(self.source.order, self.seed, epoch)
+        run = Run(self.source.order, self.seed, epoch)
         if run.order == "planned":
             run.plan = self.plan(epoch)
             if state is not None:
@@ -267,6 +266,12 @@ class Epochs:
             run.delivered = state["batches"]
             run.beyond = {run.delivered + ahead for ahead in state["beyond"]}
             run.extra = {key: state[key] for key in EXTRAS if key in state}
+        return self._begun(run, sampler_epoch)
+
+    def _begun(self, run: Run, sampler_epoch: int | None, resume: dict[str, Any] | None = None) -> Run:
+        """Make it the newest run; `resume`: the state that the one after it begins from."""
+        self.run, self.next, self.resume = run, run.epoch + 1, resume
+        self._told, self._sampler_epoch = None, sampler_epoch
         return run
 
     def asks(self, run: Run, generator: torch.Generator | None, *, into_next: bool) -> Iterator[Ask]:
@@ -283,8 +288,11 @@ class Epochs:
         self.burn_draw()
         yield from planned(run.plan, base=run.base, skip=frozenset(run.beyond))
         ahead = self._ahead = dict[int, EpochPlan]()
-        following = count(run.epoch + 1) if into_next else ()
-        for plan in map(self.plan, following):
+        for epoch in count(run.epoch + 1) if into_next else ():
+            try:
+                plan = self.plan(epoch)
+            except ConfigError:
+                return  # its `iter()` says why, not this epoch's `next()`
             if not plan.batches:
                 return  # later epochs are empty, too
             ahead[plan.epoch] = plan
@@ -298,17 +306,17 @@ class Epochs:
         """Return whether another epoch was set between `iter()` and the first batch, as Lightning does on resume."""
         if run.base or run.delivered or run.beyond or run.over is not None:
             return False
-        told = self._told_epoch()
+        told, sampler_epoch = self._newly_told()
         if told is None or told == run.epoch == run.extra.get("sampler_epoch", told):
+            self._told, self._sampler_epoch = None, sampler_epoch
             return False
-        self.next = told
-        return True
+        return True  # `new_run` begins it
 
-    def _told_epoch(self) -> int | None:
-        """Return the epoch set since the last one began, on the loader or on a DistributedSampler."""
-        told, self._told = self._told, None
-        before, self._sampler_epoch = self._sampler_epoch, epoch_of(self.source.index_sampler)
-        return self._sampler_epoch if told is None and self._sampler_epoch != before else told
+    def _newly_told(self) -> tuple[int | None, int | None]:
+        """Return the epoch set since the last one began, on the loader or on a DistributedSampler, and the latter's."""
+        on_sampler = epoch_of(self.source.index_sampler)
+        is_new = self._told is None and on_sampler != self._sampler_epoch
+        return on_sampler if is_new else self._told, on_sampler
 
     # ---- states
 
