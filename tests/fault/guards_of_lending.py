@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fault.guards import guard
-from tests.fault.markers import changed, never, replaced
+from tests.fault.markers import changed, never, removed, replaced
 
 AGENT = "unit/test_agent_lending.py::test_"
 SIDE = "unit/test_lending_side.py::test_"
@@ -29,12 +29,32 @@ LENDING_GUARDS = [
     guard(
         "a stream that was lost at once is replaced",
         f"{SIDE}a_stream_that_is_lost_before_its_thread_has_ended_is_replaced",
-        replaced("lost-while-looking", "self.looking = self._ordered = False"),
+        replaced("lost-while-looking", "again = False"),
     ),
     guard(
         "a forked child leaves its parent's loaders alone",
         f"{SIDE}a_forked_child_shares_no_cores_with_its_parents_loaders",
-        changed("sides-of-a-parent", " and side.facts.pid == ours", ""),
+        changed("sides-of-a-parent", " and side.facts.pid == self.facts.pid", ""),
+    ),
+    guard(
+        "a loader may begin while another one ends",
+        f"{SIDE}a_loader_begins_while_others_are_closed",
+        changed("sides-of-a-parent", ".copy()", ""),
+    ),
+    guard(
+        "a loader goes on if no thread can be started",
+        f"{SIDE}a_loader_works_on_if_no_thread_can_be_started",
+        changed("no-thread", "except RuntimeError", "except OSError"),
+    ),
+    guard(
+        "a thread that failed is replaced",
+        f"{SIDE}a_thread_that_fails_is_not_taken_for_one_that_looks",
+        removed("thread-failed"),
+    ),
+    guard(
+        "another loader's agent has no copy of a stream",
+        f"{SIDE}a_process_that_is_forked_while_a_stream_is_opened_gets_no_copy",
+        changed("stream-in-passing", ", no_forks_until=passed_on", ""),
     ),
     guard(
         "a manager that did not answer once is asked again",
