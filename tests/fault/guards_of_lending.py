@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tests.fault.guards import guard
-from tests.fault.markers import changed, never, replaced
+from tests.fault.markers import always, changed, never, removed, replaced
 
 AGENT = "unit/test_agent_lending.py::test_"
 SIDE = "unit/test_lending_side.py::test_"
 JOBS = "fault/test_lending_faults.py::test_"
+LOADERS = "integration/test_lending.py::test_"
 MANAGER = "unit/test_lending_manager.py::test_"
 
 LENDING_GUARDS = [
@@ -29,12 +30,52 @@ LENDING_GUARDS = [
     guard(
         "a stream that was lost at once is replaced",
         f"{SIDE}a_stream_that_is_lost_before_its_thread_has_ended_is_replaced",
-        replaced("lost-while-looking", "self.looking = self._ordered = False"),
+        replaced("lost-while-looking", "again = False"),
     ),
     guard(
         "a forked child leaves its parent's loaders alone",
         f"{SIDE}a_forked_child_shares_no_cores_with_its_parents_loaders",
-        changed("sides-of-a-parent", " and side.facts.pid == ours", ""),
+        changed("sides-of-a-parent", " and side.facts.pid == self.facts.pid", ""),
+    ),
+    guard(
+        "a loader may begin while another one ends",
+        f"{SIDE}a_loader_begins_while_others_are_closed",
+        changed("sides-of-a-parent", ".copy()", ""),
+    ),
+    guard(
+        "a loader goes on if no thread can be started",
+        f"{SIDE}a_loader_works_on_if_no_thread_can_be_started",
+        changed("no-thread", "except RuntimeError", "except OSError"),
+    ),
+    guard(
+        "a thread that failed is replaced",
+        f"{SIDE}a_thread_that_fails_is_not_taken_for_one_that_looks",
+        removed("thread-failed"),
+    ),
+    guard(
+        "another loader's agent has no copy of a stream",
+        f"{SIDE}a_process_that_is_forked_while_a_stream_is_opened_gets_no_copy",
+        changed("stream-in-passing", ", no_forks_until=passed_on", ""),
+    ),
+    guard(
+        "a stream that could not be received is asked for again",
+        f"{AGENT}it_asks_again_for_a_stream_that_it_could_not_receive_but_not_at_once",
+        removed("stream-not-received"),
+    ),
+    guard(
+        "the manager sees an agent's end whoever has a copy of its stream",
+        f"{AGENT}the_manager_sees_that_it_leaves_though_another_process_has_the_stream",
+        removed("stream-ended"),
+    ),
+    guard(
+        "a forked worker leaves its agent's stream alone",
+        f"{AGENT}a_worker_that_is_forked_closes_its_copy_and_no_more",
+        always("stream-of-the-agent"),
+    ),
+    guard(
+        "an agent that ends ends its stream",
+        f"{LOADERS}the_manager_sees_that_a_loader_ends_though_another_process_has_its_stream",
+        removed("agent-leaves"),
     ),
     guard(
         "a manager that did not answer once is asked again",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 import uuid
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch.utils.data import Dataset, DistributedSampler
 
 from penstock import DataLoader
+from penstock.node.messages import NodeMsg, send
 from tests.cache_jobs import named
 from tests.fault.programs import until
 from tests.integration.groups import RANKS, facts_of_ranks
@@ -157,6 +159,24 @@ def test_a_loader_that_is_full_lends_to_another_of_its_process(
     assert taken == list(range(len(taken)))
     assert node_of(waiting)["cores"] == 3
     assert [row[0] for row in next(held).tolist()] == list(range(BATCH, 2 * BATCH))
+
+
+def test_the_manager_sees_that_a_loader_ends_though_another_process_has_its_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PENSTOCK_GROUP")
+    loader = DataLoader(Sleeping(64), batch_size=BATCH, num_workers=1)
+    batches: Any = iter(loader)
+    next(batches)
+    side = batches._session.lending
+    manager, stream = socket.socketpair()
+    with manager, stream:  # this process has the copy
+        send(side._ties.ours, NodeMsg.OPENED, side.facts.pack(), [stream.fileno()])
+        manager.settimeout(10.0)
+        assert manager.recv(1 << 16), "it joins"
+        batches.close()
+        while manager.recv(1 << 16):
+            pass
 
 
 def test_what_was_lent_is_known_after_an_epoch_that_was_left() -> None:

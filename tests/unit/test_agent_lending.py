@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import os
+import resource
 import selectors
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
 
-from penstock.agent.lending import SILENT_S, Lending
+from penstock.agent.lending import AGAIN_S, SILENT_S, Lending
 from penstock.agent.loop import SLOW_TICK_S
 from penstock.core import events as ev
 from penstock.core.state import State
@@ -21,6 +25,7 @@ from penstock.policy.reporting import BEAT_S, PAUSE_S
 from penstock.policy.stragglers import RankSums
 from penstock.wire.arena import FIELDS, Board
 from penstock.wire.frames import Channel
+from tests.forks import start
 from tests.unit.core_steps import done, laid_out, of, tell
 
 HOME = 2
@@ -269,3 +274,77 @@ def test_news_that_came_too_soon_after_a_report_is_said_without_another_event(ra
     assert told(manager) == []
     rank.look(rank.lending.patience_s())
     assert len(told(manager)) == 1
+
+
+# ---- streams
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open nothing more."""
+    free, (soft, hard) = os.dup(0), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_it_asks_again_for_a_stream_that_it_could_not_receive_but_not_at_once(rank: Rank) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(rank.supply, NodeMsg.OPENED, FACTS, [theirs.fileno()])
+    with no_descriptors():
+        rank.turn()
+    asked = []
+    for passed_s in (0.9 * AGAIN_S, 0.2 * AGAIN_S, 2 * AGAIN_S):
+        rank.look(passed_s)
+        asked.append(rank.lost)
+    assert asked == [0, 1, 1]
+    assert told(rank.open()) == [(LendMsg.JOIN, FACTS)]
+
+
+def test_it_asks_for_no_other_stream_when_one_has_come(rank: Rank) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        send(rank.supply, NodeMsg.OPENED, FACTS, [theirs.fileno()])
+    with no_descriptors():
+        rank.turn()
+    rank.open()
+    rank.look(2 * AGAIN_S)
+    assert not rank.lost
+
+
+@contextlib.contextmanager
+def copied() -> Iterator[None]:
+    """Another process has copies of all that is open."""
+    pid = start(signal.pause)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_the_manager_sees_that_it_leaves_though_another_process_has_the_stream(rank: Rank) -> None:
+    first = rank.open()
+    with copied():
+        second = rank.open()
+        told(first)
+        assert first.receive(wait=False) is None
+    with copied():
+        rank.lending.close()
+        told(second)
+        assert second.receive(wait=False) is None
+
+
+def test_a_worker_that_is_forked_closes_its_copy_and_no_more(rank: Rank) -> None:
+    manager = rank.open()
+    _, status = os.waitpid(start(rank.lending.close), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    told(manager)
+    assert manager.receive(wait=False) == []
+    manager.send(LendMsg.GRANT, GRANT.pack(1))
+    rank.turn()
+    assert rank.allowed == [1]

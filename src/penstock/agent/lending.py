@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import selectors
 import socket
 import time
@@ -31,6 +32,8 @@ SILENT_S = 1.0
 """The manager says several times a second that it is there to those who have not their own number of cores."""
 SUMS_S = 0.2
 """Time between two looks at each worker's numbers."""
+AGAIN_S = 5.0
+"""Time until another stream is asked for if one could not be received."""
 
 
 class Lending:
@@ -55,6 +58,9 @@ class Lending:
         self._reporting = Reporting()
         self._due_s = math.inf
         """When to look again."""
+        self._again_s = math.inf
+        """When to ask for another stream."""
+        self._owner = os.getpid()
 
     def bind(
         self,
@@ -70,12 +76,16 @@ class Lending:
         assert self._selector is not None
         try:
             message = receive(self._supply, fds=1)
-        except (BlockingIOError, BadMessage):
+        except BlockingIOError:
+            return
+        except BadMessage:  # without its stream: this process may open no more files
+            self._again_s = self._clock() + AGAIN_S  # guard: stream-not-received
             return
         if message is None or message.kind != NodeMsg.OPENED or len(message.fds) != 1:
             self._selector.unregister(self._supply)
             return
         self._leave()
+        self._again_s = math.inf
         sock = socket.socket(fileno=message.fds[0])
         sock.setblocking(False)
         self._channel = Channel(sock, MOST_BYTES)
@@ -133,13 +143,17 @@ class Lending:
     # ---- the manager
 
     def look_after(self, now_s: float) -> None:
-        """Leave a manager that is silent although it lends our cores, or others to us. Time in which we did not look does not count."""
+        """Leave a manager that is silent although it lends our cores, or others to us. Time in which we did not look does not count. Ask for another
+        stream, if it is time."""
         paused = now_s - self._checked_s > SILENT_S  # guard: pause-of-an-agent
         self._checked_s = now_s
         if self._channel is None or paused or self._granted in (None, self._home):
             self._heard_s = now_s
         elif now_s - self._heard_s > SILENT_S:  # guard: silent-manager
             self._leave()
+            self._tell_lost()
+        if now_s >= self._again_s:
+            self._again_s = math.inf
             self._tell_lost()
 
     def _watch(self) -> None:
@@ -174,16 +188,24 @@ class Lending:
         if self._channel is not None:
             assert self._selector is not None
             self._selector.unregister(self._channel.sock)
-            self._channel.close()
+            self._hang_up(self._channel)
             self._channel = None
         if self._granted is not None:
             self._granted = None
             self._allow(None)
 
+    def _hang_up(self, channel: Channel) -> None:
+        """End a stream. In a forked worker only its copy ends."""
+        if os.getpid() == self._owner:  # guard: stream-of-the-agent
+            with contextlib.suppress(OSError):
+                # A copy that another loader's agent was forked with must not count.
+                channel.sock.shutdown(socket.SHUT_RDWR)  # guard: stream-ended
+        channel.close()
+
     def close(self) -> None:
         self._supply.close()
         if self._channel is not None:
-            self._channel.close()
+            self._hang_up(self._channel)
 
 
 def next_of(row: memoryview) -> Next:

@@ -104,6 +104,7 @@ class Agent:
         if adoptions is not None:
             self._adopt_rest(adoptions)
         self._stop_workers()
+        self.staffing.close()  # guard: agent-leaves
 
     def _hear(self, within_s: float) -> None:
         for key, mask in self.selector.select(min(within_s, self.staffing.patience_s())):

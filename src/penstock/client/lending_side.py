@@ -3,6 +3,7 @@
 Rule 1: a loader joins if there is, or may be, another to share cores with: of another rank on this machine, of a named group, or of the same
         process.
 Rule 2: it works without a manager as with one. A manager that has died is replaced in a thread of its own: training does not wait for it.
+Rule 3: only the agent keeps a stream to the manager, so that its end is seen there.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
-from weakref import WeakSet, ref
 
 from penstock.agent.capacity import affinity_of
 from penstock.daemon_threads import leaves
@@ -48,11 +49,9 @@ class LendingSide:
     def __init__(self, *, rank: int, crew: str, auto: bool, lends: bool = True) -> None:
         cores = tuple(sorted(affinity_of(os.getpid())))
         self.facts = LenderFacts(pid=os.getpid(), rank=rank, crew=crew, cores=cores, auto=auto, lends=lends)
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._ties = LendingTies(job_name(), self._ours)
-        self._thread: threading.Thread | None = None
-        self._company: list[ref[LendingSide]] = []
-        """Other loaders of this process that ran at the same time."""
+        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._ties = LendingTies(job_name(), ours)
 
     @property
     def left(self) -> bool:
@@ -64,17 +63,11 @@ class LendingSide:
 
     def begin(self) -> None:
         """Join if there are others to share cores with. Behind the agent's fork: it must have no copies of what a thread is opening."""
-        ours = os.getpid()  # a forked child also sees its parent's
-        others = [
-            side for side in _sides if not side.left and side.facts.pid == ours
-        ]  # guard: sides-of-a-parent
         _sides.add(self)
+        others = self._others()
         if has_other_ranks(self._ties.job) or os.environ.get("PENSTOCK_GROUP"):
             self.join()
         elif others:
-            self._company += [ref(side) for side in others]
-            for side in others:
-                side._company.append(ref(self))
             for side in [*others, self]:
                 side.join(after_s=TOGETHER_S)
 
@@ -83,10 +76,15 @@ class LendingSide:
         if not self._ties.is_busy():
             self.renew(after_s=after_s)
 
+    def _others(self) -> list[LendingSide]:
+        """Return the other loaders that run in this process."""
+        # A copy, made at once: garbage collection or another thread may close a loader at any time.
+        # A forked child sees its parent's loaders, too.
+        # guard: sides-of-a-parent
+        return [side for side in _sides.copy() if side is not self and side.facts.pid == self.facts.pid]
+
     def _is_alone(self) -> bool:
-        """Whether all loaders that ran beside this one have ended."""
-        sides = [side() for side in list(self._company)]
-        return all(side is None or side.left for side in sides)
+        return not self._others()
 
     def renew(self, *, after_s: float = 0.0) -> None:
         """Look for a manager in a thread, and give the agent a stream to it."""
@@ -94,14 +92,18 @@ class LendingSide:
             return
         ties, facts = self._ties, self.facts
         stays_alone = self._is_alone if after_s else None
-        self._thread = threading.Thread(
-            target=joined,
+        thread = threading.Thread(
+            target=serve_orders,
             args=(ties, facts.pack(), after_s, stays_alone),
             name="penstock lending",
             daemon=True,
         )
-        leaves(self._thread, ties.leave.set)
-        self._thread.start()
+        leaves(thread, ties.leave.set)
+        try:  # guard: no-thread
+            thread.start()
+        except RuntimeError as exc:  # the process has as many as it may have, or ends
+            ties.give_up()
+            log.debug("lending: this loader uses its own cores: %s", exc)
 
     def on_lost(self) -> None:
         """The agent says that the manager is gone."""
@@ -150,13 +152,22 @@ def switched() -> str:
     said = os.environ.get(SWITCH, "").strip().lower()
     if said not in OFF + WATCH + ON:
         raise ConfigError(
-            f"{SWITCH} must be 0 (no lending, no comparison), watch (comparison alone) or not set, got {said!r}"
+            f"{SWITCH} must be 0 or off (no lending, no comparison), watch (comparison alone), 1, on or not set (both), got {said!r}"
         )
     return said
 
 
-_sides: WeakSet[LendingSide] = WeakSet()
+_sides: set[LendingSide] = set()
 """Of the engines that run in this process."""
+
+
+class Search(Enum):
+    """Whether a thread looks for a manager."""
+
+    IDLE = 0
+    LOOKING = 1
+    LOOKING_AGAIN = 2
+    """Once more, when it has found one: that is lost already."""
 
 
 class LendingTies:
@@ -168,33 +179,39 @@ class LendingTies:
         self.joined = False
         self._lock = threading.RLock()  # garbage collection may close us while we hold it
         self._link: NodeLink | None = None
-        self.looking = False
-        """Whether a thread looks for a manager."""
-        self._ordered = False
+        self._search = Search.IDLE
 
     def order(self) -> bool:
         """Have a stream looked for; return whether the caller must start the thread that does it."""
         with self._lock:
-            self._ordered, looking, self.looking = True, self.looking, True
-        return not looking
+            idle = self._search is Search.IDLE
+            self._search = Search.LOOKING if idle else Search.LOOKING_AGAIN
+        return idle
 
     def is_busy(self) -> bool:
         """Whether a manager is known, or looked for."""
         with self._lock:
-            return self.joined or self.looking
+            return self.joined or self._search is not Search.IDLE
 
     def call_off(self, is_alone: Callable[[], bool]) -> bool:
         """Have nothing looked for if there is nobody to share cores with; say whether that is so."""
         with self._lock:
-            if is_alone():
-                self._ordered = self.looking = False
-            return not self.looking
+            alone = is_alone()
+            if alone:
+                self._search = Search.IDLE
+        return alone
 
-    def take_order(self) -> bool:
-        """Begin with what was ordered; False: nothing was since, and the thread ends."""
+    def looks_again(self) -> bool:
+        """Say whether another stream was ordered while the thread looked for one. If not, it must end."""
         with self._lock:
-            self.looking, self._ordered = self._ordered, False  # guard: lost-while-looking
-            return self.looking
+            again = self._search is Search.LOOKING_AGAIN  # guard: lost-while-looking
+            self._search = Search.LOOKING if again else Search.IDLE
+        return again
+
+    def give_up(self) -> None:
+        """The thread does not run: a later order starts another."""
+        with self._lock:
+            self.joined, self._search = False, Search.IDLE  # guard: thread-failed
 
     def link(self, within_s: float = ATTACH_S) -> NodeLink:
         """Attach to the job's node process, if we are not."""
@@ -237,30 +254,43 @@ class LendingTies:
             link.close()
 
 
-def joined(
+def serve_orders(
     ties: LendingTies, facts: bytes, after_s: float = 0.0, is_alone: Callable[[], bool] | None = None
 ) -> None:
     """Find a manager as often as one is ordered: the agent may lose a stream before we have ended. With `is_alone`: unless that is so after a while."""
-    ties.leave.wait(after_s)
-    if is_alone is not None and ties.call_off(is_alone):
-        return
-    while ties.take_order():
-        look(ties, facts)
+    try:
+        ties.leave.wait(after_s)
+        if is_alone is not None and ties.call_off(is_alone):
+            return
+        find_manager(ties, facts)
+        while ties.looks_again():
+            find_manager(ties, facts)
+    except BaseException:
+        ties.give_up()
+        raise
 
 
-def look(ties: LendingTies, facts: bytes) -> None:
-    """Look for the manager until there is one, or the engine has ended."""
+def find_manager(ties: LendingTies, facts: bytes) -> None:
+    """Look for the manager until the agent has a stream to it, or the engine has ended."""
     if ties.leave.is_set():
         return
     for tries in itertools.count():
         try:
-            with contextlib.closing(ties.link().open(SERVICE)) as sock:
-                sock.setblocking(False)
-                ties.joined = True  # first: the agent may say at once that it has lost it
-                send(ties.ours, NodeMsg.OPENED, facts, [sock.fileno()])
+            pass_on_stream(ties, facts)
             return
         except (OSError, PenstockError) as exc:
             ties.joined = False
             log.debug("lending: no manager of cores yet: %s", exc)
         if ties.leave.wait(RETRY_S[min(tries, len(RETRY_S) - 1)]):
             return
+
+
+def pass_on_stream(ties: LendingTies, facts: bytes) -> None:
+    """Open a stream to the manager and give it to the agent. A process that is forked meanwhile would keep it open."""
+    with contextlib.ExitStack() as passed_on:
+        # guard: stream-in-passing
+        sock = ties.link().open(SERVICE, no_forks_until=passed_on)
+        passed_on.enter_context(sock)
+        sock.setblocking(False)
+        ties.joined = True  # first: the agent may say at once that it has lost it
+        send(ties.ours, NodeMsg.OPENED, facts, [sock.fileno()])

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from weakref import WeakSet
 
 from penstock.errors import NodeUnavailable, ServiceFailed
+from penstock.forks import no_forks
 from penstock.measure.endings import exit_text
 from penstock.measure.host import process_state
 from penstock.node import interpreter
@@ -91,9 +92,16 @@ class NodeLink:
         return not poll.poll(0)
 
     def open(
-        self, service: str, hello: bytes = b"", fds: Sequence[int] = (), *, within_s: float = OPEN_S
+        self,
+        service: str,
+        hello: bytes = b"",
+        fds: Sequence[int] = (),
+        *,
+        within_s: float = OPEN_S,
+        no_forks_until: contextlib.ExitStack | None = None,
     ) -> socket.socket:
-        """Open a stream to a service of the node, which is started if need be and gets `hello` and copies of `fds`.
+        """Open a stream to a service of the node, which is started if need be and gets `hello` and copies of `fds`. With `no_forks_until`, other
+        threads fork nothing from when the stream is there until that is closed: no other process gets a copy.
 
         Raises `ServiceFailed` if the service cannot be had, and `NodeUnavailable` if the node is gone or silent: then attach again.
         """
@@ -105,7 +113,7 @@ class NodeLink:
         if self._over or not self._lock.acquire(timeout=within_s):
             raise NodeUnavailable(self._over or f"another thread has used this link for {within_s} s")
         try:
-            reply = self._ask(pack_open(service, hello), fds, deadline_s)
+            reply = self._ask(pack_open(service, hello), fds, deadline_s, no_forks_until)
         except BaseException:
             self.close()  # a late answer must not be taken for the next one
             raise
@@ -115,12 +123,22 @@ class NodeLink:
             return socket.socket(fileno=reply.fds[0])
         raise ServiceFailed(reply.payload.decode(errors="replace"))
 
-    def _ask(self, request: bytes, fds: Sequence[int], deadline_s: float) -> NodeMessage:
+    def _ask(
+        self,
+        request: bytes,
+        fds: Sequence[int],
+        deadline_s: float,
+        no_forks_until: contextlib.ExitStack | None,
+    ) -> NodeMessage:
         reply = None
         try:
             self._sock.settimeout(left(deadline_s))  # guard: open-deadline
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its last words may be there
                 send(self._sock, NodeMsg.OPEN, request, fds)
+            if no_forks_until is not None:  # once the answer is there: forks do not wait for the node
+                with contextlib.suppress(ConnectionResetError):
+                    self._sock.recv(1, socket.MSG_PEEK)
+                no_forks_until.enter_context(no_forks())
             reply = receive(self._sock, fds=1)
         except TimeoutError:
             raise NodeUnavailable(silent_text(self.pid)) from None
