@@ -78,7 +78,7 @@ class Staffing:
         number = 0 if self._follows else max(0, row[Board.WANTED]) or self._config.core.workers
         wanted = self._capacity.wanted(number, now_s, alive, lane=bool(row[Board.LANE]))
         self._tell_what_it_has()
-        if wanted != self._home and self._arena.has_room_for(wanted):
+        if wanted != self._home and self._arena.has_room_for(self._state.count_with(wanted)):
             if (
                 self._allowed is not None
             ):  # granted for another number: borrow nothing until the manager has heard
@@ -102,10 +102,12 @@ class Staffing:
     def _staff(self) -> None:
         """Have the workers that we may use, and let them work."""
         wanted = min(self._allowed or 0, MOST * self._home)
-        self._spare = max(self._spare, wanted)
-        size = max(self._home, self._spare)
-        if size != self._state.local.size and self._arena.has_room_for(size):
-            self._agent.happen(ev.ResizePool(size))
+        spare = max(self._spare, wanted)
+        size = max(self._home, spare)
+        if self._arena.has_room_for(self._state.count_with(size)):
+            self._spare = spare
+            if size != self._state.local.size:
+                self._agent.happen(ev.ResizePool(size))
         if self._lending is not None:
             self._agent.happen(ev.Allow(self._home if self._allowed is None else self._allowed))
             self._time.hold(*self._cores())
