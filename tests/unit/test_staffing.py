@@ -121,6 +121,25 @@ def test_more_workers_begin_at_once_unless_cores_are_lent(house: House) -> None:
     assert (house.size, house.at_work) == (8, 1)
 
 
+def test_once_a_spare_worker_has_failed_no_more_are_asked_for(house: House) -> None:
+    house.grant(7)
+    house.happen(ev.InitFailed(5, b"init"))
+    assert (house.size, house.at_work) == (5, 5)
+    house.grant(2)
+    house.grant(8)
+    assert (house.size, house.at_work) == (5, 5)
+
+
+def test_places_of_spare_workers_that_failed_are_staffed_when_the_user_wants_more(house: House) -> None:
+    house.grant(7)
+    house.happen(ev.InitFailed(HOME, b"init"))
+    house.want(6)
+    assert (house.size, house.at_work) == (6, 6)
+    house.grant(8)
+    assert (house.size, house.at_work) == (6, 6)
+    assert [worker.is_spare for worker in house.state.workers] == [False] * 6 + [True]
+
+
 def test_workers_elsewhere_need_room_on_the_board_too() -> None:
     house = House(beside=(PoolConfig(MOST_WORKERS - HOME - 3),))
     house.grant(HOME + 4)

@@ -12,8 +12,7 @@ from collections import Counter, deque
 from typing import Any
 
 from penstock.core import events as ev
-from penstock.core.events import Action, Event, Kind
-from penstock.core.pools import UNBOUNDED
+from penstock.core.events import UNBOUNDED, Action, Event, Kind
 from penstock.core.state import State
 from penstock.epochs.feed import Ask
 from penstock.sim.agenda import Agenda, Link
