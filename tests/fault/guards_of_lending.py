@@ -7,6 +7,8 @@ from tests.fault.markers import always, changed, never, removed, replaced
 
 AGENT = "unit/test_agent_lending.py::test_"
 SIDE = "unit/test_lending_side.py::test_"
+CORE = "unit/test_core_lending.py::test_"
+SPARES = "integration/test_lending_spares.py::test_"
 JOBS = "fault/test_lending_faults.py::test_"
 LOADERS = "integration/test_lending.py::test_"
 MANAGER = "unit/test_lending_manager.py::test_"
@@ -106,5 +108,30 @@ LENDING_GUARDS = [
         "a loader that follows the cores has one at least",
         f"{MANAGER}of_loaders_that_follow_too_few_cores_each_has_one[]",
         changed("one-core-at-least", "max(1, next(shares))", "next(shares)"),
+    ),
+    guard(
+        "a spare worker whose init fails does not end training",
+        f"{CORE}a_spare_worker_whose_init_fails_is_asked_to_end_and_the_others_go_on",
+        always("init-of-a-spare"),
+    ),
+    guard(
+        "a spare worker that dies again and again does not end training",
+        f"{CORE}a_spare_worker_that_dies_at_its_start_is_started_again_and_then_given_up",
+        never("fruitless-spare"),
+    ),
+    guard(
+        "a spare worker that cannot be forked does not end the agent",
+        f"{SPARES}a_machine_without_descriptors_for_another_worker_costs_no_batch",
+        always("spare-not-forked"),
+    ),
+    guard(
+        "a spare worker that cannot be spawned does not end training",
+        f"{SPARES}a_dataset_that_can_be_pickled_no_more_costs_no_batch",
+        changed("spare-not-spawned", "self._start_spare", "self.spawned.start"),
+    ),
+    guard(
+        "a rank borrows no core for a worker that cannot start",
+        "unit/test_core_standing.py::test_a_rank_whose_spare_worker_has_failed_wants_no_core_that_no_worker_could_use",
+        removed("cores-of-use"),
     ),
 ]

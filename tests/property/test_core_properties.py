@@ -104,6 +104,16 @@ def test_workers_may_come_and_go_at_any_step_and_are_killed_as_they_do(
     simulate(replace(scenario, faults=many), audits=True)
 
 
+@given(
+    scenarios(map_kinds),
+    faults(st.sampled_from(["borrow", "borrow", "borrow", "lend", "resize", "kill", "freeze"])),
+)
+def test_workers_for_borrowed_cores_that_cannot_start_cost_no_sample(
+    scenario: Scenario, many: tuple[Fault, ...]
+) -> None:
+    simulate(replace(scenario, faults=many), audits=True)
+
+
 @given(scenarios(map_kinds, pools=pools), faults(changes))
 def test_unequal_pools_deliver_every_batch_once_in_order_and_whole(
     scenario: Scenario, many: tuple[Fault, ...]

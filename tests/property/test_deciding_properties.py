@@ -45,11 +45,11 @@ class History:
                 self.number += 1
                 deciding.join(self.number, auto=rng.random() < 0.6, cores=rng.choice(self.cores))
                 deciding.hear(self.number, self.now_s)
-                deciding.report(self.number, view_of(rng))
+                deciding.report(self.number, view_of(rng), self.now_s)
             case "report" if here:
                 one = rng.choice(here)
                 deciding.hear(one, self.now_s)
-                deciding.report(one, view_of(rng))
+                deciding.report(one, view_of(rng), self.now_s)
             case "leave" if here:
                 deciding.leave(rng.choice(here))
             case "silence":
@@ -79,7 +79,7 @@ def test_whoever_is_heard_and_has_work_gets_a_core_and_no_core_is_made_up(
             members = [heard[number] for number in pool]
             has = [allowed[number] for number in pool]
             assert sum(has) <= sum(owned(members, history.deciding.quota))
-            views = [one.as_seen() for one in members]
+            views = [one.as_seen(history.now_s) for one in members]
             for crew in in_step(views):
                 wanted, own = sum(views[i].wants for i in crew), sum(views[i].home for i in crew)
                 assert sum(has[i] for i in crew) >= min(wanted, own)

@@ -96,3 +96,11 @@ def test_what_is_behind_samples_that_nobody_has_does_not_count_as_ahead() -> Non
     assert standing(state, FIRST, home=2).ahead == 1.75
     tell(state, ev.Allow(0), lost(begun[0]))
     assert standing(state, FIRST, home=2).ahead == 0.5
+
+
+def test_a_rank_whose_spare_worker_has_failed_wants_no_core_that_no_worker_could_use() -> None:
+    state = laid_out(workers=2)
+    tell(state, ev.ResizePool(4), ev.Allow(4, own=2), ev.WorkerUp(2, 0.0), ev.Feed(1, 40))
+    assert standing(state, FIRST, home=2).wants == 8
+    tell(state, ev.NotStarted(3, "no memory"))
+    assert standing(state, FIRST, home=2).wants == 3

@@ -7,6 +7,7 @@ import selectors
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from penstock.agent.lending import Lending
 from penstock.agent.staffing import Staffing
 from penstock.core import events as ev
 from penstock.core.events import Kind
+from penstock.core.pools import PoolConfig
 from penstock.core.state import CoreConfig, State
 from penstock.lending.frames import GRANT, LenderFacts, LendMsg
 from penstock.node.messages import NodeMsg, send
@@ -31,9 +33,9 @@ FACTS = LenderFacts(
 class House:
     """An agent without processes: its core, its staffing, and the manager's end of its stream."""
 
-    def __init__(self, facts: LenderFacts = FACTS) -> None:
+    def __init__(self, facts: LenderFacts = FACTS, **config: Any) -> None:
         self.selector = selectors.DefaultSelector()
-        self.state: State = started(workers=HOME)
+        self.state: State = started(workers=HOME, **config)
         self.arena = Arena.create(1 << 20, MOST_WORKERS)
         supply, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         config = AgentConfig(core=CoreConfig(workers=HOME, kind=Kind.SLOTS), parent=os.getpid())
@@ -117,6 +119,36 @@ def test_more_workers_begin_at_once_unless_cores_are_lent(house: House) -> None:
     house.grant(1)
     house.want(8)
     assert (house.size, house.at_work) == (8, 1)
+
+
+def test_once_a_spare_worker_has_failed_no_more_are_asked_for(house: House) -> None:
+    house.grant(7)
+    house.happen(ev.InitFailed(5, b"init"))
+    assert (house.size, house.at_work) == (5, 5)
+    house.grant(2)
+    house.grant(8)
+    assert (house.size, house.at_work) == (5, 5)
+
+
+def test_places_of_spare_workers_that_failed_are_staffed_when_the_user_wants_more(house: House) -> None:
+    house.grant(7)
+    house.happen(ev.InitFailed(HOME, b"init"))
+    house.want(6)
+    assert (house.size, house.at_work) == (6, 6)
+    house.grant(8)
+    assert (house.size, house.at_work) == (6, 6)
+    assert [worker.is_spare for worker in house.state.workers] == [False] * 6 + [True]
+
+
+def test_workers_elsewhere_need_room_on_the_board_too() -> None:
+    house = House(beside=(PoolConfig(MOST_WORKERS - HOME - 3),))
+    house.grant(HOME + 4)
+    assert house.size == HOME
+    house.grant(HOME + 3)
+    assert house.size == HOME + 3
+    house.want(HOME + 4)
+    assert house.size == HOME + 3
+    house.close()
 
 
 def joined_as(house: House) -> list[LenderFacts]:

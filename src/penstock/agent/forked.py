@@ -129,23 +129,28 @@ def run_agent(
 
 
 def fork_worker(agent: Agent, spec: WorkerSpec, worker: int, context: Any) -> LocalWorker:
-    """Fork worker n from the agent, which holds the dataset as of its own fork."""
-    ours, theirs = socket.socketpair()
-    lifeline, held = os.pipe()
-    crash = anonymous_file()
+    """Fork worker n from the agent, which holds the dataset as of its own fork. OSError: the system has no process or descriptor left."""
+    with ExitStack() as for_us, ExitStack() as for_it:
+        ours, theirs = socket.socketpair()
+        for_us.enter_context(ours)
+        for_it.enter_context(theirs)
+        lifeline, held = os.pipe()
+        for_us.callback(os.close, held)
+        for_it.callback(os.close, lifeline)
+        crash = anonymous_file()
+        for_us.callback(os.close, crash)
 
-    def enter() -> None:
-        ours.close()
-        os.close(held)
-        close_inherited(agent)
-        work(replace(spec, workers=agent.state.local.size), worker, theirs, agent.arena, lifeline, crash)
+        def enter() -> None:
+            ours.close()
+            os.close(held)
+            close_inherited(agent)
+            work(replace(spec, workers=agent.state.local.size), worker, theirs, agent.arena, lifeline, crash)
 
-    process = context.Process(target=enter, name=f"penstock worker {worker}", daemon=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
-    theirs.close()
-    os.close(lifeline)
+        process = context.Process(target=enter, name=f"penstock worker {worker}", daemon=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        for_us.pop_all()
     return LocalWorker(worker, process.pid, Channel(ours), held, crash, process)
 
 

@@ -135,15 +135,11 @@ class Agent:
             case ev.Cancel(worker, task_id):
                 if worker in self.workers:
                     self.workers[worker].post(Msg.CANCEL, wire.TASK.pack(task_id))
-            case ev.Deliver(seq, offset, layout, dropped, nbytes):
-                self._leaves(seq)
-                tail = b"".join(ordinal.to_bytes(4, "little") for ordinal in dropped)
-                if self.offloading is not None:
-                    self.offloading.delivered(time.monotonic())
-                self.tell(Msg.BATCH, wire.BATCH.pack(seq, offset, nbytes, layout, len(dropped)), tail)
+            case ev.Deliver():
+                self._deliver(action)
             case ev.DeliverError(seq, error):
                 self._leaves(seq)
-                self.tell(Msg.ERROR, wire.SEQ.pack(seq), error if isinstance(error, bytes) else packed(error))
+                self.tell(Msg.ERROR, wire.SEQ.pack(seq), packed(error))
             case ev.DeliverEnd(seq):
                 self.fed.clear()
                 self.tell(Msg.END, wire.SEQ.pack(seq))
@@ -153,6 +149,8 @@ class Agent:
                 self.workers[worker].stop()
             case ev.Kill(worker, _):
                 self.workers[worker].condemn(time.monotonic())
+            case ev.GiveUp(worker, error):
+                self.tell(Msg.GIVEN_UP, wire.WORKER.pack(worker, 0), packed(error))
             case ev.Dump(worker, silent_s):
                 self.workers[worker].ask_stack(time.monotonic(), silent_s)
             case ev.Grow(start, end):
@@ -161,6 +159,13 @@ class Agent:
                 self.arena.unback(start, end)
             case ev.Starved(seq, need):
                 self.tell(Msg.STARVED, wire.NEED.pack(seq, need))
+
+    def _deliver(self, batch: ev.Deliver) -> None:
+        self._leaves(batch.seq)
+        if self.offloading is not None:
+            self.offloading.delivered(time.monotonic())
+        head = wire.BATCH.pack(batch.seq, batch.offset, batch.nbytes, batch.layout, len(batch.dropped))
+        self.tell(Msg.BATCH, head, b"".join(ordinal.to_bytes(4, "little") for ordinal in batch.dropped))
 
     def _leaves(self, seq: int) -> None:
         """Forget a batch that is delivered."""
@@ -203,7 +208,7 @@ class Agent:
         else:
             self.happen(ev.Grown(start, end))
             # The event is queued, but batches may be pinned by this number already.
-            self._post_board(more=end - start)
+            post_numbers(self.arena.board.agent, self.state, more=end - start)
 
     # ---- the training process
 
@@ -248,6 +253,9 @@ class Agent:
             worker, code = wire.WORKER.unpack(payload)
             self.workers[worker].exit_code = code
             self._lost(self.workers[worker])
+        elif kind == Msg.NOT_STARTED:
+            head, why = payload[: wire.WORKER.size], payload[wire.WORKER.size :]
+            self.happen(ev.NotStarted(wire.WORKER.unpack(head)[0], why.decode()))
         elif kind == Msg.STOP:
             self.stopping = self.polite = True
 
@@ -264,7 +272,13 @@ class Agent:
 
     def _start(self, worker: int) -> None:
         if self.state.workers[worker].pool.kind == LOCAL:
-            handle = self.start_worker(worker)
+            try:
+                handle = self.start_worker(worker)
+            except OSError as exc:
+                if not self.state.workers[worker].is_spare:  # guard: spare-not-forked
+                    raise
+                self.happen(ev.NotStarted(worker, str(exc)))
+                return
             if handle is not None:
                 self.adopt(handle)
         elif self.ferry is not None:
@@ -375,8 +389,7 @@ class Agent:
         worker = self.state.workers[handle.id]
         if not worker.stopping:
             what, stack = apart(cause)
-            streams, surplus = self.state.kind is Kind.STREAM, worker.surplus
-            then = after_text(streams=streams, surplus=surplus)
+            then = after_text(streams=self.state.kind is Kind.STREAM, surplus=worker.surplus)
             self.tell(Msg.WARN, f"{what}; {then}{stack}".encode())
         self.happen(ev.WorkerLost(handle.id, task, ordinal, cause, handle.hung))
 
@@ -393,7 +406,7 @@ class Agent:
             self.ferry.look_after(now)
             self._offload(now)
         self.staffing.look_after(now, [handle for handle in self.workers.values() if not handle.ended])
-        self._post_board()
+        post_numbers(self.arena.board.agent, self.state)
         self.happen(ev.Tick(now, tuple(self.arena.board.column(Board.BEAT)), self._waits(now)))
         for handle in list(self.workers.values()):
             if report := handle.look_after(now):
@@ -416,9 +429,6 @@ class Agent:
         if report := self.offloading.report(now):
             self.tell(Msg.OFFLOAD, report)
 
-    def _post_board(self, *, more: int = 0) -> None:
-        post_numbers(self.arena.board.agent, self.state, more=more)
-
     def _check_memory(self) -> None:
         for handle in self.workers.values():
             used = 0 if handle.ended else handle.private_bytes()
@@ -429,7 +439,7 @@ class Agent:
     def _stop_workers(self) -> None:
         """Ask workers to stop, wait briefly, then kill: user code may be mid-sample. Don't wait at all if the training
         process has ended."""
-        self._post_board()
+        post_numbers(self.arena.board.agent, self.state)
         self.recorder.close()
         alive = [handle for handle in self.workers.values() if not handle.ended]
         for handle in alive:

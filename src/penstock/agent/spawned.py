@@ -82,7 +82,8 @@ def agent_main() -> None:
     arena = Arena(arena_fd, facts["size"], facts["workers"])
 
     def ask(worker: int) -> None:
-        trainer.post(Msg.NEED_WORKER, wire.WORKER.pack(worker, agent.state.local.size))
+        kind = Msg.NEED_SPARE if agent.state.workers[worker].is_spare else Msg.NEED_WORKER
+        trainer.post(kind, wire.WORKER.pack(worker, agent.state.local.size))
 
     agent = Agent(config, trainer, arena, ask, ways.ferry_link(), ways.fetching(), ways.cores())
     agent.run(socket.socket(fileno=adoptions_fd))
@@ -99,26 +100,33 @@ class SpawnedWorkers:
         """Start worker n of `workers`."""
         from multiprocessing.reduction import DupFd
 
-        ours, theirs = socket.socketpair()
-        lifeline, held = os.pipe()
-        crash = anonymous_file()
-        arena = self._arena
-        parcel = [_Later(DupFd, fd) for fd in (arena.fd, lifeline, crash)]
-        process = self._context.Process(
-            target=enter_spawned,
-            args=(replace(self._spec, workers=workers), worker, theirs, arena.size, arena.workers, parcel),
-            name=f"penstock worker {worker}",
-            daemon=True,
-        )
-        try:
+        with contextlib.ExitStack() as opened:
+            ours, theirs = socket.socketpair()
+            opened.enter_context(ours)
+            opened.enter_context(theirs)
+            lifeline, held = os.pipe()
+            opened.callback(os.close, lifeline)
+            opened.callback(os.close, held)
+            crash = anonymous_file()
+            opened.callback(os.close, crash)
+            arena = self._arena
+            parcel = [_Later(DupFd, fd) for fd in (arena.fd, lifeline, crash)]
+            process = self._context.Process(
+                target=enter_spawned,
+                args=(
+                    replace(self._spec, workers=workers),
+                    worker,
+                    theirs,
+                    arena.size,
+                    arena.workers,
+                    parcel,
+                ),
+                name=f"penstock worker {worker}",
+                daemon=True,
+            )
             self._launch(process)
+            self._processes[worker] = process
             self._hand_over(wire.WORKER.pack(worker, process.pid), [ours.fileno(), held, crash])
-        finally:
-            for end in (ours, theirs):
-                end.close()
-            for fd in (lifeline, held, crash):
-                os.close(fd)
-        self._processes[worker] = process
 
     def _hand_over(self, which: bytes, fds: list[int]) -> None:
         """Send a worker to the agent. If that has just ended, the worker ends, too: nobody holds its lifeline."""

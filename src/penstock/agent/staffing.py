@@ -1,8 +1,9 @@
 """How many workers an agent has, and how many of them may begin tasks.
 
 Rule 1: a rank's own workers are as many as the user has said, or as its cores allow; both may change at any time.
-Rule 2: with a manager of cores, more or fewer may begin tasks. Workers for borrowed cores are started when they are first needed, and stay:
-        one that rests costs memory alone.
+Rule 2: with a manager of cores, more or fewer may begin tasks. Spare workers, for borrowed cores, are started when they are first needed, and
+        stay: one that rests costs memory alone.
+Rule 3: once a spare worker could not start, there are no more of them than before (`WorkerPool.most`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Staffing:
         """What the manager was told: whether this rank follows its cores, and which these are. The training process may know it as it was before."""
         self._home = config.core.workers
         self._spare = 0
-        """Workers that were started for borrowed cores, and the rank's own."""
+        """Workers with those for borrowed cores."""
         self._allowed: int | None = None
         """Workers that may begin tasks, by the manager."""
         self._time = CoreTime(arena.board.agent, self._tell_cores)
@@ -78,7 +79,7 @@ class Staffing:
         number = 0 if self._follows else max(0, row[Board.WANTED]) or self._config.core.workers
         wanted = self._capacity.wanted(number, now_s, alive, lane=bool(row[Board.LANE]))
         self._tell_what_it_has()
-        if wanted != self._home and self._arena.has_room_for(wanted):
+        if wanted != self._home and self._arena.has_room_for(self._state.count_with(wanted)):
             if (
                 self._allowed is not None
             ):  # granted for another number: borrow nothing until the manager has heard
@@ -101,13 +102,17 @@ class Staffing:
 
     def _staff(self) -> None:
         """Have the workers that we may use, and let them work."""
+        local = self._state.local
         wanted = min(self._allowed or 0, MOST * self._home)
-        self._spare = max(self._spare, wanted)
-        size = max(self._home, self._spare)
-        if size != self._state.local.size and self._arena.has_room_for(size):
-            self._agent.happen(ev.ResizePool(size))
+        spare = min(max(self._spare, wanted), local.most)
+        size = max(self._home, spare)
+        if self._arena.has_room_for(self._state.count_with(size)):
+            self._spare = spare
+            if size != local.size:
+                self._agent.happen(ev.ResizePool(size))
         if self._lending is not None:
-            self._agent.happen(ev.Allow(self._home if self._allowed is None else self._allowed))
+            allowed = self._home if self._allowed is None else self._allowed
+            self._agent.happen(ev.Allow(allowed, own=self._home))
             self._time.hold(*self._cores())
 
     def _cores(self) -> tuple[int, int]:

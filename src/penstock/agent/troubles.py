@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from penstock.core.events import Trouble
+from penstock.core.events import Error, Trouble
 from penstock.errors import ArenaFull, PenstockError, WorkerDied, WorkerHung, every_sample_failed
 from penstock.measure.endings import exit_text
 from penstock.wire.kinds import STAGES
@@ -59,9 +59,9 @@ def oom_text(limit_bytes: int, used_bytes: int) -> str:
     return f" (out of memory: the kernel's OOM killer ended it; cgroup limit {limit_bytes:,} bytes, in use {used_bytes:,})"
 
 
-def packed(trouble: Trouble) -> bytes:
-    """Pack a trouble for the training process, which knows the batch's keys and words the message."""
-    return b"J" + json.dumps(trouble).encode()
+def packed(error: Error) -> bytes:
+    """Pack an error for the training process, which knows the batch's keys and words the message. A worker's exception is packed already."""
+    return error if isinstance(error, bytes) else b"J" + json.dumps(error).encode()
 
 
 def unpacked(data: bytes) -> Trouble | None:

@@ -44,6 +44,38 @@ def from_text(data: bytes) -> tuple[ExceptionWrapper, list[str]]:
     return wrapped, [str(note) for note in told["notes"]]
 
 
+def given_up_text(worker: int, data: bytes) -> str:
+    """Say why a worker for a borrowed core is done without, and what to do: it had a packed error, or the engine found one."""
+    head = f"worker {worker}, for a core that is borrowed, "
+    tail = "training goes on without it, and no more such workers are started here"
+    trouble = unpacked(data)
+    if trouble is None:
+        text = exception_text(data)
+        return (
+            f"{head}failed in worker_init_fn ({text.splitlines()[-1].strip()}): {tail}. Their ids are num_workers and above: let "
+            f"worker_init_fn take them, or set PENSTOCK_LENDING=0 to borrow no cores. Its traceback:\n{text}"
+        )
+    what, newline, stack = trouble.cause.partition("\n")
+    how = (
+        f"was lost {trouble.tries} times in a row, with nothing done; the last, {what}"
+        if trouble.tries
+        else f"could not be started ({what})"
+    )
+    return (
+        f"{head}{how}: {tail}. Look whether it met a limit (memory, processes, open files) or the dataset can no longer be pickled, or set "
+        f"PENSTOCK_LENDING=0 to borrow no cores.{newline}{stack}"
+    )
+
+
+def exception_text(data: bytes) -> str:
+    """Return the traceback of a packed exception, whose class need not exist here."""
+    try:
+        wrapped, _ = loads(data[1:])
+    except Exception as exc:  # noqa: BLE001 - unpickling may raise anything
+        return f"an exception that cannot be unpickled here: {exc!r}"
+    return str(wrapped.exc_msg).strip() or "an exception without a text"
+
+
 def raise_error(data: bytes, ask: Ask) -> None:
     """Raise a worker's packed exception (by torch's rules for types) or a failure the engine found."""
     trouble = unpacked(data)

@@ -21,6 +21,7 @@ from penstock.agent.ways import Ways
 from penstock.client.cache_side import CacheSide
 from penstock.client.leases import Leases
 from penstock.client.lending_side import LendingSide
+from penstock.client.outcome import given_up_text
 from penstock.client.pinning import Pins
 from penstock.client.remote_side import RemoteSide
 from penstock.measure.counters import BY_WORKER, Counters, Live
@@ -207,10 +208,15 @@ class Session:
 
     def _without_worker_business(self, frames: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Handle starts and ends of workers if this process is their parent; return the other frames."""
-        rest = []
+        rest: list[tuple[int, bytes]] = []
         for kind, payload in frames:
             if kind == Msg.NEED_WORKER and self.spawned is not None:
                 self.spawned.start(*wire.WORKER.unpack(payload))
+            elif kind == Msg.NEED_SPARE and self.spawned is not None:
+                self._start_spare(*wire.WORKER.unpack(payload))  # guard: spare-not-spawned
+            elif kind == Msg.GIVEN_UP:
+                worker, _ = wire.WORKER.unpack_from(payload)
+                rest.append((Msg.WARN, given_up_text(worker, payload[wire.WORKER.size :]).encode()))
             elif kind == Msg.LOST and self.spawned is not None:
                 worker, _ = wire.WORKER.unpack(payload)
                 code = self.spawned.exit_code(worker)
@@ -218,6 +224,15 @@ class Session:
             else:
                 rest.append((kind, payload))
         return rest
+
+    def _start_spare(self, worker: int, workers: int) -> None:
+        """Start a worker for a borrowed core. Training goes on without it if that fails: no process is left, or the dataset cannot be pickled now."""
+        assert self.spawned is not None
+        try:
+            self.spawned.start(worker, workers)
+        except Exception as exc:  # noqa: BLE001 - the user's pickling may raise anything
+            why = f"{type(exc).__name__}: {exc}".encode()
+            self.send(Msg.NOT_STARTED, wire.WORKER.pack(worker, 0), why)
 
     def live(self) -> Live:
         """Read the running engine's numbers off the board."""

@@ -27,6 +27,7 @@ from penstock.core.operations import (
     finish,
     fits,
     give_back,
+    give_up,
     let_go,
     relay,
     serve_memory,
@@ -140,6 +141,8 @@ def on_worker_lost(state: State, event: ev.WorkerLost, out: list[Action]) -> Non
         blame(state, blamed.task, event)
     useless = worker.fruitless > (FRUITLESS_STARTS if hung_at_start else FRUITLESS_DEATHS)
     worker.given_up |= useless and worker.pool.kind != LOCAL
+    if useless and worker.is_spare:  # guard: fruitless-spare
+        give_up(worker, Trouble("start", tries=worker.fruitless, cause=event.cause), out)
     if worker.surplus:
         worker.away, worker.fruitless = True, 0
     elif useless:  # guard: fruitless-worker
@@ -296,6 +299,28 @@ def on_dropped(state: State, event: ev.Dropped, _: list[Action]) -> None:
         unhold(state, issued)
 
 
+def on_init_failed(state: State, event: ev.InitFailed, out: list[Action]) -> None:
+    worker = state.workers[event.worker] if event.worker >= 0 else None
+    if worker is None or not worker.is_spare:  # guard: init-of-a-spare
+        break_down(state, event.error, out)
+        return
+    give_up(worker, event.error, out)
+    if worker.starting:
+        worker.stopping, worker.stopped_s = True, state.now_s
+        out.append(ev.Stop(worker.id))
+
+
+def on_not_started(state: State, event: ev.NotStarted, out: list[Action]) -> None:
+    """Do without a spare worker that gets no process. One that is the rank's own by now is tried again."""
+    worker = state.workers[event.worker]
+    if worker.is_spare:
+        give_up(worker, Trouble("start", cause=event.cause), out)
+    if worker.surplus:
+        worker.away = True
+    else:
+        out.append(ev.Start(worker.id))
+
+
 def on_retire(state: State, event: ev.Retire, _: list[Action]) -> None:
     # Replacing a stream worker would lose the rest of its iterator.
     worker = state.workers[event.worker]
@@ -327,7 +352,7 @@ def on_take_whole(state: State, event: ev.TakeWhole, _: list[Action]) -> None:
 
 def on_allow(state: State, event: ev.Allow, _: list[Action]) -> None:
     if state.kind is not Kind.STREAM:  # each of its workers owes its share, and nobody else can do that
-        state.local.allowed = event.workers
+        state.local.allowed, state.local.own = event.workers, event.own
 
 
 def on_stuck(state: State, event: ev.Stuck, out: list[Action]) -> None:
@@ -396,7 +421,7 @@ HANDLERS: dict[type, Callable[..., None]] = {
     ev.Feed: on_feed, ev.BytesHere: on_bytes_here, ev.Abort: on_abort, ev.Released: on_released,
     ev.WorkerStarted: on_worker_started, ev.WorkerUp: on_worker_up, ev.WorkerLost: on_worker_lost, ev.Done: on_done, ev.LayoutKnown: on_layout_known, ev.Prepared: on_prepared,
     ev.Misfit: on_mismatch, ev.Refused: on_refused, ev.Unreached: on_unreached, ev.Failed: on_failed, ev.Exhausted: on_exhausted,
-    ev.Dropped: on_dropped, ev.InitFailed: lambda state, event, out: break_down(state, event.error, out), ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
+    ev.Dropped: on_dropped, ev.InitFailed: on_init_failed, ev.NotStarted: on_not_started, ev.Grown: on_grown, ev.GrowDenied: on_grow_denied,
     ev.Tick: on_tick, ev.Stuck: on_stuck, ev.Retire: on_retire, ev.ResizePool: on_resize, ev.TakeWhole: on_take_whole,
     ev.Offload: on_offload, ev.Allow: on_allow,
 }  # fmt: skip

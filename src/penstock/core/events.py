@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 from penstock.wire.kinds import Kind
 
-__all__ = ["Action", "Error", "Event", "Kind", "Task", "Trouble"]
+__all__ = ["UNBOUNDED", "Action", "Error", "Event", "Kind", "Task", "Trouble"]
+
+UNBOUNDED = 1 << 30
+"""A number of workers that no pool has."""
 
 
 class Task(NamedTuple):
@@ -177,8 +180,17 @@ class Dropped(NamedTuple):
 
 
 class InitFailed(NamedTuple):
+    """The user's code failed while the worker started: its process is there, of no use. Or nobody (-1) can do anything."""
+
     worker: int
     error: Error
+
+
+class NotStarted(NamedTuple):
+    """The worker's process could not be started."""
+
+    worker: int
+    cause: str
 
 
 class Retire(NamedTuple):
@@ -216,6 +228,8 @@ class Allow(NamedTuple):
     Not for streams."""
 
     workers: int
+    own: int = UNBOUNDED
+    """Workers that the rank has by itself; those behind them are spare."""
 
 
 class Grown(NamedTuple):
@@ -245,7 +259,7 @@ class Tick(NamedTuple):
 
 Event = (
     Feed | BytesHere | Abort | Released | WorkerStarted | WorkerUp | WorkerLost | Done | LayoutKnown | Prepared | Misfit | Refused
-    | Unreached | Failed | Exhausted | Dropped | InitFailed | Retire | ResizePool | Offload | TakeWhole | Allow | Grown | GrowDenied | Stuck | Tick
+    | Unreached | Failed | Exhausted | Dropped | InitFailed | NotStarted | Retire | ResizePool | Offload | TakeWhole | Allow | Grown | GrowDenied | Stuck | Tick
 )  # fmt: skip
 
 
@@ -308,6 +322,13 @@ class Stop(NamedTuple):
     worker: int
 
 
+class GiveUp(NamedTuple):
+    """Log that a spare worker could not start, and that no more are wanted."""
+
+    worker: int
+    error: Error
+
+
 class Dump(NamedTuple):
     """Log what a long-silent worker is doing."""
 
@@ -346,6 +367,7 @@ Action = (
     | DeliverEnd
     | Kill
     | Stop
+    | GiveUp
     | Dump
     | Grow
     | Shrink

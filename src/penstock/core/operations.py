@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.core import events as ev
-from penstock.core.events import Action, Kind, Task, Trouble
+from penstock.core.events import UNBOUNDED, Action, Kind, Task, Trouble
 from penstock.core.ledger import Batch, Issued, Slab, Unplaced
 from penstock.core.pools import WorkerState
 from penstock.core.state import State
@@ -274,6 +274,15 @@ def break_down(state: State, error: ev.Error, out: list[Action]) -> None:
     for seq in state.due:
         cancel_all(state, state.batches[seq], out)
         state.batches[seq].fail(0, error)
+
+
+def give_up(worker: WorkerState, error: ev.Error, out: list[Action]) -> None:
+    """Go on without a spare worker that cannot start, and without those behind it. The user is told once."""
+    pool = worker.pool
+    if pool.most == UNBOUNDED:
+        out.append(ev.GiveUp(worker.id, error))
+    pool.most = min(pool.most, worker.place)
+    pool.size = min(pool.size, worker.place)
 
 
 def bind(state: State, batch: Batch) -> bool:

@@ -5,7 +5,8 @@ then takes new numbers.
 Rule 2: costs are learned per pool. The pace says how fast a worker is; `latency_s` (a task's time beyond its work: the
 way there and back) says how far ahead it needs work.
 Rule 3: a pool may be `allowed` fewer workers than it has: those behind them finish what they have and then rest, at no cost but memory.
-Rule 4: a share is kept by a credit: every sample issued to anyone earns the pool its share of one, every sample it gets costs one.
+Rule 4: local workers behind the rank's `own` are spare: they use borrowed cores. Without them a rank is slower, never stuck.
+Rule 5: a share is kept by a credit: every sample issued to anyone earns the pool its share of one, every sample it gets costs one.
 It gets tasks while the credit is not below 0, so it is over its share by one task at most.
 """
 
@@ -14,12 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.core.events import Trouble
+from penstock.core.events import UNBOUNDED, Trouble
 from penstock.core.ledger import Issued
 from penstock.policy.tasks import QUEUE_S
 
 LOCAL, REMOTE = "local", "remote"
-UNBOUNDED = 1 << 30
 NEWEST = 0.2
 """Weight of the newest task in the moving averages."""
 
@@ -66,6 +66,10 @@ class WorkerPool:
     """When it last got or finished work: old measurements may no longer hold."""
     allowed: int = UNBOUNDED
     """Workers that may begin tasks: the first ones of `members`."""
+    own: int = UNBOUNDED
+    """Workers that the rank has by itself: those behind them are spare."""
+    most: int = UNBOUNDED
+    """Spare workers are of use up to this number: the next one could not start."""
     owed_bytes: int = 0
     """Bytes of results in flight, if bounded."""
     credit: float = 0.0
@@ -169,6 +173,11 @@ class WorkerState:
     def rests(self) -> bool:
         """Whether its core is another rank's for now: it begins nothing new."""
         return self.place >= self.pool.allowed
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether it is there for a borrowed core only."""
+        return self.place >= self.pool.own
 
     @property
     def surplus(self) -> bool:

@@ -60,6 +60,7 @@ def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankVie
             if part < 1.0 and task.seq == first:
                 soon += 2.0 * (state.now_s - worker.head_s) > task.samples * each_s
             part = 1.0
+    waiting = min(waiting, max(0, max(home, local.most) - busy))  # guard: cores-of-use
     sample_s, size = local.sample_s or 0.0, state.batches[due[-1]].size if due else 0
     return view._replace(
         ahead=max(0.0, ahead),

@@ -106,6 +106,10 @@ class State:
             self.workers.append(worker)
             pool.members.append(worker)
 
+    def count_with(self, size: int) -> int:
+        """Return how many workers of all pools there have been, once the local one has `size`."""
+        return len(self.workers) + max(0, size - len(self.local.members))
+
     @property
     def ceiling(self) -> int:
         """Highest offset the arena may reach."""

@@ -155,7 +155,7 @@ class Manager:
             # Loaders that are in step with no other are told apart by their numbers.
             report = Report.unpack(payload, one.facts.crew or f"alone {one.number}")
             one.sums = report.sums
-            self.deciding.report(one.number, report.view)
+            self.deciding.report(one.number, report.view, one.heard_s)
         elif kind == LendMsg.STATS:
             self._post(one, LendMsg.STATED, pack_stats(self.stats()))
         else:

@@ -22,6 +22,8 @@ PAUSE_S = 0.010
 """Between two decisions. By the simulator of ranks, cores move four times as often without it, and steps are not shorter."""
 BEAT_S = 0.2
 SILENT_S = 2.0
+LATELY_S = 0.5
+"""Training that has taken a batch within this time is about to take another."""
 NOBODY = -1
 
 
@@ -38,6 +40,8 @@ class Lender:
     view: RankView | None = None
     """What it has reported; its `home` is its number of workers."""
     heard_s: float = -math.inf
+    took_s: float = -math.inf
+    """When its training took a batch last, as far as we know."""
     own: int = 0
     """Cores that are its own now."""
     granted: int = NOBODY
@@ -61,10 +65,15 @@ class Lender:
         """Whether it has not what is its own, or wants more."""
         return self.allowed != self.own or self.is_short
 
-    def as_seen(self) -> RankView:
+    def as_seen(self, now_s: float) -> RankView:
         """Return how it stands. What it was told last counts, not what it had done about that when it wrote."""
         assert self.view is not None
-        return self.view._replace(allowed=self.allowed, home=self.own, most=MOST * self.workers)
+        return self.view._replace(
+            allowed=self.allowed,
+            home=self.own,
+            most=MOST * self.workers,
+            steps=now_s - self.took_s < LATELY_S,
+        )
 
 
 class Deciding:
@@ -93,8 +102,10 @@ class Deciding:
         one.auto, one.cores, one.lends = auto, cores, lends
         self._news = True
 
-    def report(self, number: int, view: RankView) -> None:
+    def report(self, number: int, view: RankView, now_s: float) -> None:
         one = self.lenders[number]
+        if one.view is not None and (one.view.epoch, one.view.taken) != (view.epoch, view.taken):
+            one.took_s = now_s
         changed = one.view is None or one.workers != view.home
         one.view = view
         self._news |= changed or not self._calm or one.is_concerned
@@ -142,7 +153,7 @@ class Deciding:
         allowed = {number: one.own for number, one in reported.items()}
         if not self.is_calm:
             for pool in self._pools:
-                views = [heard[number].as_seen() for number in pool]
+                views = [heard[number].as_seen(now_s) for number in pool]
                 numbers = self._rule(views, sum(view.home for view in views))
                 allowed.update(zip(pool, numbers, strict=True))
         self._calm = not any(allowed[number] != one.own or one.is_short for number, one in reported.items())

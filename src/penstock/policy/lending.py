@@ -8,7 +8,7 @@ Rule 2: a crew has the cores of its ranks whenever it has work for them. Cores i
 Rule 3: within a crew, cores go where they make all ranks equally far ahead of training, counting parts of batches and what a rank's batch
         costs.
 Rule 4: a rank borrows if it is less than two batches ahead (less in a window below four), and gives back once it is four ahead. In a small window with
-        short steps, one that is short lends nothing.
+        short steps, it keeps a core for the work that comes when training takes the next batch, unless another rank in step is further behind.
 Rule 5: cores that nobody wants are where they belong.
 """
 
@@ -68,6 +68,8 @@ class RankView(NamedTuple):
     """Batches that training has asked for and not taken; 0: not known."""
     most: int = 0
     """Workers it may have; 0: `MOST` times its own."""
+    steps: bool = False
+    """Whether its training took a batch lately."""
 
     @property
     def enough(self) -> float:
@@ -80,11 +82,16 @@ class RankView(NamedTuple):
         return self.ahead < self.enough
 
     @property
+    def is_hasty(self) -> bool:
+        """Whether it has a small window and short steps."""
+        return 0 < self.window <= SMALL_WINDOW and self.batch_s < SOONEST_S * self.home
+
+    @property
     def wants(self) -> int:
-        """Cores it has work for, at most; no borrowed ones if training need not wait. In a small window, and with short steps, a rank that is short
-        keeps its own: it has work as soon as training takes a batch, and a core that it lends would be back too late."""
+        """Cores it has work for, at most; no borrowed ones if training need not wait. In a small window with short steps it has work for its own as
+        soon as training takes a batch, and a core that it lends would be back too late."""
         work = min(self.busy + self.waiting, self.most or MOST * self.home)
-        if self.is_short and 0 < self.window <= SMALL_WINDOW and self.batch_s < SOONEST_S * self.home:
+        if (self.is_short or self.steps) and self.is_hasty:
             work = max(work, self.home)
         borrows = self.ahead < SAFE if self.allowed > self.home else self.is_short
         return work if borrows else min(work, self.home)

@@ -20,6 +20,8 @@ from penstock.wire.extents import ALIGN, aligned, lane_offsets
 
 TICK_S, SLOW_TICK_S = 0.05, 0.5
 DUMP_WAIT_S = 0.3
+SPARES_FAIL = 0.3
+"""Share of spare workers that are not started, and of others whose init fails."""
 
 
 class Lost(NamedTuple):
@@ -298,6 +300,10 @@ class FakeAgent:
 
     def _start(self, worker: int) -> None:
         world, pool = self.world, self.pools[self.state.workers[worker].pool.number]
+        is_spare = self.state.workers[worker].is_spare
+        if is_spare and world.rng.random() < SPARES_FAIL:
+            self.happen(ev.NotStarted(worker, "denied"))
+            return
 
         def delay() -> float:
             way_s = 0.0
@@ -312,6 +318,7 @@ class FakeAgent:
             from_worker.send((event, layout))
 
         fake = FakeWorker(self.scenario, worker, self.memory, send, self.epoch, pool)
+        fake.init_fails |= is_spare and world.rng.random() < SPARES_FAIL
         to_worker = Link(world.agenda, delay, lambda message: world.wake(fake, message))
         hand = self.hands[worker] = FakeHandle(fake, to_worker, from_worker)
         world.enter(fake)

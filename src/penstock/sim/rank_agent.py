@@ -11,8 +11,7 @@ from typing import Protocol
 from penstock.agent.lending import SILENT_S
 from penstock.core import events as ev
 from penstock.core.core import CoreConfig, new_state, on_event
-from penstock.core.events import Event, Kind
-from penstock.core.pools import UNBOUNDED
+from penstock.core.events import UNBOUNDED, Event, Kind
 from penstock.core.standing import Next, glance, standing
 from penstock.policy.lending import MOST, RankView
 from penstock.policy.reporting import PAUSE_S, Reporting

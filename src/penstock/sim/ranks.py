@@ -91,8 +91,9 @@ class FakeManager:
         if rank not in self.deciding.lenders:
             followed = self.machine.load.followed
             self.deciding.join(rank, auto=followed > 0, cores=frozenset(range(followed)))
-        self.deciding.hear(rank, self.machine.agenda.now_s)
-        self.deciding.report(rank, view)
+        now_s = self.machine.agenda.now_s
+        self.deciding.hear(rank, now_s)
+        self.deciding.report(rank, view, now_s)
         self._plan()
 
     def on_gone(self, rank: int) -> None:

@@ -20,7 +20,7 @@ class Fault(NamedTuple):
     """Simulation step before which it strikes."""
     what: str
     """`kill` a worker, or `freeze` it; kill the `agent`; kill the training process and `restore` it; `retire` a worker that uses too
-    much memory; `resize` the pool; `lend` workers' cores to other ranks for a while. Of a pool beside the local one: messages of a worker come `late`; in a `partition` all its workers are
+    much memory; `resize` the pool; `lend` workers' cores to other ranks for a while; `borrow` some, with workers that may fail. Of a pool beside the local one: messages of a worker come `late`; in a `partition` all its workers are
     silent for a while; in an `outage` they are silent and then lost, with all messages under way; `share` changes its share."""
     which: int = 0
     """Worker, modulo the living; for `restore` and `resize` the new worker count."""

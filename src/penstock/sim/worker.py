@@ -77,12 +77,13 @@ class FakeWorker:
         self.task = self.ordinal = -1
         self.beat = 0
         self.epoch, self.yielded = epoch, 0
+        self.init_fails = scenario.init_fails and worker == 0
         self.dropped: list[int] = []
         self.life = self._live()
 
     def _live(self) -> Iterator[float]:
         yield self.scenario.start_s * (0.5 + self.scenario.chance(20, self.id))
-        if self.scenario.init_fails and self.id == 0:
+        if self.init_fails:
             self.send(ev.InitFailed(self.id, b"init"), None)
         else:
             self.send(ev.WorkerUp(self.id, 0.0), None)

@@ -12,8 +12,7 @@ from collections import Counter, deque
 from typing import Any
 
 from penstock.core import events as ev
-from penstock.core.events import Action, Event, Kind
-from penstock.core.pools import UNBOUNDED
+from penstock.core.events import UNBOUNDED, Action, Event, Kind
 from penstock.core.state import State
 from penstock.epochs.feed import Ask
 from penstock.sim.agenda import Agenda, Link
@@ -152,6 +151,8 @@ class World:
                 self.agent.happen(ev.ResizePool(workers, pool))
             case "lend" if self.scenario.kind is not Kind.STREAM:
                 self._lend(fault.which)
+            case "borrow" if self.scenario.kind is not Kind.STREAM:
+                self._borrow(fault.which)
             case "share" if self.scenario.pools and self.scenario.kind is not Kind.STREAM:
                 number = 1 + fault.which % len(self.scenario.pools)
                 workers = self.agent.state.pools[number].size if fault.which % 3 else fault.which % 7
@@ -160,15 +161,22 @@ class World:
             case "late" | "partition" | "outage" if self.scenario.pools:
                 self._silence(fault)
 
+    def _borrow(self, which: int) -> None:
+        """Start spare workers, of which some fail."""
+        agent, own = self.agent, self.agent.state.local.own
+        own = min(own, agent.state.local.size)
+        agent.happen(ev.ResizePool(max(own, min(own + 1 + which % 3, agent.state.local.most))))
+        agent.happen(ev.Allow(UNBOUNDED, own))
+
     def _lend(self, which: int) -> None:
         """Allow some workers only, more than there are, or none; all again after a while."""
         agent = self.agent
-        agent.happen(ev.Allow(which % (agent.state.local.size + 2)))
+        agent.happen(ev.Allow(which % (agent.state.local.size + 2), agent.state.local.own))
         self.agenda.after(10.0 * self.rng.random() ** 3, self._give_back, agent)
 
     def _give_back(self, agent: FakeAgent) -> None:
         if agent.alive:
-            agent.happen(ev.Allow(UNBOUNDED))
+            agent.happen(ev.Allow(UNBOUNDED, agent.state.local.own))
 
     def _silence(self, fault: Fault) -> None:
         """Hold back all messages of a pool's workers (late: of one of them) until an end, at which they are lost (outage)."""

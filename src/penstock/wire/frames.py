@@ -47,6 +47,7 @@ class Msg(IntEnum):
     WORKER = 36
     EXITED = 37
     BYTES = 38
+    NOT_STARTED = 39
     # agent -> training process
     BATCH = 48
     ERROR = 49
@@ -63,6 +64,8 @@ class Msg(IntEnum):
     CACHE_LOST = 60
     LENDING_LOST = 61
     CORES = 62
+    NEED_SPARE = 63
+    GIVEN_UP = 64
 
 
 PASSED_ON = {Msg.SKIPPED: Msg.REPORT, Msg.STANDS: Msg.SHARE}
@@ -89,7 +92,7 @@ SEQ = Struct("<q")
 NEED = Struct("<qq")
 """seq, bytes"""
 WORKER = Struct("<ii")
-"""worker; its pid, its exit code, or the target worker count"""
+"""worker; its pid, its exit code, or the target worker count, or 0; then why it was not started, or the packed error for which it is given up"""
 BEGIN = Struct("<qq")
 """mark of the epoch's beginning (its first seq), epoch: with ABORT and RESTART"""
 SHARE = Struct("<qiB")
