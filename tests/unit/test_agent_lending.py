@@ -74,7 +74,7 @@ def rank() -> Iterator[Rank]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     selector = selectors.DefaultSelector()
     made = Rank(Lending(theirs, lambda: made.at_s), ours, selector)
-    made.lending.bind(selector, made.allowed.append, made.count_lost)
+    made.lending.bind(selector, lambda workers, _: made.allowed.append(workers), made.count_lost)
     yield made
     made.lending.close()
     for sock in (ours, *made.managers):
@@ -127,7 +127,7 @@ def test_what_is_no_news_is_said_seldom(rank: Rank) -> None:
 def test_it_does_as_it_is_told(rank: Rank) -> None:
     manager = rank.open()
     for number in (0, 0, 3):
-        manager.send(LendMsg.GRANT, GRANT.pack(number))
+        manager.send(LendMsg.GRANT, GRANT.pack(number, HOME))
         rank.turn()
     assert rank.allowed == [0, 0, 3]
 
@@ -159,7 +159,7 @@ def test_it_looks_at_once_when_the_manager_has_changed_something(rank: Rank) -> 
     rank.look(PAUSE_S)
     told(manager)
     assert PAUSE_S < rank.lending.patience_s() < math.inf, "it rests"
-    manager.send(LendMsg.GRANT, GRANT.pack(1))
+    manager.send(LendMsg.GRANT, GRANT.pack(1, HOME))
     rank.turn()
     rank.look(PAUSE_S / 4)
     assert rank.lending.patience_s() == math.inf, "it has looked"
@@ -204,7 +204,7 @@ def test_a_manager_that_does_not_read_gets_no_more_reports(rank: Rank) -> None:
 @pytest.mark.parametrize("nonsense", [b"", b"\1\2\3"])
 def test_it_uses_its_own_cores_when_the_manager_ends_or_talks_nonsense(rank: Rank, nonsense: bytes) -> None:
     manager = rank.open()
-    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    manager.send(LendMsg.GRANT, GRANT.pack(0, HOME))
     rank.turn()
     if nonsense:
         manager.send(LendMsg.GRANT, nonsense)
@@ -219,12 +219,12 @@ def test_it_uses_its_own_cores_when_the_manager_ends_or_talks_nonsense(rank: Ran
 def test_it_takes_back_what_it_has_lent_when_the_manager_is_silent(rank: Rank) -> None:
     manager = rank.open()
     rank.look(0.1)
-    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    manager.send(LendMsg.GRANT, GRANT.pack(0, HOME))
     rank.turn()
     for _ in range(int(SILENT_S / 0.1) - 1):
         rank.look(0.1)
     assert rank.allowed == [0]
-    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    manager.send(LendMsg.GRANT, GRANT.pack(0, HOME))
     rank.turn()
     for _ in range(int(SILENT_S / 0.1) + 2):
         rank.look(0.1)
@@ -236,7 +236,7 @@ def test_an_idle_agent_that_looks_seldom_notices_a_silent_manager_too(rank: Rank
     """One that has lent all its cores has nothing else to do."""
     manager = rank.open()
     rank.look(SLOW_TICK_S)
-    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    manager.send(LendMsg.GRANT, GRANT.pack(0, HOME))
     rank.turn()
     for _ in range(3):
         rank.look(1.01 * SLOW_TICK_S)
@@ -247,7 +247,7 @@ def test_an_idle_agent_that_looks_seldom_notices_a_silent_manager_too(rank: Rank
 def test_time_in_which_the_agent_was_stopped_is_not_the_managers_silence(rank: Rank) -> None:
     manager = rank.open()
     rank.look(0.1)
-    manager.send(LendMsg.GRANT, GRANT.pack(0))
+    manager.send(LendMsg.GRANT, GRANT.pack(0, HOME))
     rank.turn()
     rank.look(60.0)
     rank.look(0.1)
@@ -256,7 +256,7 @@ def test_time_in_which_the_agent_was_stopped_is_not_the_managers_silence(rank: R
 
 def test_a_manager_need_not_say_anything_to_whom_it_owes_nothing(rank: Rank) -> None:
     manager = rank.open()
-    manager.send(LendMsg.GRANT, GRANT.pack(HOME))
+    manager.send(LendMsg.GRANT, GRANT.pack(HOME, HOME))
     rank.turn()
     for _ in range(int(3 * SILENT_S / 0.1)):
         rank.look(0.1)
@@ -345,6 +345,6 @@ def test_a_worker_that_is_forked_closes_its_copy_and_no_more(rank: Rank) -> None
     assert os.waitstatus_to_exitcode(status) == 0
     told(manager)
     assert manager.receive(wait=False) == []
-    manager.send(LendMsg.GRANT, GRANT.pack(1))
+    manager.send(LendMsg.GRANT, GRANT.pack(1, HOME))
     rank.turn()
     assert rank.allowed == [1]

@@ -18,12 +18,12 @@ def test_a_rank_that_was_asked_for_nothing_has_no_work() -> None:
 
 def test_a_glance_shows_what_training_does_and_whether_a_core_of_its_own_idles() -> None:
     state = laid_out(workers=3)
-    assert glance(state, FIRST, 2) == Glance(asked=0, taken=1, prepared=0, idles=True, home=2)
+    assert glance(state, FIRST, 2) == Glance(asked=0, taken=1, prepared=0, idles=True, own=2)
     begun = of(ev.Assign, tell(state, ev.Feed(1, 4), ev.Feed(2, 4)))
     assert not glance(state, FIRST, 2).idles
     first, *others = sorted(begun, key=lambda one: one.worker)
     tell(state, *(done(one) for one in others))
-    assert glance(state, FIRST, 1) == Glance(asked=2, taken=1, prepared=0, idles=False, home=1)
+    assert glance(state, FIRST, 1) == Glance(asked=2, taken=1, prepared=0, idles=False, own=1)
     tell(state, done(first))
     seen = glance(state, Next(epoch=0, batch=2, seq=2), 1)
     assert (seen.taken, seen.prepared) == (2, 1)

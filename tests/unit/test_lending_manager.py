@@ -151,7 +151,7 @@ def test_whoever_needs_cores_gets_them_after_a_time_in_which_nobody_did(
         (LendMsg.REPORT, Report(BUSY, RankSums(batches=-1)).pack()),
         (LendMsg.REPORT, Report(BUSY, RankSums(extra_s=float("inf"))).pack()),
         (LendMsg.JOIN, Report(BUSY).pack()),
-        (LendMsg.GRANT, GRANT.pack(5)),
+        (LendMsg.GRANT, GRANT.pack(5, 5)),
         (99, b""),
     ],
 )

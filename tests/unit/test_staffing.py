@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -58,8 +59,8 @@ class House:
         for key, mask in self.selector.select(0):
             key.data(mask)
 
-    def grant(self, workers: int) -> None:
-        self.manager.send(LendMsg.GRANT, GRANT.pack(workers))
+    def grant(self, workers: int, own: int = HOME) -> None:
+        self.manager.send(LendMsg.GRANT, GRANT.pack(workers, own))
         self.turn()
 
     def want(self, workers: int) -> None:
@@ -94,6 +95,18 @@ def test_workers_for_borrowed_cores_stay_and_rest(house: House) -> None:
     assert (house.size, house.at_work) == (7, 7)
     house.grant(2)
     assert (house.size, house.at_work) == (7, 2)
+
+
+def test_a_share_of_the_cores_is_neither_lent_nor_borrowed(house: House) -> None:
+    row = house.arena.board.agent
+    house.grant(1, own=1)
+    time.sleep(0.01)
+    house.staffing.look_after(1.0, [])
+    assert (house.at_work, row[Board.OWN], row[Board.EXTRA_NS]) == (1, 1, 0)
+    house.grant(2, own=1)
+    time.sleep(0.01)
+    house.staffing.look_after(1.0, [])
+    assert row[Board.EXTRA_NS] > 0
 
 
 def test_surplus_workers_end_when_the_user_wants_fewer(house: House) -> None:

@@ -48,10 +48,12 @@ class Lending:
         """Whether it follows its cores, and which these are: the user may have changed that since."""
         self._channel: Channel | None = None
         self._selector: selectors.BaseSelector | None = None
-        self._allow: Callable[[int | None], None] = lambda _: None
+        self._allow: Callable[[int | None, int | None], None] = lambda _, __: None
         self._tell_lost: Callable[[], None] = lambda: None
         self._granted: int | None = None
         """Workers that may begin tasks; None: nobody has said."""
+        self._own: int | None = None
+        """Cores that are our own, as the manager says; None: as many as our workers."""
         self._home = 0
         self._heard_s = self._checked_s = self._summed_s = 0.0
         self._sums = RankSums()
@@ -65,10 +67,11 @@ class Lending:
     def bind(
         self,
         selector: selectors.BaseSelector,
-        allow: Callable[[int | None], None],
+        allow: Callable[[int | None, int | None], None],
         tell_lost: Callable[[], None],
     ) -> None:
-        """Serve an agent from now on; `allow` lets so many of its workers begin tasks (None: its own)."""
+        """Serve an agent from now on; `allow` lets so many of its workers begin tasks, and says how many cores are its own (None: as many as it
+        has workers by itself)."""
         self._selector, self._allow, self._tell_lost = selector, allow, tell_lost
         selector.register(self._supply, selectors.EVENT_READ, lambda _: self._on_supply())
 
@@ -116,13 +119,14 @@ class Lending:
         if self._channel is None:
             return
         now_s, taken = self._clock(), next_of(board.agent)
-        seen = glance(state, taken, home)
+        own = home if self._own is None else min(home, self._own)
+        seen = glance(state, taken, own)
         wait_s = self._reporting.wait_s(now_s, seen)
         self._due_s = now_s + wait_s if wait_s > 0 else math.inf
         if wait_s > 0 or self._channel.clogged:
             return
         self._home, view = home, standing(state, taken, home=home)
-        if self._reporting.is_news(view, seen, now_s):
+        if self._reporting.is_news(view, seen, now_s, own=own):
             self._post(LendMsg.REPORT, Report(view, self._sums_now(state, board, now_s)).pack())
 
     def patience_s(self) -> float:
@@ -168,20 +172,20 @@ class Lending:
         if mask & selectors.EVENT_WRITE:
             channel.flush()
             self._watch()
-        grants: list[int] | None = None
+        grants: list[tuple[int, int]] | None = None
         with contextlib.suppress(OSError, ValueError, error):
             frames = channel.receive(wait=False) if mask & selectors.EVENT_READ else []
             if frames is not None:
-                grants = [GRANT.unpack(payload)[0] for kind, payload in frames if kind == LendMsg.GRANT]
+                grants = [GRANT.unpack(payload) for kind, payload in frames if kind == LendMsg.GRANT]
         if grants is None:  # guard: manager-gone
             self._leave()
             self._tell_lost()
         elif grants:
             self._heard_s = self._clock()
-            if grants[-1] != self._granted:
+            if grants[-1] != (self._granted, self._own):
                 self._reporting.wake()
-            self._granted = grants[-1]
-            self._allow(max(0, self._granted))
+            self._granted, self._own = grants[-1]
+            self._allow(max(0, self._granted), max(0, self._own))
 
     def _leave(self) -> None:
         """Use our own cores from now on."""
@@ -191,8 +195,8 @@ class Lending:
             self._hang_up(self._channel)
             self._channel = None
         if self._granted is not None:
-            self._granted = None
-            self._allow(None)
+            self._granted = self._own = None
+            self._allow(None, None)
 
     def _hang_up(self, channel: Channel) -> None:
         """End a stream. In a forked worker only its copy ends."""

@@ -51,6 +51,8 @@ class Staffing:
         """Workers with those for borrowed cores."""
         self._allowed: int | None = None
         """Workers that may begin tasks, by the manager."""
+        self._own: int | None = None
+        """Cores that are the rank's own, by the manager: fewer than its workers if others follow the same cores."""
         self._time = CoreTime(arena.board.agent, self._tell_cores)
 
     def bind(self) -> None:
@@ -80,14 +82,17 @@ class Staffing:
         wanted = self._capacity.wanted(number, now_s, alive, lane=bool(row[Board.LANE]))
         self._tell_what_it_has()
         if wanted != self._home and self._arena.has_room_for(self._state.count_with(wanted)):
-            if (
-                self._allowed is not None
-            ):  # granted for another number: borrow nothing until the manager has heard
-                self._allowed = wanted if self._allowed == self._home else min(self._allowed, wanted)
+            self._allowed, self._own = self._kept_grant(wanted), None
             self._home, self._spare = wanted, 0
             self._staff()
             if self._follows:
                 self._agent.tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
+
+    def _kept_grant(self, wanted: int) -> int | None:
+        """Return what is left of a grant for another number of workers: until the manager has heard of this one, lend as before and borrow nothing."""
+        if self._allowed is None:
+            return None
+        return wanted if self._allowed == self._home else min(self._allowed, wanted)
 
     def _tell_what_it_has(self) -> None:
         has = self._follows, self._capacity.cores
@@ -95,9 +100,9 @@ class Staffing:
             self._told = has
             self._lending.now_has(auto=self._follows, cores=self._capacity.cores)
 
-    def _allow(self, workers: int | None) -> None:
-        if workers != self._allowed:
-            self._allowed = workers
+    def _allow(self, workers: int | None, own: int | None) -> None:
+        if (workers, own) != (self._allowed, self._own):
+            self._allowed, self._own = workers, own
             self._staff()
 
     def _staff(self) -> None:
@@ -116,9 +121,10 @@ class Staffing:
             self._time.hold(*self._cores())
 
     def _cores(self) -> tuple[int, int]:
-        """Return how many workers are ours, and how many may begin tasks."""
+        """Return how many cores are ours, and how many workers may begin tasks."""
         allowed = self._home if self._allowed is None else self._allowed
-        return self._home, min(allowed, self._state.local.size)
+        own = self._home if self._own is None else min(self._own, self._home)
+        return own, min(allowed, self._state.local.size)
 
     def _tell_cores(self, cores: bytes) -> None:
         if self._config.spans:

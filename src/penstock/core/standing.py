@@ -73,11 +73,11 @@ def standing(state: State, taken: Next, *, home: int, crew: str = "") -> RankVie
     )
 
 
-def glance(state: State, taken: Next, home: int) -> Glance:
-    """Return what tells, at next to no cost, whether to look how a rank stands."""
-    own = state.local.members[: min(home, state.local.size)]
-    idles = any(not worker.tasks for worker in own)
-    return Glance(state.asked, taken.seq, state.asked - len(state.due), idles, home)
+def glance(state: State, taken: Next, own: int) -> Glance:
+    """Return what tells, at next to no cost, whether to look how a rank stands that has so many cores of its own."""
+    workers = state.local.members[: min(own, state.local.size)]
+    idles = any(not worker.tasks for worker in workers)
+    return Glance(state.asked, taken.seq, state.asked - len(state.due), idles, own)
 
 
 def divides(batch: Batch) -> bool:

@@ -14,7 +14,8 @@ from penstock.policy.stragglers import RankSums
 
 SERVICE = "lending"
 REPORT = Struct("<iqqddiiiiiqddqdddd")
-GRANT = Struct("<i")
+GRANT = Struct("<ii")
+"""Workers that may begin tasks, and how many cores are the loader's own."""
 MOST_BYTES = 64 << 10
 MOST_WORKERS, MOST_AHEAD, MOST_S = 1 << 12, 1e9, 1e6
 """A report with more workers, batches ahead or seconds of work in a batch is no report of ours."""

@@ -89,7 +89,8 @@ class Manager:
             self._quota_s, self.deciding.quota = now_s, cpu_quota()
         was_calm = self.deciding.is_calm
         for number, workers in self.deciding.decide(now_s).items():
-            if self._post(self._streams[number], LendMsg.GRANT, GRANT.pack(workers)):
+            grant = GRANT.pack(workers, self.deciding.lenders[number].own)
+            if self._post(self._streams[number], LendMsg.GRANT, grant):
                 self.deciding.told(number, workers, now_s)
         if not (was_calm and self.deciding.is_calm) or now_s >= self._settled_s + BEAT_S:
             self._settle(now_s)
@@ -105,7 +106,7 @@ class Manager:
         for number, one in reported.items():
             stream = self._streams[number]
             if stream.facts is not None and stream.facts.crew:
-                member = CrewMember(stream.facts.rank, one.workers, stream.sums)
+                member = CrewMember(stream.facts.rank, one.own, stream.sums)
                 crews.setdefault(stream.facts.crew, {})[number] = member
         for crew, members in crews.items():
             book = self._crews.pop(crew, None) or CrewBook()

@@ -46,6 +46,8 @@ class Lender:
     """Cores that are its own now."""
     granted: int = NOBODY
     """What it was told last; `NOBODY`: nothing yet, so it uses its own workers."""
+    told_own: int = NOBODY
+    """How many cores it was told are its own."""
     told_s: float = -math.inf
 
     @property
@@ -121,7 +123,7 @@ class Deciding:
 
     def told(self, number: int, workers: int, now_s: float) -> None:
         one = self.lenders[number]
-        one.granted, one.told_s = workers, now_s
+        one.granted, one.told_own, one.told_s = workers, one.own, now_s
 
     # ---- decisions
 
@@ -146,7 +148,7 @@ class Deciding:
         }
 
     def decide(self, now_s: float) -> dict[int, int]:
-        """Return who is to be told what: with how many workers it may begin tasks."""
+        """Return who is to be told with how many workers it may begin tasks, and how many cores are its own."""
         self._news, self._decided_s = False, now_s
         reported, heard = self.reported, self.heard(now_s)
         self._set_own(reported, heard)
@@ -160,7 +162,7 @@ class Deciding:
         return {
             number: allowed[number]
             for number, one in reported.items()
-            if allowed[number] != one.granted
+            if (allowed[number], one.own) != (one.granted, one.told_own)
             or (allowed[number] != one.workers and now_s - one.told_s >= BEAT_S)
         }
 

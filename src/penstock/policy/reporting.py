@@ -32,8 +32,8 @@ class Glance(NamedTuple):
     """Those of them that are prepared."""
     idles: bool
     """Whether a core of its own has nothing to do."""
-    home: int
-    """Workers it has by itself."""
+    own: int
+    """Cores that are its own."""
 
 
 class Reporting:
@@ -58,25 +58,21 @@ class Reporting:
         due_s = max(soonest_s, self._told_s + BEAT_S) if glance == self._rests_at else soonest_s
         return max(0.0, due_s - now_s)
 
-    def is_news(self, view: RankView, glance: Glance, now_s: float) -> bool:
-        """Say whether to report what a look has shown."""
+    def is_news(self, view: RankView, glance: Glance, now_s: float, *, own: int) -> bool:
+        """Say whether to report what a look has shown. `own`: cores that are the rank's own."""
+        calm = not view.is_short and view.allowed == own
         self._looked_s = now_s
-        self._rests_at = glance if is_calm(view) else None
-        told = told_by(view)
+        self._rests_at = glance if calm else None
+        told = told_by(view, calm=calm)
         if told == self._told and now_s < self._told_s + BEAT_S:
             return False
         self._told, self._told_s = told, now_s
         return True
 
 
-def is_calm(view: RankView) -> bool:
-    """Whether training need not wait and nothing is lent."""
-    return not view.is_short and view.allowed == view.home
-
-
-def told_by(view: RankView) -> tuple[float, ...]:
-    """Return what of a report counts as news: little while all is calm."""
-    if is_calm(view):
+def told_by(view: RankView, *, calm: bool) -> tuple[float, ...]:
+    """Return what of a report counts as news: little while training need not wait and nothing is lent."""
+    if calm:
         return view.home, view.epoch, view.taken, int(view.ahead), view.wants
     return (
         view.home,

@@ -57,6 +57,8 @@ class RankAgent:
         self.workers = [RankWorker() for _ in self.state.workers]
         self.reporting = Reporting()
         self.heard_s = -1.0
+        self.own = machine.load.workers
+        """Cores that are its own."""
         self._planned = False
         self._events: deque[Event] = deque()
         self.happen(ev.LayoutKnown(0, ITEMS))
@@ -184,15 +186,16 @@ class RankAgent:
         """Without a manager, a rank has its own workers and no others."""
         if self.alive:
             self.connected = False
-            self.on_allowed(self.load.workers)
+            self.on_allowed(self.load.workers, self.load.workers)
 
     @property
     def has_its_own(self) -> bool:
         return self.state.local.allowed in (UNBOUNDED, self.load.workers)
 
-    def on_allowed(self, workers: int) -> None:
+    def on_allowed(self, workers: int, own: int) -> None:
         if not self.alive:
             return
+        self.own = own
         self.heard_s = self.machine.agenda.now_s
         size = min(workers, MOST * self.load.workers)
         if size > self.state.local.size:
@@ -206,7 +209,7 @@ class RankAgent:
             return
         now_s, home = self.machine.agenda.now_s, self.load.workers
         taken = Next(0, self.taken, self.taken)
-        seen = glance(self.state, taken, home)
+        seen = glance(self.state, taken, self.own)
         wait_s = self.reporting.wait_s(now_s, seen)
         if wait_s > PAUSE_S:
             return  # a tick or another event comes before
@@ -215,7 +218,7 @@ class RankAgent:
             self.machine.agenda.at(now_s + wait_s, self._report_planned)
             return
         view = standing(self.state, taken, home=home, crew=crew_of(self.load, self.rank))
-        if self.reporting.is_news(view, seen, now_s):
+        if self.reporting.is_news(view, seen, now_s, own=self.own):
             self.machine.to_manager(self, view)
 
     def _report_planned(self) -> None:

@@ -118,7 +118,7 @@ class FakeManager:
         before = {number: one.allowed for number, one in self.deciding.lenders.items()}
         for rank, number in self.deciding.decide(now_s).items():
             machine.moved(rank, before[rank], number)
-            machine.to_agent(rank, number)
+            machine.to_agent(rank, number, self.deciding.lenders[rank].own)
             self.deciding.told(rank, number, now_s)
         self._plan()
 
@@ -222,13 +222,14 @@ class Machine:
         if agent.connected:
             manager.on_report(agent.rank, view)
 
-    def to_agent(self, rank: int, workers: int) -> None:
+    def to_agent(self, rank: int, workers: int, own: int) -> None:
         if self.rng.random() >= self.load.lost:
-            self.agenda.after(self.load.delay_s, self._agent_hears, self.manager, self.agents[rank], workers)
+            grant = (self.manager, self.agents[rank], workers, own)
+            self.agenda.after(self.load.delay_s, self._agent_hears, *grant)
 
-    def _agent_hears(self, manager: FakeManager, agent: RankAgent, workers: int) -> None:
+    def _agent_hears(self, manager: FakeManager, agent: RankAgent, workers: int, own: int) -> None:
         if agent.connected and manager is self.manager:
-            agent.on_allowed(workers)
+            agent.on_allowed(workers, own)
 
     def leave(self, agent: RankAgent) -> None:
         """Let an agent end its connection, and come back."""
