@@ -107,6 +107,20 @@ def test_a_loader_that_is_silent_lends_nothing_more_and_borrows_nothing(house: H
     assert granted(stopped)[-1] == 2
 
 
+def test_one_that_is_silent_and_was_short_causes_no_decisions(house: House) -> None:
+    house.join(BUSY)
+    other = house.join(FULL)
+    for _ in range(int(SILENT_S / BEAT_S) + 3):
+        house.turn(BEAT_S)
+        other.send(LendMsg.REPORT, Report(FULL).pack())
+    house.turn()
+    house.turn()
+    due_s = house.manager.deciding.due_s
+    other.send(LendMsg.REPORT, Report(FULL).pack())
+    house.turn()
+    assert house.manager.deciding.due_s == due_s > house.at_s + PAUSE_S
+
+
 def test_it_says_several_times_a_second_that_cores_are_lent(house: House) -> None:
     behind, ahead = house.join(BUSY), house.join(FULL)
     house.turn()

@@ -87,12 +87,12 @@ class Manager:
     def _decide(self, now_s: float) -> None:
         if now_s >= self._quota_s + BEAT_S:
             self._quota_s, self.deciding.quota = now_s, cpu_quota()
-        was_calm = self.deciding.is_calm
+        was_calm = self.deciding.calm
         for number, workers in self.deciding.decide(now_s).items():
             grant = GRANT.pack(workers, self.deciding.lenders[number].own)
             if self._post(self._streams[number], LendMsg.GRANT, grant):
                 self.deciding.told(number, workers, now_s)
-        if not (was_calm and self.deciding.is_calm) or now_s >= self._settled_s + BEAT_S:
+        if not (was_calm and self.deciding.calm) or now_s >= self._settled_s + BEAT_S:
             self._settle(now_s)
 
     def _settle(self, now_s: float) -> None:

@@ -88,8 +88,8 @@ class Deciding:
         self.lenders: dict[int, Lender] = {}
         self._news = False
         self._decided_s = now_s
-        self._calm = False
-        """By the last decision everyone has what is theirs, and wanted no more."""
+        self.calm = False
+        """By the last decision everyone has what is theirs, and nobody who was heard wanted more."""
         self._pools: list[list[int]] = []
         self._pools_of: tuple[Any, ...] = ()
         """What the pools and everyone's own cores follow from."""
@@ -110,7 +110,7 @@ class Deciding:
             one.took_s = now_s
         changed = one.view is None or one.workers != view.home
         one.view = view
-        self._news |= changed or not self._calm or one.is_concerned
+        self._news |= changed or not self.calm or one.is_concerned
 
     def hear(self, number: int, now_s: float) -> None:
         """It is there."""
@@ -135,10 +135,6 @@ class Deciding:
         return self._decided_s + (self._pause_s if self._news else BEAT_S)
 
     @property
-    def is_calm(self) -> bool:
-        return not any(one.is_concerned for one in self.reported.values())
-
-    @property
     def reported(self) -> dict[int, Lender]:
         return {number: one for number, one in self.lenders.items() if one.view is not None}
 
@@ -153,12 +149,13 @@ class Deciding:
         reported, heard = self.reported, self.heard(now_s)
         self._set_own(reported, heard)
         allowed = {number: one.own for number, one in reported.items()}
-        if not self.is_calm:
+        wanted = any(one.is_short for one in heard.values())
+        if wanted or any(one.allowed != one.own for one in reported.values()):
             for pool in self._pools:
                 views = [heard[number].as_seen(now_s) for number in pool]
                 numbers = self._rule(views, sum(view.home for view in views))
                 allowed.update(zip(pool, numbers, strict=True))
-        self._calm = not any(allowed[number] != one.own or one.is_short for number, one in reported.items())
+        self.calm = not wanted and all(allowed[number] == one.own for number, one in reported.items())
         return {
             number: allowed[number]
             for number, one in reported.items()
