@@ -23,7 +23,7 @@ from penstock.lending.frames import GRANT, LenderFacts, LendMsg
 from penstock.node.messages import NodeMsg, send
 from penstock.wire.arena import AS_CORES, Arena, Board
 from penstock.wire.frames import Channel, Msg
-from tests.unit.core_steps import started, tell
+from tests.unit.core_steps import of, started, tell
 
 HOME, MOST_WORKERS = 4, 32
 FACTS = LenderFacts(
@@ -35,6 +35,8 @@ class House:
     """An agent without processes: its core, its staffing, and the manager's end of its stream."""
 
     def __init__(self, facts: LenderFacts = FACTS, **config: Any) -> None:
+        self.spares: list[bool] = []
+        """Of each worker that is started: whether it is spare."""
         self.selector = selectors.DefaultSelector()
         self.state: State = started(workers=HOME, **config)
         self.arena = Arena.create(1 << 20, MOST_WORKERS)
@@ -50,7 +52,8 @@ class House:
         self.turn()
 
     def happen(self, event: ev.Event) -> None:
-        tell(self.state, event)
+        starts = of(ev.Start, tell(self.state, event))
+        self.spares += [self.state.workers[start.worker].is_spare for start in starts]
 
     def tell(self, kind: Msg, *chunks: bytes) -> None:
         pass
@@ -132,6 +135,13 @@ def test_more_workers_begin_at_once_unless_cores_are_lent(house: House) -> None:
     house.grant(1)
     house.want(8)
     assert (house.size, house.at_work) == (8, 1)
+
+
+def test_a_worker_for_the_first_core_that_is_borrowed_is_spare_when_it_starts(house: House) -> None:
+    house.grant(HOME + 2)
+    assert house.spares == [True, True]
+    house.want(HOME + 3)
+    assert house.spares == [True, True, False]
 
 
 def test_once_a_spare_worker_has_failed_no_more_are_asked_for(house: House) -> None:

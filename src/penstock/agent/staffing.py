@@ -108,6 +108,9 @@ class Staffing:
     def _staff(self) -> None:
         """Have the workers that we may use, and let them work."""
         local = self._state.local
+        if self._lending is not None:  # before any is started: the core must know which are spare
+            allowed = self._home if self._allowed is None else self._allowed
+            self._agent.happen(ev.Allow(allowed, own=self._home))
         wanted = min(self._allowed or 0, MOST * self._home)
         spare = min(max(self._spare, wanted), local.most)
         size = max(self._home, spare)
@@ -116,8 +119,6 @@ class Staffing:
             if size != local.size:
                 self._agent.happen(ev.ResizePool(size))
         if self._lending is not None:
-            allowed = self._home if self._allowed is None else self._allowed
-            self._agent.happen(ev.Allow(allowed, own=self._home))
             self._time.hold(*self._cores())
 
     def _cores(self) -> tuple[int, int]:
