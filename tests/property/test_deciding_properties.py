@@ -42,7 +42,7 @@ class History:
         here = list(deciding.lenders)
         match rng.choice(("join", "report", "report", "leave", "silence", "other cores", "quota")):
             case "join":
-                self.number += 1
+                self.number = (self.number + 1) % 9  # some that have left come back
                 deciding.join(self.number, auto=rng.random() < 0.6, cores=rng.choice(self.cores))
                 deciding.hear(self.number, self.now_s)
                 deciding.report(self.number, view_of(rng), self.now_s)
@@ -97,6 +97,17 @@ def test_who_has_not_its_own_number_of_workers_is_told_so_again(
     told = history.deciding.decide(history.now_s + 1.5 * BEAT_S)
     for number, one in history.deciding.reported.items():
         assert number in told or one.granted == one.workers
+
+
+def test_one_that_comes_back_as_it_was_has_its_own_cores_again() -> None:
+    deciding = Deciding(evened, 0.0)
+    view = RankView(home=1, allowed=1, waiting=9, window=2)
+    for at_s in (1.0, 2.0):
+        deciding.join(0, auto=True, cores=frozenset({0}))
+        deciding.hear(0, at_s)
+        deciding.report(0, view, at_s)
+        assert deciding.decide(at_s) == {0: 1}
+        deciding.leave(0)
 
 
 @given(st.dictionaries(st.integers(0, 9), CORES, max_size=9))

@@ -100,6 +100,7 @@ class Deciding:
         """Take in a loader, or other facts of one that is in."""
         if number not in self.lenders:
             self.lenders[number] = Lender(auto, cores, lends)
+            self._pools_of = ()
         one = self.lenders[number]
         one.auto, one.cores, one.lends = auto, cores, lends
         self._news = True
