@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.measure.launch import local_world, local_world_said, rank_and_world, tasks_on
+from penstock.measure.launch import local_world, local_world_said, rank_and_world, ranks_sharing, tasks_on
 
 SRUN = {
     "SLURM_JOB_ID": "17",
@@ -39,6 +39,21 @@ SRUN = {
 def test_ranks_on_this_machine_are_what_the_launcher_says(environ: dict[str, str], said: int | None) -> None:
     assert local_world_said(environ) == said
     assert local_world(environ) == (said or 1)
+
+
+@pytest.mark.parametrize(
+    ("environ", "cores", "ranks"),
+    [
+        ({"LOCAL_WORLD_SIZE": "4"}, 16, 4),
+        ({**SRUN, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "16"}, 16, 4),
+        ({**SRUN, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "16"}, 4, 1),
+        ({"LOCAL_WORLD_SIZE": "4", "SLURM_CPUS_ON_NODE": "16"}, 16, 4),
+        ({}, 16, 1),
+    ],
+    ids=["torchrun", "srun-unbound", "srun-bound", "torchrun-in-a-job", "alone"],
+)
+def test_ranks_that_slurm_has_bound_share_no_cores(environ: dict[str, str], cores: int, ranks: int) -> None:
+    assert ranks_sharing(cores, environ) == ranks
 
 
 @pytest.mark.parametrize(

@@ -26,20 +26,20 @@ from penstock.policy.workers import arena_limit, auto_workers
 def test_auto_is_a_ranks_share_of_the_cores_it_may_use(
     affinity: int, quota: float | None, local_world: int, workers: int
 ) -> None:
-    assert auto_workers(affinity=affinity, quota=quota, local_world=local_world) == workers
+    assert auto_workers(affinity=affinity, quota=quota, ranks=local_world) == workers
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (4, 3), (8, 6), (16, 13), (64, 61)])
 def test_a_gpu_lane_has_cores_of_its_own(cores: int, workers: int) -> None:
-    assert auto_workers(affinity=cores, quota=None, local_world=1, lane=True) == workers
-    assert auto_workers(affinity=4 * cores, quota=None, local_world=4, lane=True) == workers
+    assert auto_workers(affinity=cores, quota=None, ranks=1, lane=True) == workers
+    assert auto_workers(affinity=4 * cores, quota=None, ranks=4, lane=True) == workers
 
 
 @given(st.integers(1, 512), st.none() | st.floats(0.01, 600), st.integers(0, 64))
 def test_there_is_always_one_and_never_more_than_the_machine_gives(
     affinity: int, quota: float | None, local_world: int
 ) -> None:
-    workers = auto_workers(affinity=affinity, quota=quota, local_world=local_world)
+    workers = auto_workers(affinity=affinity, quota=quota, ranks=local_world)
     assert 1 <= workers <= affinity
     assert workers * local_world <= max(affinity, local_world)
 

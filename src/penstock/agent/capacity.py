@@ -33,15 +33,15 @@ def move_to_cores(pid: int, before: frozenset[int], cores: frozenset[int]) -> No
             os.sched_setaffinity(pid, cores)
 
 
-def workers_for(affinity: frozenset[int], local_world: int, *, lane: bool) -> int:
+def workers_for(affinity: frozenset[int], ranks: int, *, lane: bool) -> int:
     cores = len(affinity) or os.cpu_count() or 1
-    return auto_workers(affinity=cores, quota=host.cpu_quota(), local_world=local_world, lane=lane)
+    return auto_workers(affinity=cores, quota=host.cpu_quota(), ranks=ranks, lane=lane)
 
 
 class Capacity:
-    def __init__(self, parent: int, local_world: int, *, lane: bool) -> None:
-        """`lane`: the training process always runs a GPU lane, which needs cores."""
-        self._parent, self._local_world, self._lane = parent, local_world, lane
+    def __init__(self, parent: int, ranks: int, *, lane: bool) -> None:
+        """`ranks` share these cores. `lane`: the training process always runs a GPU lane, which needs cores."""
+        self._parent, self._ranks, self._lane = parent, ranks, lane
         self._bound = any(name in os.environ for name in BINDS)
         self._affinity = affinity_of(parent)
         self._alone = self._beside_lane = 0
@@ -70,5 +70,5 @@ class Capacity:
             move_to_cores(0, before, affinity)
             for worker in workers:
                 worker.follow_cores(before, affinity)
-        self._alone = workers_for(affinity, self._local_world, lane=False)
-        self._beside_lane = workers_for(affinity, self._local_world, lane=True)
+        self._alone = workers_for(affinity, self._ranks, lane=False)
+        self._beside_lane = workers_for(affinity, self._ranks, lane=True)

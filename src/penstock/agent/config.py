@@ -17,7 +17,8 @@ class AgentConfig:
     """Process with which the agent ends."""
     worker_memory: int = 0
     """Private bytes above which a worker is replaced; 0: never."""
-    local_world: int = 1
+    ranks: int = 1
+    """Training processes that share its cores."""
     """Training processes on this machine."""
     has_gpu_lane: bool = False
     follows: bool = False

@@ -42,7 +42,7 @@ class Staffing:
     ) -> None:
         self._config, self._state, self._arena, self._agent = config, state, arena, agent
         self._lending = lending if state.kind is not Kind.STREAM else None
-        self._capacity = Capacity(config.parent, config.local_world, lane=config.has_gpu_lane)
+        self._capacity = Capacity(config.parent, config.ranks, lane=config.has_gpu_lane)
         self._follows = config.follows
         self._told: tuple[bool, frozenset[int]] | None = None
         """What the manager was told: whether this rank follows its cores, and which these are. The training process may know it as it was before."""

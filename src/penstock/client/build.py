@@ -9,6 +9,7 @@ from functools import partial
 import torch.multiprocessing
 from torch.utils.data import IterableDataset
 
+from penstock.agent.capacity import affinity_of
 from penstock.agent.config import AgentConfig
 from penstock.client.arguments import TorchArguments, check_on_error
 from penstock.client.cache_side import CacheSide
@@ -21,7 +22,7 @@ from penstock.config import LoaderConfig
 from penstock.core.state import CoreConfig
 from penstock.epochs.epochs import Epochs
 from penstock.measure import host
-from penstock.measure.launch import local_world
+from penstock.measure.launch import local_world, ranks_sharing
 from penstock.policy.workers import arena_limit
 from penstock.wire.arena import board_bytes, board_rows
 from penstock.wire.kinds import Kind
@@ -57,8 +58,7 @@ def blueprint_of(
         raise AssertionError("daemonic processes are not allowed to have children")
     streams = isinstance(given.dataset, IterableDataset)
     check_on_error(config, streams=streams)
-    ranks = local_world()
-    limit = config.arena_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=ranks)
+    limit = config.arena_bytes or arena_limit(memory_bytes=host.memory_limit(), local_world=local_world())
     shares = epochs.shares(given.num_workers)
     core = CoreConfig(
         workers=given.num_workers,
@@ -79,7 +79,7 @@ def blueprint_of(
         core=core,
         parent=os.getpid(),
         worker_memory=config.worker_bytes,
-        local_world=ranks,
+        ranks=ranks_sharing(len(affinity_of(os.getpid()))),
         has_gpu_lane=lane_keeps_cores(config),
         follows=follows and not streams,
         spans=spans,

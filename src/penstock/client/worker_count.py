@@ -11,7 +11,7 @@ from penstock.agent.capacity import affinity_of, workers_for
 from penstock.client.arguments import TorchArguments, check_num_workers, on_cuda
 from penstock.config import LoaderConfig, whole
 from penstock.errors import ConfigError
-from penstock.measure.launch import local_world
+from penstock.measure.launch import ranks_sharing
 from penstock.wire.arena import MOST_WORKERS
 from penstock.worker.prepare import Recipe
 
@@ -34,7 +34,8 @@ def lane_keeps_cores(config: LoaderConfig) -> bool:
 
 def count_workers(*, lane: bool = False) -> int:
     """Return the worker count of "auto"; without a lane, this rank's cores."""
-    return workers_for(affinity_of(os.getpid()), local_world(), lane=lane)
+    cores = affinity_of(os.getpid())
+    return workers_for(cores, ranks_sharing(len(cores)), lane=lane)
 
 
 def auto_number(config: LoaderConfig) -> int:

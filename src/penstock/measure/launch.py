@@ -38,6 +38,12 @@ def local_world_said(environ: Mapping[str, str] = os.environ) -> int | None:
     return None
 
 
+def ranks_sharing(cores: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Return how many ranks of this machine share so many cores of theirs; 1 if SLURM has given each its own."""
+    here, given = local_world(environ), number(environ, "SLURM_CPUS_ON_NODE")
+    return 1 if given and cores * here <= given else here
+
+
 def rank_and_world(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return this process's rank and the number of ranks; (0, 1) if nobody says."""
     dist = sys.modules.get("torch.distributed")  # this module is used where torch is not imported

@@ -7,13 +7,13 @@ KEPT_BACK = 3
 with 16 cores; on few cores it is at most a quarter."""
 
 
-def auto_workers(*, affinity: int, quota: float | None, local_world: int, lane: bool = False) -> int:
-    """Return this rank's share of the usable cores, at least one.
+def auto_workers(*, affinity: int, quota: float | None, ranks: int, lane: bool = False) -> int:
+    """Return a rank's share of the cores that so many ranks may use, at least one.
 
     A training process without a GPU lane needs little CPU, so no core is kept back for it.
     """
     cores = affinity if quota is None else min(affinity, max(1, int(quota)))
-    share = cores // max(1, local_world)
+    share = cores // max(1, ranks)
     return max(1, share - min(KEPT_BACK, share // 4) if lane else share)
 
 
