@@ -154,7 +154,9 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
     # ---- iteration
 
     def __iter__(self) -> Any:
-        return super().__iter__() if self._not_ours() else self._iterate(keep=self.persistent_workers)
+        if self._not_ours():
+            return super().__iter__()
+        return self._epochs.begun_by(self._iterate, keep=self.persistent_workers)
 
     def _get_iterator(self) -> Any:
         """Return a new iterator, for subclasses that call torch's method (ultralytics' InfiniteDataLoader)."""
@@ -408,12 +410,8 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
         lane, epoch = self._on_device.stats(), self._epochs.epoch
         # After the lane: workers count a sample as found before the lane gets it, and the next epoch may be on its way already.
         kept = self._reusing.stats(self._epochs.kept) if self._reusing is not None else None
-        told = {
-            "gpu": lane,
-            "reuse": kept,
-            "remote": self._remote,
-            "cache": self._cache and self._cache.stats(),
-        }
+        cache = self._cache and self._cache.stats()
+        told = {"gpu": lane, "reuse": kept, "remote": self._remote, "cache": cache}
         return as_stats(self._counters, engine=engine, epoch=epoch, **told)
 
     def diagnose(self) -> str:

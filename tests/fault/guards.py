@@ -66,6 +66,11 @@ GUARDS = [
         removed("costs-stay"),
     ),
     guard(
+        "an iterator that cannot begin uses up no epoch",
+        "integration/test_sampler_resume.py::test_a_sampler_that_fails_in_iter_uses_up_nothing[False]",
+        replaced("begun-or-not", "return begin(**how)"),
+    ),
+    guard(
         "attempt ids are never used twice",
         "unit/test_core.py::test_the_work_of_a_lost_worker_is_issued_again_under_a_new_id",
         replaced(

@@ -22,7 +22,12 @@ def facts_of_ranks(rank: Callable[..., None], folder: Path, *more: Any, within_s
     ]
     for process in ranks:
         process.start()
-    for process in ranks:
-        process.join(within_s)
-        assert process.exitcode == 0
+    try:
+        for process in ranks:
+            process.join(within_s)
+            assert process.exitcode == 0
+    finally:
+        for process in ranks:
+            process.kill()
+            process.join()
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(RANKS)]

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, DistributedSampler
 from penstock import DataLoader
 from penstock.node.messages import NodeMsg, send
 from tests.cache_jobs import named
-from tests.fault.programs import until
+from tests.fault.programs import fair, until
 from tests.integration.groups import RANKS, facts_of_ranks
 
 STEPS, BATCH, SAMPLE_S = 60, 8, 0.004
@@ -97,13 +97,13 @@ def test_ranks_in_step_lend_cores_and_get_the_same_batches(tmp_path: Path) -> No
 STORE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 SRUN = {
     "SLURM_JOB_ID": "-1",
-    "SLURM_LOCALID": "0",
     "SLURM_NODEID": "0",
+    "SLURM_STEP_NUM_TASKS": str(RANKS),
     "SLURM_STEP_TASKS_PER_NODE": str(RANKS),
 }
 LAUNCHERS = {
     "srun": SRUN,
-    "lightning": {**STORE, "WORLD_SIZE": str(RANKS)},
+    "lightning": {**STORE, "WORLD_SIZE": str(RANKS), "LOCAL_RANK": "0"},
     "a script of one's own": STORE,
 }
 
@@ -114,14 +114,15 @@ def meeting_others(rank: int, meeting: str, folder: str, launcher: str) -> None:
     dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=RANKS)
     data = Sleeping(RANKS * STEPS * BATCH, cheap_s=0.001)
     loader: Any = DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data), num_workers=1)
-    met, until_s = torch.zeros(1), time.monotonic() + 40.0
-    while met.item() < RANKS and time.monotonic() < until_s:
+    seen, until_s = torch.zeros(2), time.monotonic() + fair(40.0)
+    while seen[0] < RANKS and not seen[1]:
         for _ in loader:
-            met = torch.tensor([float(len(node_of(loader).get("ranks", [])) == RANKS)])
-            dist.all_reduce(met)
-            if met.item() == RANKS:
+            met = len(node_of(loader).get("ranks", [])) == RANKS
+            seen = torch.tensor([float(met), float(time.monotonic() > until_s)])
+            dist.all_reduce(seen)  # the ranks end together
+            if seen[0] == RANKS or seen[1]:
                 break
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(met.item()))
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(seen[0].item()))
     dist.barrier()
     dist.destroy_process_group()
 

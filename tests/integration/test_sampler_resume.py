@@ -165,3 +165,39 @@ def test_epochs_go_on_counting_when_nobody_sets_them() -> None:
     assert loader.stats()["epoch"] == 1
     assert [keys for keys, _ in noise[0]] == [keys for keys, _ in noise[1]], "the sampler repeats its order"
     assert noise[0] != noise[1], "but samples are augmented anew"
+
+
+class FailsOnce(Sampler[int]):
+    """Cannot be read the first time that it is asked after `fails` was set: a file of it is not there yet, say."""
+
+    fails = False
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(24):
+            if index == 5 and self.fails:
+                self.fails = False
+                raise OSError("not there yet")
+            yield index
+
+    def __len__(self) -> int:
+        return 24
+
+
+@pytest.mark.filterwarnings("ignore:resuming BatchSampler")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_sampler_that_fails_in_iter_uses_up_nothing(persistent: bool) -> None:
+    data, sampler = list(range(24)), FailsOnce()
+    settings: dict[str, Any] = {"batch_size": 4, "num_workers": 1, "persistent_workers": persistent}
+    first: Any = DataLoader(data, sampler=sampler, **settings)
+    iterator = iter(first)
+    for _ in range(3):
+        next(iterator)
+    state = first.state_dict()
+    del iterator
+    loader: Any = DataLoader(data, sampler=sampler, **settings)
+    loader.load_state_dict(state)
+    sampler.fails = True
+    with pytest.raises(OSError, match="not there yet"):
+        iter(loader)
+    assert loader.state_dict() == state
+    assert [batch.tolist()[0] for batch in loader] == [12, 16, 20]

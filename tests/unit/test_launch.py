@@ -15,6 +15,10 @@ SRUN = {
 }
 
 
+BATCH_SCRIPT = {"SLURM_JOB_ID": "17", "SLURM_TASKS_PER_NODE": "4", "SLURM_LOCALID": "0", "SLURM_PROCID": "0"}
+LIGHTNING = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "LOCAL_RANK": "1"}
+
+
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
@@ -25,15 +29,20 @@ SRUN = {
         ({**SRUN, "SLURM_NODEID": "1"}, 4),
         ({**SRUN, "SLURM_NODEID": "2"}, 1),
         ({**SRUN, "LOCAL_WORLD_SIZE": "2"}, 2),
-        ({"SLURM_JOB_ID": "17", "SLURM_TASKS_PER_NODE": "4"}, None),
+        ({**SRUN, "SLURM_NODEID": "1", "WORLD_SIZE": "9"}, 4),
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}, None),
+        ({**SRUN, "WORLD_SIZE": "72"}, None),
+        ({**BATCH_SCRIPT}, None),
+        ({**BATCH_SCRIPT, **LIGHTNING}, 4),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3),
         ({"MPI_LOCALNRANKS": "2"}, 2),
-        ({"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}, 4),
-        ({"WORLD_SIZE": "4", "MASTER_ADDR": "node7"}, None),
+        (LIGHTNING, 4),
+        ({**LIGHTNING, "MASTER_ADDR": "node7"}, None),
+        ({"WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "RANK": "0"}, None),
     ],
     ids=[
-        "nobody", "torchrun", "empty", "no-number", "srun", "srun-last-node", "torchrun-by-srun", "batch-script", "open-mpi", "mpich",
-        "lightning", "elsewhere",
+        "nobody", "torchrun", "empty", "no-number", "srun", "srun-last-node", "torchrun-by-srun", "srun-world-known", "one-task-of-srun",
+        "ranks-within-tasks", "batch-script", "lightning-in-a-batch-script", "open-mpi", "mpich", "lightning", "elsewhere", "a-pod",
     ],
 )  # fmt: skip
 def test_ranks_on_this_machine_are_what_the_launcher_says(environ: dict[str, str], said: int | None) -> None:
@@ -47,7 +56,7 @@ def test_ranks_on_this_machine_are_what_the_launcher_says(environ: dict[str, str
         ({"LOCAL_WORLD_SIZE": "4"}, 16, 4),
         ({**SRUN, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "16"}, 16, 4),
         ({**SRUN, "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "16"}, 4, 1),
-        ({"LOCAL_WORLD_SIZE": "4", "SLURM_CPUS_ON_NODE": "16"}, 16, 4),
+        ({"LOCAL_WORLD_SIZE": "4", "SLURM_CPUS_ON_NODE": "64"}, 16, 4),
         ({}, 16, 1),
     ],
     ids=["torchrun", "srun-unbound", "srun-bound", "torchrun-in-a-job", "alone"],

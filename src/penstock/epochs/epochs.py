@@ -6,7 +6,7 @@ resume. Neither refers to the loader, so dropping a loader ends its workers at o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import count
@@ -221,6 +221,16 @@ class Epochs:
             torch.empty((), dtype=torch.int64).random_().item()
 
     # ---- runs
+
+    def begun_by(self, begin: Callable[..., Any], **how: Any) -> Any:
+        """Return the iterator that `begin` makes. If it raises, all is as it was: an iterator that could not begin has used up no epoch and no state."""
+        before = self.run, self.next, self.resume, self._told, self._sampler_epoch
+        # guard: begun-or-not
+        try:
+            return begin(**how)
+        except BaseException:
+            self.run, self.next, self.resume, self._told, self._sampler_epoch = before
+            raise
 
     def _agree_on_costs(self) -> None:
         """At the first epoch, read what samples cost, and see that all ranks found the same. Later epochs wait for nobody: ranks need not begin

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 RANKS_AND_WORLDS = (
@@ -31,29 +32,50 @@ def local_world_said(environ: Mapping[str, str] = os.environ) -> int | None:
     for name in LOCAL_SIZES:
         if said := number(environ, name):
             return said
-    if "SLURM_LOCALID" in environ:  # of a task that srun has started; a batch script has none
-        return tasks_on(environ.get("SLURM_STEP_TASKS_PER_NODE", ""), number(environ, "SLURM_NODEID") or 0)
-    if environ.get("MASTER_ADDR") in LOOPBACK:
+    if said := tasks_here(environ):
+        return said
+    if environ.get("MASTER_ADDR") in LOOPBACK and "LOCAL_RANK" in environ:  # else a pod's own name for itself
         return number(environ, "WORLD_SIZE")
     return None
 
 
+def tasks_here(environ: Mapping[str, str]) -> int | None:
+    """Return how many ranks srun has started on this machine; None if it has not started the ranks."""
+    tasks, world = number(environ, "SLURM_STEP_NUM_TASKS"), known_world(environ)
+    if tasks is None or tasks == 1 or world not in (None, tasks):
+        return None  # a batch script, or one task that starts ranks itself
+    return tasks_on(environ.get("SLURM_STEP_TASKS_PER_NODE", ""), number(environ, "SLURM_NODEID") or 0)
+
+
 def ranks_sharing(cores: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Return how many ranks of this machine share so many cores of theirs; 1 if SLURM has given each its own."""
+    """Return how many ranks of this machine share so many cores of theirs; 1 if srun has given each its own."""
     here, given = local_world(environ), number(environ, "SLURM_CPUS_ON_NODE")
-    return 1 if given and cores * here <= given else here
+    by_srun = not any(number(environ, name) for name in LOCAL_SIZES) and tasks_here(environ)
+    return 1 if by_srun and given and cores * here <= given else here
 
 
 def rank_and_world(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return this process's rank and the number of ranks; (0, 1) if nobody says."""
-    dist = sys.modules.get("torch.distributed")  # this module is used where torch is not imported
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
+    group = process_group()
+    if group is not None:
+        return group.get_rank(), group.get_world_size()
     for rank_name, world_name in RANKS_AND_WORLDS:
         rank, world = number(environ, rank_name), number(environ, world_name)
         if rank is not None and world:
             return rank, world
     return 0, 1
+
+
+def known_world(environ: Mapping[str, str]) -> int | None:
+    """Return the number of ranks as training itself says it, not its launcher; None if it does not yet."""
+    group = process_group()
+    return number(environ, "WORLD_SIZE") if group is None else group.get_world_size()
+
+
+def process_group() -> Any:
+    """Return torch.distributed if there is a process group. This module is used where torch is not imported."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
 def number(environ: Mapping[str, str], name: str) -> int | None:

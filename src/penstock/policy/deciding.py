@@ -111,6 +111,8 @@ class Deciding:
             one.took_s = now_s
         changed = one.view is None or one.workers != view.home
         one.view = view
+        if changed:  # until the next decision
+            one.own, self._pools_of = view.home, ()
         self._news |= changed or not self.calm or one.is_concerned
 
     def hear(self, number: int, now_s: float) -> None:
