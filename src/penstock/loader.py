@@ -156,7 +156,8 @@ class DataLoader(TorchDataLoader[T_co], Attributes):
     def __iter__(self) -> Any:
         if self._not_ours():
             return super().__iter__()
-        return self._epochs.begun_by(self._iterate, keep=self.persistent_workers)
+        with self._epochs.begun_or_not():
+            return self._iterate(keep=self.persistent_workers)
 
     def _get_iterator(self) -> Any:
         """Return a new iterator, for subclasses that call torch's method (ultralytics' InfiniteDataLoader)."""

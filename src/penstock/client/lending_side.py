@@ -161,7 +161,7 @@ _sides: set[LendingSide] = set()
 """Of the engines that run in this process."""
 
 
-class Search(Enum):
+class ManagerSearch(Enum):
     """Whether a thread looks for a manager."""
 
     IDLE = 0
@@ -179,39 +179,39 @@ class LendingTies:
         self.joined = False
         self._lock = threading.RLock()  # garbage collection may close us while we hold it
         self._link: NodeLink | None = None
-        self._search = Search.IDLE
+        self._search = ManagerSearch.IDLE
 
     def order(self) -> bool:
         """Have a stream looked for; return whether the caller must start the thread that does it."""
         with self._lock:
-            idle = self._search is Search.IDLE
-            self._search = Search.LOOKING if idle else Search.LOOKING_AGAIN
+            idle = self._search is ManagerSearch.IDLE
+            self._search = ManagerSearch.LOOKING if idle else ManagerSearch.LOOKING_AGAIN
         return idle
 
     def is_busy(self) -> bool:
         """Whether a manager is known, or looked for."""
         with self._lock:
-            return self.joined or self._search is not Search.IDLE
+            return self.joined or self._search is not ManagerSearch.IDLE
 
     def call_off(self, is_alone: Callable[[], bool]) -> bool:
         """Have nothing looked for if there is nobody to share cores with; say whether that is so."""
         with self._lock:
             alone = is_alone()
             if alone:
-                self._search = Search.IDLE
+                self._search = ManagerSearch.IDLE
         return alone
 
     def looks_again(self) -> bool:
         """Say whether another stream was ordered while the thread looked for one. If not, it must end."""
         with self._lock:
-            again = self._search is Search.LOOKING_AGAIN  # guard: lost-while-looking
-            self._search = Search.LOOKING if again else Search.IDLE
+            again = self._search is ManagerSearch.LOOKING_AGAIN  # guard: lost-while-looking
+            self._search = ManagerSearch.LOOKING if again else ManagerSearch.IDLE
         return again
 
     def give_up(self) -> None:
         """The thread does not run: a later order starts another."""
         with self._lock:
-            self.joined, self._search = False, Search.IDLE  # guard: thread-failed
+            self.joined, self._search = False, ManagerSearch.IDLE  # guard: thread-failed
 
     def link(self, within_s: float = ATTACH_S) -> NodeLink:
         """Attach to the job's node process, if we are not."""

@@ -6,7 +6,8 @@ resume. Neither refers to the loader, so dropping a loader ends its workers at o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import count
@@ -222,14 +223,14 @@ class Epochs:
 
     # ---- runs
 
-    def begun_by(self, begin: Callable[..., Any], **how: Any) -> Any:
-        """Return the iterator that `begin` makes. If it raises, all is as it was: an iterator that could not begin has used up no epoch and no state."""
+    @contextmanager
+    def begun_or_not(self) -> Iterator[None]:
+        """Have all as it was if an iterator cannot begin: it has used up no epoch and no state."""
         before = self.run, self.next, self.resume, self._told, self._sampler_epoch
-        # guard: begun-or-not
         try:
-            return begin(**how)
+            yield
         except BaseException:
-            self.run, self.next, self.resume, self._told, self._sampler_epoch = before
+            self.run, self.next, self.resume, self._told, self._sampler_epoch = before  # guard: begun-or-not
             raise
 
     def _agree_on_costs(self) -> None:
