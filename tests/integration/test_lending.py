@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from penstock.node.messages import NodeMsg, send
 from tests.cache_jobs import named
 from tests.fault.programs import fair, until
 from tests.integration.groups import RANKS, facts_of_ranks
+from tests.integration.lends import lending_in_a_group
 
 STEPS, BATCH, SAMPLE_S = 60, 8, 0.004
 
@@ -42,15 +41,7 @@ class Sleeping(Dataset[torch.Tensor]):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PENSTOCK_LENDING", "1")
-    monkeypatch.setenv("PENSTOCK_GROUP", str(uuid.uuid4()))
-    yield
-    until(lambda: not named("penstock node"), within_s=10.0, why="a node does not end")
-    until(
-        lambda: all(one.name != "penstock lending" for one in threading.enumerate()),
-        within_s=5.0,
-        why="a thread does not end",
-    )
+    yield from lending_in_a_group(monkeypatch)
 
 
 def node_of(loader: DataLoader[Any]) -> dict[str, Any]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import resource
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from penstock import DataLoader
-from tests.cache_jobs import named
 from tests.fault.programs import until
+from tests.integration.lends import lending_in_a_group
 from tests.integration.test_lending import BATCH, Sleeping, node_of
 
 MORE = 30
@@ -21,15 +20,7 @@ MORE = 30
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PENSTOCK_LENDING", "1")
-    monkeypatch.setenv("PENSTOCK_GROUP", str(uuid.uuid4()))
-    yield
-    until(lambda: not named("penstock node"), within_s=10.0, why="a node does not end")
-    until(
-        lambda: all(one.name != "penstock lending" for one in threading.enumerate()),
-        within_s=5.0,
-        why="a thread does not end",
-    )
+    yield from lending_in_a_group(monkeypatch)
 
 
 def only_for_own(worker: int) -> None:

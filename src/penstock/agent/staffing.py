@@ -1,9 +1,8 @@
 """How many workers an agent has, and how many of them may begin tasks.
 
 Rule 1: a rank's own workers are as many as the user has said, or as its cores allow; both may change at any time.
-Rule 2: with a manager of cores, more or fewer may begin tasks. Spare workers, for borrowed cores, are started when they are first needed, and
-        stay: one that rests costs memory alone.
-Rule 3: once a spare worker could not start, there are no more of them than before (`WorkerPool.most`).
+Rule 2: with a manager of cores, more or fewer may begin tasks. A worker for a borrowed core is started when it is first needed. Afterwards it rests,
+        and costs only memory.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class Staffing:
                 self._agent.tell(Msg.WORKERS, wire.WORKER.pack(-1, wanted))
 
     def _kept_grant(self, wanted: int) -> int | None:
-        """Return what is left of a grant for another number of workers: until the manager has heard of this one, lend as before and borrow nothing."""
+        """Return the grant to use until the manager has heard of the new number of workers: still lend, but borrow nothing."""
         if self._allowed is None:
             return None
         return wanted if self._allowed == self._home else min(self._allowed, wanted)

@@ -311,7 +311,7 @@ def on_init_failed(state: State, event: ev.InitFailed, out: list[Action]) -> Non
 
 
 def on_not_started(state: State, event: ev.NotStarted, out: list[Action]) -> None:
-    """Do without a spare worker that gets no process. One that is the rank's own by now is tried again."""
+    """Give up a spare worker whose process could not be started. Start it again if it is one of the rank's own by now."""
     worker = state.workers[event.worker]
     if worker.is_spare:
         give_up(worker, Trouble("start", cause=event.cause), out)

@@ -66,8 +66,8 @@ def told(known: KnownCosts, count: int, clock: Callable[[], float]) -> Iterator[
 
 
 def check_unchanged(before: int, now: int) -> None:
-    """Raise if the dataset has another length than when its costs were read. Each rank says so for itself: those whose dataset has not changed
-    do not know that there is anything to compare, and would not come."""
+    """Raise if the dataset's length has changed since its costs were read. Each rank checks alone: a collective would hang, since ranks whose
+    dataset has not changed would not take part."""
     if before != now:
         raise ConfigError(
             f"deal='cost': the dataset had {before} samples when the first epoch began, and has {now} now. Ranks compare costs at the first epoch only, "

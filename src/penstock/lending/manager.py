@@ -2,7 +2,7 @@
 
 Rule 1: whoever has joined has a say until its stream ends. Then its own cores go, and what it has borrowed is back at once: nobody is asked.
 Rule 2: who may use how many cores is said by `policy/deciding.py`; here are streams, clocks and books.
-Rule 3: nobody can make it wait; who sends nonsense is dropped. If it ends, every loader has what is its own.
+Rule 3: no stream can block it, and one that sends nonsense is closed. If the manager ends, every loader uses its own workers.
 """
 
 from __future__ import annotations

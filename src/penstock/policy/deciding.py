@@ -5,8 +5,8 @@ Rule 1: a loader's *own* cores are as many as its workers. Loaders that follow t
         has one at least.
 Rule 2: loaders lend within a *pool*: those that may use mostly the same cores. A core cannot be used by who is not bound to it.
 Rule 3: a loader that is not heard for `SILENT_S` has its own workers, and lends nothing more: it may be stopped.
-Rule 4: while all have what is theirs, and nobody wants more, nothing is decided.
-Rule 5: who has not its own number of workers is told so again and again: else it takes back what is its own.
+Rule 4: nothing is decided while every loader uses its own cores and needs no more.
+Rule 5: a grant that differs from a loader's number of workers is repeated every `BEAT_S`. A loader that hears nothing goes back to its own workers.
 """
 
 from __future__ import annotations
